@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments, configuration, run, exit status; nothing else.
- *
- * The configuration comes from a file (--config, or the default one if it is there), the
- * environment and --set, in this order. Every failure is one line on stderr or in the journal, and
- * an exit status that kvcache-daemon(8) explains. */
+/* Parses the arguments, loads the configuration and runs the server. The configuration comes from a
+ * file (--config, or the default file if it exists), the environment and --set, in this order.
+ * Every failure is one line on stderr or in the journal, and an exit status that kvcache-daemon(8)
+ * explains. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -67,7 +66,7 @@ static int usage(void)
         return EXIT_STATUS_USAGE;
 }
 
-/* What getopt_long() has not taken: it answered '?', or ':' if an argument is missing. */
+/* Reports an option that getopt_long() rejected with '?', or with ':' if an argument is missing. */
 static int wrong_option(int answer, char *argument)
 {
         const char *written = text_clean(argument);
@@ -137,9 +136,8 @@ static void say_error(void *userdata, const char *text)
         log_error("%s", text);
 }
 
-/* All errors that would prevent the start, each with its place. A file that cannot be read hides
- * the rest.
- */
+/* Reports all errors that would prevent startup, each with its place. If a file cannot be read, the
+ * errors after that point are not found. */
 static int check_all(const struct server_params *params)
 {
         struct config_error error = { .each = say_error };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See notify.h. Loop thread. Owns nothing but the names and descriptors that were kept: each
- * message goes by a socket of its own. A failure is ignored, since the daemon works without a
- * service manager; one that does not read costs NOTIFY_WAIT_MS, and only for a message that changes
- * the unit's state. */
+/* See notify.h. Loop thread. Owns only the names and descriptors that were kept; each message is
+ * sent through a socket of its own. Failures are ignored, because the daemon works without a
+ * service manager. A manager that does not read costs NOTIFY_WAIT_MS, and only for a message that
+ * changes the unit's state. */
 #include "notify.h"
 
 #include "build-config.h"
@@ -29,7 +29,7 @@
 
 enum { NOTIFY_WAIT_MS = 1000, SETTLE_MS = 5000 };
 
-/* By name; of the same name, in the order in which they came. */
+/* Orders by name, and entries of one name as they were received. */
 static int compare_kept(const void *a, const void *b)
 {
         const struct notify_kept *x = a, *y = b;
@@ -115,8 +115,9 @@ bool notify_wanted(void)
         return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-/* Not sd_notify(), which waits for ever for a manager that does not read: the loop runs this. What
- * changes the unit's state is worth a short wait. `keep`: a descriptor that goes with it; -1. */
+/* Sends a message. sd_notify() is not used, because the loop runs this, and sd_notify() waits
+ * indefinitely for a manager that does not read. A message that changes the unit's state may wait
+ * shortly. `keep` is a descriptor to send along, or -1. */
 static int send_state_fd(const char *state, bool important, int keep)
 {
         const char *path = getenv("NOTIFY_SOCKET");
@@ -165,7 +166,8 @@ int notify_keep(const char *name, int fd)
 {
         char state[512];
 
-        /* A socket whose peer has closed is kept as well: the next daemon must see that it has. */
+        /* FDPOLL=0 keeps a socket whose peer has closed, too, because the next daemon must see
+         * that. */
         snprintf(state, sizeof(state), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
         return send_state_fd(state, true, fd);
 }
@@ -178,8 +180,8 @@ void notify_forget(const char *name)
         send_state(state, true);
 }
 
-/* BARRIER: it closes the descriptor when it comes to that. Not a pipe, which the unit's filter of
- * system calls refuses. */
+/* BARRIER=1: the service manager closes the descriptor when it reaches this message. A socket pair
+ * is used because the unit's filter of system calls refuses pipes. */
 bool notify_settle(void)
 {
         int ends[2];
@@ -248,9 +250,10 @@ uint64_t notify_watchdog_us(void)
 }
 #endif
 
-/* --- what was kept --- */
+/* --- kept descriptors --- */
 
-/* By binary search: each client with a lease has a socket here, thousands of them. */
+/* Finds a kept descriptor by binary search, because each client with a lease has a socket here, and
+ * there may be thousands. */
 static struct notify_kept *find_kept(const struct notify_sockets *sockets, const char *name)
 {
         unsigned low = 0, high = sockets->n_kept;

@@ -8,38 +8,42 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the daemon before has given it to keep has a name that begins so. */
+/* Prefix of the names of descriptors that an earlier daemon gave to the service manager. */
 #define NOTIFY_KEPT "kept-"
-/* Ends the name of a pool by the descriptor that it is written through. */
+/* Suffix of the name of a pool's writable descriptor. */
 #define NOTIFY_KEPT_WRITABLE "-rw"
 struct notify_kept {
         char *name;
-        int fd; /* -1: it was taken */
+        int fd; /* -1 after notify_take_kept() */
 };
 
 struct notify_sockets {
-        int listen; /* FileDescriptorName=kvcache, or the only one; -1: none */
-        int http;   /* FileDescriptorName=http; -1: none */
+        int listen; /* FileDescriptorName=kvcache, or the only socket; -1 if none */
+        int http;   /* FileDescriptorName=http; -1 if none */
         struct notify_kept *kept;
         unsigned n_kept;
 };
-/* LISTEN_FDS. 0, -ENOMEM, -EINVAL: a name that is not known, or one twice. */
+/* Takes over the sockets of LISTEN_FDS. Returns 0, -ENOMEM, or -EINVAL if a name is unknown or
+ * occurs twice. */
 int notify_inherit(struct notify_sockets *ret);
-/* The memory of the pools that were kept; before notify_inherit(). */
+/* Returns the bytes of the kept pools. Call before notify_inherit(). */
 uint64_t notify_kept_bytes(void);
-/* The descriptor of this name, which is the caller's then; -1: there is none. */
+/* Returns the kept descriptor of this name, which the caller then owns, or -1 if there is none. */
 int notify_take_kept(struct notify_sockets *sockets, const char *name);
 bool notify_has_kept(const struct notify_sockets *sockets, const char *name);
-/* Closes what was not taken, and has the service manager do so. */
+/* Closes the descriptors that were not taken, here and in the service manager. */
 void notify_drop_kept(struct notify_sockets *sockets);
 
-/* Would a descriptor be kept over a restart, as far as is known? How many: 0 if not. */
+/* Returns how many descriptors the service manager keeps across a restart, as far as is known; 0 if
+ * none. */
 unsigned notify_keeps(void);
-/* A duplicate of the descriptor is kept under this name until the service is stopped for good, or
- * notify_forget(). 0, -errno; whether it has room for it is not known. */
+/* Has the service manager keep a duplicate of the descriptor under this name, until the service is
+ * stopped permanently or notify_forget(). Returns 0 or -errno; whether the manager has room is not
+ * known. */
 int notify_keep(const char *name, int fd);
 void notify_forget(const char *name);
-/* Waits until the service manager has seen all that it was sent. False: it did not in time. */
+/* Waits until the service manager has processed all messages. Returns false if it did not in
+ * time. */
 bool notify_settle(void);
 
 bool notify_wanted(void);
@@ -47,5 +51,5 @@ void notify_ready(void);
 void notify_reloading(void);
 void notify_stopping(const char *status, ...) __attribute__((format(printf, 1, 2)));
 void notify_status(const char *status, ...) __attribute__((format(printf, 1, 2)));
-uint64_t notify_watchdog_us(void); /* 0: not wanted */
+uint64_t notify_watchdog_us(void); /* 0 if no watchdog is configured */
 void notify_watchdog(void);

@@ -68,15 +68,47 @@ trap 'finish; exit 143' TERM HUP
 
 # --- build ---
 
+# Prints the steps of the build as they end: on a terminal in place, elsewhere about ten lines.
+show_progress() {
+        shown=0
+        while IFS= read -r line; do
+                case $line in
+                "["*/*"] "*) ;;
+                *) continue ;;
+                esac
+                counts=${line%%"]"*}
+                done_steps=${counts#"["} done_steps=${done_steps%/*} all_steps=${counts#*/}
+                case $done_steps/$all_steps in
+                *[!0-9/]* | /* | */ | */0*) continue ;; # a message of the compiler
+                esac
+                file=${line##*[ /]}
+                if [ -t 1 ]; then
+                        printf '\r[%s/%s] %-50.50s' "$done_steps" "$all_steps" "$file"
+                elif [ $((done_steps * 10 / all_steps)) -gt $shown ] || [ "$done_steps" = 1 ]; then
+                        shown=$((done_steps * 10 / all_steps))
+                        echo "[$done_steps/$all_steps] $file"
+                fi
+        done
+        [ ! -t 1 ] || printf '\r%-72s\r' ''
+}
+
+# CPU seconds of the build, measured on an AMD EPYC of 2021 (45) and rounded up: enough for an estimate.
+build_cpu_s=60
+cores=$(nproc 2>/dev/null || echo 1)
+
 step "Building"
+began=$(date +%s)
 sh "$root/daemon/build-deps.sh" || exit 1
 mkdir -p "$build" || exit 1
 if [ ! -f "$build/build.ninja" ]; then
-        meson setup --buildtype=release -Dtests=disabled "$build" "$root" >"$build/setup.log" 2>&1 ||
+        note "the first build takes about $(((build_cpu_s + cores - 1) / cores + 3)) s with $cores processors; later ones take what has changed"
+        meson setup --buildtype=release -Dtests=disabled -Dprograms_only=true "$build" "$root" >"$build/setup.log" 2>&1 ||
                 die "meson setup failed" "$build/setup.log"
 fi
-ninja -C "$build" >"$build/build.log" 2>&1 || die "the build failed" "$build/build.log"
-note "in build-quickstart/: daemon/kvcache-daemon, client/ctl/kvcachectl, client/bench/kvcache-bench"
+{ NINJA_STATUS='[%f/%t] ' ninja -C "$build" daemon/kvcache-daemon client/ctl/kvcachectl client/bench/kvcache-bench 2>&1
+  echo $? >"$build/build.status"; } | tee "$build/build.log" | show_progress
+[ "$(cat "$build/build.status")" = 0 ] || die "the build failed" "$build/build.log"
+note "built in $(($(date +%s) - began)) s, in build-quickstart/: daemon/kvcache-daemon, client/ctl/kvcachectl, client/bench/kvcache-bench"
 
 # --- start ---
 

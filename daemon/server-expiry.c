@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* While namespaces have lifetimes, a walk through the records of the store and of all pools drops
- * what has expired and is not asked for, a step of about 100 us at a time. Steps are as far apart
- * as lets the walk come by all of it in about a minute, and closer while they find something to
- * drop. Loop thread. */
+ * expired chunks that no request asks for, in steps of about 100 us. The pauses between steps are
+ * chosen so that the walk visits all records in about a minute. They are shorter while steps find
+ * chunks to drop. Loop thread. */
 #include "server-internal.h"
 
 #include "base/clock.h"
@@ -10,8 +10,8 @@
 #include "checked.h"
 
 enum {
-        STEP_RECORDS = 4096,  /* what a step looks at, if it has nothing to drop */
-        PAUSE_BUSY_US = 1000, /* while there is something to drop: some 50,000 chunks a second */
+        STEP_RECORDS = 4096,  /* records visited by a step that drops nothing */
+        PAUSE_BUSY_US = 1000, /* while steps drop chunks: about 50,000 chunks a second */
         PAUSE_MIN_US = 5000,
         PAUSE_MAX_US = 500 * 1000,
         WALK_US = 60 * 1000 * 1000,

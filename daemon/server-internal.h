@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's parts, for the files that start, connect and run them. Private to these files. */
+/* The struct server, for the files that start, connect and run its parts. Private to these
+ * files. */
 #pragma once
 
 #include <event2/event.h>
@@ -15,7 +16,7 @@
 #include "session/listener.h"
 #include "io/liveness.h"
 #include "cache/populate.h"
-#include "tenant/census.h"
+#include "tenant/namespace-counts.h"
 #include "tenant/removal.h"
 #include "notify.h"
 #include "server.h"
@@ -26,10 +27,10 @@
 #include "report/health.h"
 #include "keep/keep.h"
 
-/* A tenant's, for the shared tier. */
+/* A tenant's secret for the shared tier. */
 struct server_secret {
         size_t length;
-        char bytes[4096 + 2]; /* with a newline, and one byte to see that it is too long */
+        char bytes[4096 + 2]; /* with a newline, and one byte that shows an excess length */
 };
 
 struct server {
@@ -38,46 +39,49 @@ struct server {
         struct event_base *base;
 
         struct liveness liveness;
-        struct service service; /* whose parts are the server's */
+        struct service service; /* the server owns its parts */
         struct tenant tenants[CONFIG_MAX_TENANTS];
         const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
-        struct spin spin;                                              /* of the loop */
-        uint64_t wait_began_ns;                                        /* the loop's */
-        bool has_polled;                                               /* in vain, since then */
-        uint64_t wake_ns;    /* of the next deadline; 0: there is none */
-        unsigned sweep_turn; /* the tenant whose pool is swept next */
+        struct spin spin;                                              /* spinning of the loop */
+        uint64_t wait_began_ns; /* when the loop began to wait */
+        bool has_polled;        /* the loop has polled since then without an event */
+        uint64_t wake_ns;       /* time of the next deadline; 0 if none */
+        unsigned sweep_turn;    /* the tenant whose pool is swept next */
         struct sessions *sessions;
         struct listener *listener;
         struct http *http;
         struct populate *populate;
         struct learned *learned;
-        struct learned_head *learned_file; /* until it is restored */
+        struct learned_head *learned_file; /* kept until it is restored */
         struct {
                 struct keep *keep;
-                struct keep_file *file; /* until it is taken over */
+                struct keep_file *file; /* kept until it is taken over */
                 char files[CONFIG_MAX_TENANTS][KEEP_NAME_BYTES];
-                int kept[CONFIG_MAX_TENANTS]; /* as of struct keep_tenant */
+                int kept[CONFIG_MAX_TENANTS]; /* positions in the map, as in struct keep_tenant */
                 unsigned forbidden;           /* pools that clients without rights had mapped */
                 bool ready;                   /* the pools will be handed on */
-                bool reported;                /* that all is verified */
+                bool reported;                /* the end of the verification was logged */
                 char why_not[KEEP_ERROR_BYTES];
                 uint8_t number[KEEP_NUMBER_BYTES];
         } keep;
 
         struct {
                 struct event *done;
-                struct server_secret *secrets[CONFIG_MAX_TENANTS]; /* NULL: it has none */
+                struct server_secret
+                        *secrets[CONFIG_MAX_TENANTS]; /* NULL if the tenant has no secret */
                 bool stopped;
         } remote;
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick, *expiry;
-        unsigned expiry_at; /* whose step is the next: 0: the store's; else of the tenant before */
+        unsigned expiry_at; /* next step of the expiry walk: 0 for the store, otherwise 1 + the
+                               tenant */
         struct {
                 struct removal removal;
                 bool removing;
-                unsigned n;         /* removals of this tick */
-                uint64_t looked_ns; /* when unused namespaces were last looked for; 0: look now */
+                unsigned n;           /* removals of this tick */
+                uint64_t searched_ns; /* time of the last search for unused namespaces; 0: search
+                                         now */
         } unused;
         struct status_sources sources;
         struct history history;
@@ -85,18 +89,23 @@ struct server {
         struct notify_sockets inherited;
         uint64_t staging_bytes_auto; /* config_auto_staging() at startup */
         uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
+        struct {
+                uint64_t since_ns; /* when a client was last connected */
+                uint64_t accepted; /* connections until then */
+        } idle;
         bool draining, drain_late;
-        bool closed; /* by a clean stop: nothing is under way any more */
+        bool closed; /* a clean stop has closed everything, and nothing is in flight */
         struct log_ratelimit exhausted, findings, full;
 };
 
 /* --- server-start.c --- */
 
-/* Says why it does not start; the exit status. */
+/* Logs why startup failed. Returns the exit status. */
 int server_fail(int r, const char *what, const char *error);
 void server_raise_limits(void);
 const char *server_tenant_name(const struct server *s, unsigned i);
-int server_start_tenants(struct server *s); /* before the pools: it says who may have them */
+int server_start_tenants(
+        struct server *s); /* before the pools, because the tenants decide who may map them */
 int server_start_pools(struct server *s);
 int server_start_store(struct server *s);
 int server_start_service(struct server *s);
@@ -105,70 +114,74 @@ int server_start_listener(struct server *s);
 
 /* --- server-reload.c --- */
 
-/* Reads the configuration again, takes what may change while running, and logs what that was; of a
- * wrong one it takes nothing. `ret_json` (may be NULL): the same as an object, to be freed by the
- * caller; unset on -ENOMEM. 0; 1: refused, and nothing was changed; -ENOMEM; -ESHUTDOWN. */
+/* Reads the configuration again, applies the keys that may change while running, and logs them. An
+ * invalid configuration changes nothing. `ret_json`, which may be NULL, receives the same as a JSON
+ * object that the caller frees; it is left unset on -ENOMEM. Returns 0; 1 if the configuration was
+ * refused; -ENOMEM; -ESHUTDOWN. */
 int server_reload(struct server *s, char **ret_json);
-/* The same for RELOAD: prints the object. */
+/* Reloads for the request RELOAD, and prints the JSON object. */
 int server_print_reload(void *userdata, FILE *out);
 
 /* --- server-learned.c --- */
 
-/* Before the store is opened: what it hashes keys with. 0, -EIO. */
+/* Reads the learned state, before the store is opened, and returns the secret for hashing keys.
+ * Returns 0 or -EIO. */
 int server_read_learned(struct server *s, struct key_secret *ret);
-/* When it is open. 0, or the exit status. */
+/* Restores the learned state after the store is open. Returns 0, or the exit status. */
 int server_start_learned(struct server *s, const struct key_secret *secret);
 
 /* --- server-expiry.c --- */
 
-int server_add_expiry(struct server *s); /* 0, -ENOMEM */
-/* Often: goes on once there are lifetimes. */
+int server_add_expiry(struct server *s); /* returns 0 or -ENOMEM */
+/* Starts the walk if namespaces have lifetimes. Called often. */
 void server_start_expiry(struct server *s);
 
 /* --- server-namespaces.c --- */
 
-/* Often: removes namespaces that have been unused for namespaces.expire. */
+/* Removes namespaces that have been unused for namespaces.expire. Called often. */
 void server_expire_namespaces(struct server *s, uint64_t now_ns);
 
 /* --- server-remote.c --- */
 
-/* When the store is open, before the caches are: the shared tier, if there is to be one. 0, or the
- * exit status. */
+/* Starts the shared tier, if it is configured, after the store is open and before the caches.
+ * Returns 0, or the exit status. */
 int server_start_remote(struct server *s);
-/* After a reload. */
+/* Applies a reload to the shared tier. */
 void server_apply_remote(struct server *s);
-/* What waits for the engine ends. */
+/* Ends all waits for the storage engine. */
 void server_stop_remote(struct server *s);
-/* Waits for nothing. */
+/* Frees the shared tier without waiting. */
 void server_free_remote(struct server *s);
 
 /* --- server-keep.c --- */
 
-/* What the service manager has kept for this daemon, before the pools are made. */
+/* Reads the map that the service manager kept, before the pools are created. */
 void server_read_map(struct server *s);
-/* The pool of a tenant: in memory that was kept or can be, or in its own. `automatic`: it is as
- * large as what was kept, if anything was: what is available now is less by that. 0, -errno. */
+/* Opens a tenant's pool in kept memory, in memory that can be kept, or in a memfd. If `automatic`
+ * is set and memory was kept, the pool has its size, because the kept memory reduces the available
+ * memory. Returns 0 or -errno. */
 int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
                      bool automatic);
-/* When the store is open and eviction has what it learned. 0, or the exit status. */
+/* Takes over the kept chunks, after the store is open and the learned state is restored. Returns 0,
+ * or the exit status. */
 int server_start_keep(struct server *s);
-/* Once an iteration. True: there is more to do at once. */
+/* Verifies kept chunks. Called once per iteration; returns true if there is more to do at once. */
 bool server_iterate_keep(struct server *s);
-/* For sessions_stop(). */
+/* Callback of sessions_stop(): keeps the leases of a client for the next daemon. */
 bool server_hold_leases(void *userdata, struct client *client, int fd);
-/* Before the store is closed, and after it is. */
+/* Store the map's number before the store is closed, and hand on map and memory afterwards. */
 void server_number_memory(struct server *s);
 void server_hand_on_memory(struct server *s);
 
 /* --- server-rights.c --- */
 
-/* Returns a digest of all rights to connect, and as which tenant. */
+/* Returns a digest of all rights to connect, and of the tenants that they lead to. */
 uint64_t server_rights(const struct server *s);
 /* Returns whether all clients that had mapped this pool of the map may still connect as the tenant,
- * and records them as its readers; else the reason. */
+ * and records them as its readers; otherwise fills in the reason. */
 bool server_may_reuse_pool(struct server *s, unsigned tenant, int kept,
                            char ret_error[static KEEP_ERROR_BYTES]);
-/* Fills in rights and readers; the caller frees *ret_readers. 0, -ENOMEM. */
+/* Fills in rights and readers; the caller frees *ret_readers. Returns 0 or -ENOMEM. */
 int server_list_readers(const struct server *s, struct keep_handover *ret,
                         struct keep_reader **ret_readers);
 
@@ -179,16 +192,20 @@ struct quota_limits server_all_limits(const struct server *s);
 struct quota_limits server_user_limits(const struct server *s);
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant);
 struct store_scrub server_scrub(const struct server *s);
-/* To whom the data files are lent, and whose files puts may be taken from. */
+/* Applies io.gds and io.gds_puts: whether data files are lent to clients, and puts taken from their
+ * files. */
 void server_apply_gds(struct server *s);
 void server_apply_stages(struct server *s);
-/* After a reload: for pools and store. What is out of memory for it says so and keeps its own. */
+/* Applies eviction.policy to pools and store after a reload. If memory is short for one of them, it
+ * logs that and keeps its policy. */
 void server_apply_policy(struct server *s);
-/* At startup: of how many keys admission knows that they were seen. 0, or the exit status. */
+/* Creates admission at startup, with a record of seen keys that fits the store. Returns 0, or the
+ * exit status. */
 int server_start_admission(struct server *s);
-/* After a reload. Out of memory, the budget is the one that it was, and the log says so. */
+/* Applies store.write_budget after a reload. If memory is short, keeps the old budget and logs
+ * that. */
 void server_apply_budget(struct server *s);
-/* What was written is charged to the budget. */
+/* Charges written bytes to the budget. */
 void server_count_writes(struct server *s);
-/* After a reload. */
+/* Applies changed limits after a reload. */
 void server_apply_limits(struct server *s);

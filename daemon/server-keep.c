@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory pools over a planned restart: the server's part. Startup makes each pool in memory
- * that the service manager can keep, or takes over what it has kept; a clean stop hands on a map of
- * them. keep/ says what is in it.
+/* The server's part of keeping the memory pools across a planned restart. Startup creates each pool
+ * in memory that the service manager can keep, or takes over the memory that it kept; a clean stop
+ * leaves a map of the pools. keep/format.h describes the map. Loop thread.
  *
- * Loop thread. The pool's memory is chosen before the store is open; what is in it is taken over
- * after that, before anything is served. A failure is one line of the log: the pool is empty then,
- * as after a crash; but without memory for what is to be taken over the startup fails, and the next
- * one begins with an empty pool. */
+ * The memory of a pool is chosen before the store is open. Its chunks are taken over afterwards,
+ * before any client is served. A failure is one log line, and the pool is then empty, as after a
+ * crash. If there is no memory to take over the chunks, startup fails, and the next startup begins
+ * with an empty pool. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -56,7 +56,8 @@ static bool has_socket(void *userdata, const char *name)
         return notify_has_kept(&((struct server *)userdata)->inherited, name);
 }
 
-/* What of its two descriptors was taken is no use without the other. */
+/* Has the service manager forget both descriptors of a pool, because neither is of use without the
+ * other. */
 static void forget_pool(const struct server *s, int kept)
 {
         char file[KEEP_NAME_BYTES + 4];
@@ -70,7 +71,8 @@ static void forget_pool(const struct server *s, int kept)
         notify_forget(file);
 }
 
-/* 0: it has the memory of the daemon before; else that is of no use. */
+/* Opens a tenant's pool over the memory of the earlier daemon. Returns 0 if it could; otherwise
+ * that memory is of no use. */
 static int take_over(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
                      uint64_t slab_bytes, struct backing *ret)
 {
@@ -180,7 +182,7 @@ static void on_more_room(void *userdata, unsigned tenant)
         cache_kick(((struct server *)userdata)->tenants[tenant].cache);
 }
 
-/* The client of the daemon before has closed: nothing of what it leased is read any more. */
+/* A client of the earlier daemon has closed its socket, so it reads no chunk any longer. */
 static void on_ended(void *userdata, const char *name, int fd)
 {
         struct server *s = userdata;
@@ -189,8 +191,8 @@ static void on_ended(void *userdata, const char *name, int fd)
         sessions_close_take_fd(s->sessions, fd);
 }
 
-/* Is the store as it was when the map was written? Whatever the answer, no later map is held for
- * this one's. */
+/* Returns whether the store is as it was when the map was written. In either case the store's
+ * number is removed, so that no later map can match it. */
 static bool is_of_this_store(struct server *s)
 {
         uint8_t number[KEEP_NUMBER_BYTES];
@@ -205,7 +207,7 @@ static bool is_of_this_store(struct server *s)
         return false;
 }
 
-/* Gives the service manager what is not its already. */
+/* Gives the service manager the descriptors of a pool that it does not have yet. */
 static void give_pool(struct server *s, unsigned tenant)
 {
         const struct backing *b = pool_backing(s->tenants[tenant].pool);
@@ -259,7 +261,7 @@ int server_start_keep(struct server *s)
         if (r == 0 && any)
                 r = keep_adopt(s->keep.keep, s->keep.file, valid, take_socket, s);
         if (r < 0)
-                return server_fail(r, "memory of the daemon before", NULL);
+                return server_fail(r, "taking over the memory of the previous daemon", NULL);
         s->keep.file = keep_file_free(s->keep.file);
         notify_drop_kept(&s->inherited);
         s->keep.ready = true;
@@ -291,16 +293,17 @@ bool server_iterate_keep(struct server *s)
         units_ms(stats.verify_ns / 1000000, took);
         if (stats.refused[KEEP_DAMAGED] > 0)
                 log_warning("memory.keep: %" PRIu64
-                            " of %s are served from memory, after %s; %" PRIu64
+                            " of %s are verified and served from memory, after %s; %" PRIu64
                             " did not match their checksums and were dropped",
                             stats.verified, all, took, stats.refused[KEEP_DAMAGED]);
         else
-                log_info("memory.keep: %" PRIu64 " of %s are served from memory, after %s",
+                log_info("memory.keep: %" PRIu64
+                         " of %s are verified and served from memory, after %s",
                          stats.verified, all, took);
         return more;
 }
 
-/* --- the end --- */
+/* --- stopping --- */
 
 struct holding {
         struct server *s;
@@ -323,8 +326,8 @@ static void give_up(struct server *s, const char *what, int r)
         s->keep.ready = false;
 }
 
-/* One tenant's pool is not handed on: what its clients have leased could not be kept from being
- * reused. */
+/* Gives up handing on a tenant's pool, because the chunks that its clients have leased could not be
+ * protected from reuse. */
 static void lose_pool(struct server *s, unsigned tenant, int r)
 {
         if (s->keep.files[tenant][0])

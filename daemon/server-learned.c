@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What eviction has learned, over a restart: the server's part. The file is read before the store
- * is opened, as the hash of the store's keys has to be keyed as that of the file's; it is restored
- * when the store is open, before anything is served. Loop thread. A file that is damaged costs a
- * line of the log. */
+/* The server's part of keeping the state that eviction has learned across a restart. The file is
+ * read before the store is opened, because the store must hash keys with the file's secret. It is
+ * restored when the store is open, before any client is served. Loop thread. A damaged file costs
+ * one log line. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/random.h>

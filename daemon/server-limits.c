@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto". At
- * startup and at a reload, on the loop thread; keeps nothing. */
+/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto".
+ * Runs at startup and at a reload, on the loop thread; keeps no state. */
 #include "server-internal.h"
 
 #include <string.h>
@@ -15,8 +15,8 @@
 
 enum {
         MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */
-        MAX_FILES = 64,        /* registered ones, which one thread reads */
-        BYTES_OF_A_KEY = 1024, /* of limits.request_memory */
+        MAX_FILES = 64,        /* registered files, which one thread reads */
+        BYTES_OF_A_KEY = 1024, /* bytes of limits.request_memory per key in flight */
         REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
 };
@@ -50,8 +50,9 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
         } };
 }
 
-/* The kernel counts descriptors on their way against the user that sends them, and sends none while
- * there are more than RLIMIT_NOFILE; other processes of the daemon's user may have some, too. */
+/* Returns the limit of unread descriptors. The kernel counts descriptors in flight against the user
+ * that sends them, and sends none while there are more than RLIMIT_NOFILE. Other processes of the
+ * daemon's user may have some, too. */
 static uint64_t half_of_the_files(void)
 {
         struct rlimit limit;
@@ -88,17 +89,17 @@ struct quota_limits server_all_limits(const struct server *s)
                                                       (uint64_t)REQUEST_MEMORY_MIN),
                 [QUOTA_UNREAD_FDS] =
                         c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
-                /* A connection has one deferred request at most, with one descriptor at most. */
+                /* a connection has at most one deferred request, with at most one descriptor */
                 [QUOTA_DEFERRED_FDS] = c->limits.connections,
                 [QUOTA_LOANS] = STORE_LOANS_MAX,
-                /* What is lent cannot be evicted. */
+                /* lent chunks cannot be evicted */
                 [QUOTA_LOANED_BYTES] = c->store.limit / 4,
                 [QUOTA_FILES] = MAX_FILES,
         } };
 }
 
-/* Where nothing is configured a user has three quarters of what all have, and a share of what is
- * left (quota.h), which comes to the same for one user alone. */
+/* Sets a user's limit. If none is configured, a user has three quarters of the limit of all, and a
+ * share of what is left (quota.h), which is the same for a user alone. */
 static void set_user_limit(struct quota_limits *limits, enum quota_thing what, uint64_t configured,
                            uint64_t of_all)
 {
@@ -134,19 +135,19 @@ struct quota_limits server_user_limits(const struct server *s)
         for (unsigned i = 0; i < ARRAY_SIZE(things); i++)
                 set_user_limit(&limits, things[i].what, things[i].configured,
                                all.most[things[i].what]);
-        /* An admin may register all. */
+        /* an admin may register as much as all users together */
         limits.most[QUOTA_REGISTERED_BYTES] = or_none(c->limits.uid_registered);
         limits.shared[QUOTA_REGISTERED_BYTES] = !c->limits.uid_registered;
         config_uid_limits(c, &limits.most[QUOTA_CONNECTIONS], &limits.most[QUOTA_KEYS]);
         limits.most[QUOTA_DEFERRED_FDS] = limits.most[QUOTA_CONNECTIONS];
-        /* Of few connections one user may have all. */
+        /* if few connections are allowed, one user may have all of them */
         limits.shared[QUOTA_CONNECTIONS] =
                 !c->limits.uid_connections &&
                 limits.most[QUOTA_CONNECTIONS] < all.most[QUOTA_CONNECTIONS];
         return limits;
 }
 
-/* By default a quarter of the pool may be leased by one connection. */
+/* Returns the limits of a connection, which may lease a quarter of the pool by default. */
 static struct quota_limits connection_limits(const struct server *s, unsigned tenant)
 {
         uint64_t pool = pool_bytes(s->tenants[tenant].pool);
@@ -161,7 +162,8 @@ static struct quota_limits connection_limits(const struct server *s, unsigned te
         return limits;
 }
 
-/* Half of the pool may be leased, three quarters of that by one user (rules R10, R11). */
+/* Half of the pool may be leased, and one user may lease three quarters of that (rules R10,
+ * R11). */
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 {
         return (struct lease_limits){
@@ -172,16 +174,16 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 
 static void apply_names_limits(struct server *s)
 {
-        struct census_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
-                                        .n_tenants = s->service.n_tenants };
+        struct namespace_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
+                                           .n_tenants = s->service.n_tenants };
 
         for (unsigned i = 0; i < s->service.n_tenants; i++)
-                limits.tenants[i] = (struct census_tenant){
+                limits.tenants[i] = (struct namespace_tenant){
                         .store_tenant = s->tenants[i].store_tenant,
                         .name = tenant_name(&s->tenants[i]),
                         .most = s->tenant_config[i] ? (unsigned)s->tenant_config[i]->namespaces : 0,
                 };
-        census_set_limits(s->service.census, &limits);
+        namespace_counts_set_limits(s->service.namespace_counts, &limits);
 }
 
 static uint64_t pinned_limit(const struct server *s, unsigned tenant)
@@ -270,7 +272,8 @@ int server_start_admission(struct server *s)
         uint64_t seed, now = clock_mono_ns();
         int r;
 
-        /* Not the instance: clients have it from HELLO, and could choose what is let in. */
+        /* The instance number cannot be the seed: clients receive it in HELLO, and could choose
+         * keys that are admitted. */
         if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
                 return server_fail(-EIO, "getrandom", NULL);
         remembered = MIN(remembered * REMEMBERED_OF_ENTRIES, (uint64_t)REMEMBERED_MAX);

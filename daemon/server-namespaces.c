@@ -26,7 +26,7 @@ static void on_removed(struct removal *removal)
 
         s->unused.removing = false;
         if (removal->result == 0) {
-                census_count_expired(s->service.census);
+                namespace_counts_count_expired(s->service.namespace_counts);
                 log_info("namespace \"%s\": removed; it had no chunks and no sessions for %s "
                          "(namespaces.expire)",
                          removal->name, units_ms(s->config->namespaces.expire_ms, expire));
@@ -40,15 +40,16 @@ static void on_removed(struct removal *removal)
         if (++s->unused.n < MOST)
                 remove_next(s);
         else
-                s->unused.looked_ns = 0;
+                s->unused.searched_ns = 0;
 }
 
 static void remove_next(struct server *s)
 {
-        struct census_unused unused;
+        struct unused_namespace unused;
 
         if (s->draining || s->config->namespaces.expire_ms == 0 ||
-            !census_find_unused(s->service.census, -1, STORE_NO_OWNER, &unused) ||
+            !namespace_counts_find_unused(s->service.namespace_counts, -1, STORE_NO_OWNER,
+                                          &unused) ||
             clock_mono_ns() - unused.since_ns < s->config->namespaces.expire_ms * UINT64_C(1000000))
                 return;
         s->unused.removing = true;
@@ -59,10 +60,10 @@ void server_expire_namespaces(struct server *s, uint64_t now_ns)
 {
         uint64_t pause_ms = MIN(s->config->namespaces.expire_ms / 8, (uint64_t)PAUSE_MS);
 
-        if (s->unused.removing || now_ns < s->unused.looked_ns + pause_ms * 1000000 ||
+        if (s->unused.removing || now_ns < s->unused.searched_ns + pause_ms * 1000000 ||
             !removal_sees_all(&s->service))
                 return;
-        s->unused.looked_ns = now_ns;
+        s->unused.searched_ns = now_ns;
         s->unused.n = 0;
         remove_next(s);
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the configuration again, on SIGHUP and for RELOAD, and has the parts take what may change
- * while running. On the loop thread, which reads one file of at most CONFIG_MAX_FILE bytes and that
- * of http.token_file; keeps nothing.
- *
- * A configuration that is wrong changes nothing: each error is in the log and in the answer. So is
- * each key that changed, and each that needs a restart. */
+/* Reads the configuration again, on SIGHUP and for RELOAD, and has the parts take over the keys
+ * that may change while running. Runs on the loop thread, which reads one file of at most
+ * CONFIG_MAX_FILE bytes and that of http.token_file; keeps no state. An invalid configuration
+ * changes nothing. The log and the answer have each error, each key that changed and each key that
+ * needs a restart. */
 #include "server-internal.h"
 
 #include <cjson/cJSON.h>
@@ -15,9 +14,9 @@
 #include "cleanup.h"
 #include "units.h"
 
-enum { MOST_ERRORS = 100 }; /* that an answer has; a file of 1 MiB can have 100,000 */
+enum { MOST_ERRORS = 100 }; /* errors in an answer; a file of 1 MiB can have 100,000 */
 
-/* The answer; without memory for it the reload goes on. */
+/* The answer in JSON. If memory is short, the reload continues without it. */
 struct answer {
         cJSON *object, *lists[3], *errors;
         unsigned n_errors;
@@ -84,7 +83,8 @@ static void apply(struct server *s)
                                 c->limits.http_rate);
 }
 
-/* 0, or what is wrong: then `answer` has each error. */
+/* Loads and checks the new configuration. Returns 0, or an error, and then `answer` has each
+ * error. */
 static int load(struct server *s, struct config *next, struct http_token *token,
                 struct answer *answer)
 {
@@ -113,7 +113,8 @@ static void begin_answer(const struct server *s, struct answer *answer)
         answer->errors = cJSON_AddArrayToObject(answer->object, "errors");
 }
 
-/* The status shows them until the restart, or until a reload of a file without them. */
+/* Keeps the keys that need a restart; the status shows them until then, or until a reload of a file
+ * without them. */
 static void keep_pending(struct server *s, const struct answer *answer)
 {
         cJSON_Delete(s->sources.reload_pending);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier: made at startup once the store is open, before the caches; told which namespaces
- * there are; asked each iteration what it has to do. Runs on the loop thread; owns the tier.
+/* The server's part of the shared tier. The tier is created at startup after the store is open and
+ * before the caches. The server reports namespaces to it, and runs it in each iteration. Runs on
+ * the loop thread; owns the tier.
  *
- * Failures: a library that the engine needs and that is missing, and secrets that cannot be read or
- * that others can, end the startup with a sentence that says what to do. The engine itself may be
- * down, and come later. */
+ * Failures: startup fails with an instruction if the engine's library is missing, or if secrets
+ * cannot be read or can be read by others. The engine itself may be down at startup, and is used
+ * once it answers. */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -22,11 +23,11 @@
 enum {
         SECRET_MIN = 16,
         SECRET_MAX = 4096,
-        DEPTH = 64, /* operations of an engine at a time */
+        DEPTH = 64, /* concurrent operations of an engine */
 };
 #define MS UINT64_C(1000000)
 
-/* Of another host: it purged the namespace. */
+/* A purge of this host's copy of a namespace that another host purged. */
 struct purge {
         struct cache_purge cache;
         struct server *server;
@@ -149,7 +150,8 @@ static int refuse(char ret_error[static 256], int r, const char *tenant, const c
         return r;
 }
 
-/* One newline at its end is none of it. 0; -errno with a sentence that does not have it. */
+/* Reads a secret without a newline at its end. Returns 0, or -errno and a sentence that does not
+ * contain the secret. */
 static int read_secret(const char *tenant, const char *path, struct server_secret *ret,
                        char ret_error[static 256])
 {
@@ -248,7 +250,7 @@ static void namespace_changed(void *userdata, uint32_t id, bool is_there)
                 (void)add_namespace(s, ns);
 }
 
-/* --- its life --- */
+/* --- start and stop --- */
 
 static void on_done(evutil_socket_t fd, short what, void *userdata)
 {

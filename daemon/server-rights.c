@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides whether what an earlier daemon handed out may be used again. A client keeps the pool's
- * mapping, and descriptors of data files, after its session and after the daemon. So these are used
- * again only if each client that was given them may still connect as the same tenant: by the lists
- * of users and groups, and by the permissions of the socket.
+/* Decides whether the memory of an earlier daemon may be used again. A client keeps the pool's
+ * mapping and the descriptors of data files after its session has ended and the daemon has stopped.
+ * Memory and files are therefore used again only if each client that received them may still
+ * connect as the same tenant: by the lists of users and groups, and by the permissions of the
+ * socket. Loop thread, at startup and at the stop.
  *
- * Loop thread, at startup and at the end. Groups are those that the client had when it connected,
- * as for the connection itself. A digest of all rights makes the common case, in which nothing was
- * changed, independent of the record of clients. */
+ * The groups of a client are those that it had when it connected, as for the connection itself. A
+ * digest of all rights decides the common case in which nothing changed, without the record of
+ * clients. The store gets the same digest: after a change it copies data files that were lent and
+ * are still open (store/volume/detach.c). */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -26,8 +28,8 @@ struct socket_rights {
         uint64_t uid, gid, mode;
 };
 
-/* Returns the owner and the mode of the socket file: of the inherited socket as it is, else as the
- * listener will make it. */
+/* Returns the owner and the mode of the socket file: of the inherited socket as it is, otherwise as
+ * the listener will create it. */
 static struct socket_rights socket_rights(const struct server *s)
 {
         struct socket_rights own = { geteuid(), getegid(), s->config->listen.mode & 0777 };
@@ -99,7 +101,7 @@ bool server_may_reuse_pool(struct server *s, unsigned tenant, int kept,
                                  (unsigned)p.uid);
                         return false;
                 }
-                readers_note(readers, &p); /* a mapping may last for further restarts */
+                readers_note(readers, &p); /* a mapping may outlive further restarts */
         }
         readers->incomplete |= map->pools[kept]->flags & KEEP_POOL_MANY_READERS;
         return true;

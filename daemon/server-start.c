@@ -22,7 +22,7 @@
 #include "tenant/ids.h"
 
 enum {
-        POSIX_THREADS = 8, /* of one worker */
+        POSIX_THREADS = 8, /* I/O threads of one worker */
         SPREAD_BYTES = 128 * 1024,
 };
 
@@ -58,8 +58,8 @@ int server_fail(int r, const char *what, const char *error)
         return exit_status_of(r);
 }
 
-/* Descriptors for the connections that are allowed, and what memory may be locked: as far as the
- * hard limits go. */
+/* Raises the limits of descriptors, for the connections that are allowed, and of locked memory, up
+ * to the hard limits. */
 void server_raise_limits(void)
 {
         static const int which[] = { RLIMIT_NOFILE, RLIMIT_MEMLOCK };
@@ -160,6 +160,23 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                             "chunks are dropped",
                             path);
                 break;
+        case STORE_VOLUME_IS_NEW:
+                log_notice("volume %s: a new, empty store was created", path);
+                break;
+        case STORE_VOLUME_GAVE_UP:
+                log_warning("volume %s: evicted the data file %s, as the file system has no room "
+                            "for a write",
+                            path, text);
+                break;
+        case STORE_VOLUME_COPIED:
+                log_warning("volume %s: access rights have changed while other processes have "
+                            "data files open that were lent to them: %s copied, and the processes "
+                            "see no chunk that is put from now on",
+                            path, text);
+                break;
+        case STORE_VOLUME_HAS_LOST:
+                log_warning("volume %s: %s", path, text);
+                break;
         case STORE_VOLUME_KEEPS_POLICY:
                 log_error("volume %s keeps the eviction policy of the daemon's startup instead of "
                           "eviction.policy: %s; the next reload tries again",
@@ -184,6 +201,7 @@ static struct store_params store_params_of(struct server *s)
                 .error_budget = (uint32_t)c->store.error_budget,
                 .hang_ms = c->io.hang_ms,
                 .reserve = c->store.reserve,
+                .rights = server_rights(s),
                 .scrub = server_scrub(s),
                 .on_volume = on_volume,
                 .on_finding = on_finding,
@@ -191,7 +209,7 @@ static struct store_params store_params_of(struct server *s)
         };
 }
 
-/* io.spin */
+/* Returns how long the loop may poll, from io.spin. */
 static uint32_t spin_limit(const struct config *c)
 {
         if (strcmp(c->io.spin, "off") == 0)
@@ -201,8 +219,8 @@ static uint32_t spin_limit(const struct config *c)
         return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
 }
 
-/* Twice as many as the workers, the loop and a client: then workers that wait for their part of a
- * batch keep no other thread from its core. */
+/* Returns whether there are twice as many cores as workers, loop and one client, so that workers
+ * that wait for their part of a batch keep no other thread from its core. */
 static bool has_cores_for_all(const struct config *c)
 {
         return spin_cpus() >= 2 * (c->io.workers + 2);
@@ -376,7 +394,7 @@ static void warn_of_bench(void *userdata, const char *text)
         log_warning("%s", text);
 }
 
-/* Benchmark sessions, in the folder of the first volume. */
+/* Starts benchmark sessions, whose files are in the folder of the first volume. */
 static int start_bench(struct server *s)
 {
         static const char *const variables[] = { "KVCACHE_BENCH_SESSION",
@@ -427,7 +445,7 @@ int server_start_service(struct server *s)
                 r = server_start_remote(s);
         if (r != 0)
                 return r;
-        r = census_new(&s->service.census, s->service.store, TENANT_IDS);
+        r = namespace_counts_new(&s->service.namespace_counts, s->service.store, TENANT_IDS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
         store_time_sweeps(s->service.store, &s->sources.loop[METRICS_LOOP_PURGE]);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition root. Builds the parts from the bottom up, runs the loop, takes them down in
+/* The composition root. Builds the parts from the bottom up, runs the loop, and takes them down in
  * reverse.
  *
- * A loop iteration: libevent calls what is readable (sessions read and handle requests, completions
- * of workers are reaped), then store, sessions and cache do what they deferred to the end of the
- * iteration, then the workers are woken for what was submitted; for much they are woken earlier.
+ * In a loop iteration libevent first handles readable descriptors: sessions read and handle
+ * requests, and completions of workers are reaped. Then store, sessions and cache do the work that
+ * they deferred to the end of the iteration. Finally the workers are woken for the submitted
+ * requests; if there are many, they are woken earlier.
  *
  * A clean stop (SIGTERM, SIGINT): the daemon accepts and reads nothing new, answers the requests
- * that it has read and writes the chunks that it has accepted, for at most limits.drain; then it
- * closes all sessions, and waits for operations of a hung device for io.hang, not longer. A failure
- * at startup is one line and an exit status; after that only a signal ends the loop. */
+ * that it has read and writes the chunks that it has accepted, for at most limits.drain. Then it
+ * closes all sessions, and waits for operations of a hung device for io.hang at most. A failure at
+ * startup is one line and an exit status; after startup only a signal ends the loop. */
 #include "server-internal.h"
 
 #include <cjson/cJSON.h>
@@ -51,10 +52,10 @@ static void on_done(evutil_socket_t fd, short what, void *userdata)
 
 static void on_wait(evutil_socket_t fd, short what, void *userdata)
 {
-        /* Only to wake the loop: cache_iterate() looks at the deadlines. */
+        /* the timer only wakes the loop; cache_iterate() checks the deadlines */
 }
 
-/* --- of all tenants together --- */
+/* --- sums over all tenants --- */
 
 static struct cache_stats cache_stats(const struct server *s)
 {
@@ -97,7 +98,8 @@ static void begin_drain(struct server *s)
                 units_count(cache.unwritten_chunks, "chunk", chunks);
                 units_ms(s->config->limits.drain_ms, most);
                 notify_stopping("writing %s not on disk yet", chunks);
-                log_info("stopping: writing %s not on disk yet, for at most %s", chunks, most);
+                log_info("stopping: %s not on disk yet; writing for at most %s (limits.drain)",
+                         chunks, most);
         } else {
                 notify_stopping("every chunk is on disk");
                 log_info("stopping");
@@ -113,6 +115,25 @@ static void on_term(evutil_socket_t fd, short what, void *userdata)
         begin_drain(userdata);
 }
 
+/* Returns whether no client has been connected for listen.idle. */
+static bool is_idle(struct server *s, uint64_t now_ns)
+{
+        struct sessions_stats sessions;
+        char idle[UNITS_TEXT];
+
+        sessions_get_stats(s->sessions, &sessions);
+        if (sessions.open > 0 || sessions.accepted != s->idle.accepted || s->idle.since_ns == 0) {
+                s->idle.accepted = sessions.accepted;
+                s->idle.since_ns = now_ns;
+        }
+        if (s->draining || s->config->listen.idle_ms == 0 ||
+            now_ns - s->idle.since_ns < s->config->listen.idle_ms * UINT64_C(1000000))
+                return false;
+        log_info("no client has been connected for %s (listen.idle)",
+                 units_ms(s->config->listen.idle_ms, idle));
+        return true;
+}
+
 static void on_drain_late(evutil_socket_t fd, short what, void *userdata)
 {
         ((struct server *)userdata)->drain_late = true;
@@ -123,9 +144,9 @@ static void on_hangup(evutil_socket_t fd, short what, void *userdata)
         server_reload(userdata, NULL);
 }
 
-/* For /healthz and the watchdog. Asked in one place only: what kio_is_alive() says is since it was
- * asked before. */
-static void look_at_workers(struct server *s)
+/* Checks the workers for /healthz and the watchdog. This is the only caller of kio_is_alive(),
+ * because its answer covers the time since the last call. */
+static void check_workers(struct server *s)
 {
         uint64_t now = clock_mono_ns(), stuck_ns;
         char since[UNITS_TEXT];
@@ -147,7 +168,8 @@ static void look_at_workers(struct server *s)
         s->sources.workers_stuck_ns = stuck_ns;
 }
 
-/* Fed only while the loop turns (it runs this) and every worker makes progress. */
+/* Feeds the watchdog. The loop runs this, so the watchdog is fed only while the loop iterates and
+ * every worker makes progress. */
 static void on_watchdog(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
@@ -160,7 +182,9 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
 
-        look_at_workers(s);
+        if (is_idle(s, clock_mono_ns()))
+                begin_drain(s);
+        check_workers(s);
         store_tick(s->service.store);
         server_count_writes(s);
         server_start_expiry(s);
@@ -226,7 +250,8 @@ static void on_short_of_memory(void *userdata)
                     units_bytes(pool.populated_bytes, populated), units_bytes(pool.bytes, all));
 }
 
-/* What it costs, and what helps; I/O by threads registers nothing, which is no refusal. */
+/* Logs what the refusal costs and what helps. With POSIX I/O nothing is registered, which is no
+ * refusal. */
 static void on_registration_refused(void *userdata)
 {
         const struct server *s = userdata;
@@ -277,7 +302,7 @@ static int add_events(struct server *s)
         return 0;
 }
 
-/* Of the pools that have something purged to drop, one in each iteration, in turn. */
+/* Drops purged chunks of one pool per iteration; pools with such chunks take turns. */
 static void sweep(struct server *s)
 {
         uint64_t began_ns = clock_mono_ns();
@@ -291,7 +316,7 @@ static void sweep(struct server *s)
         }
 }
 
-/* To the shared tier, what is evicted next. */
+/* Offers the shared tier the chunks that are evicted next. */
 static void offer_leaving(struct server *s)
 {
         cache_offer_leaving_disk(s->service.store, s->service.remote);
@@ -299,8 +324,9 @@ static void offer_leaving(struct server *s)
                 cache_offer_leaving_memory(s->tenants[i].cache);
 }
 
-/* What was put off to the iteration's end. True if the next iteration must not wait. */
-static bool turn(struct server *s)
+/* Does the work that was deferred to the end of the iteration. Returns true if the next iteration
+ * must not wait. */
+static bool run_iteration(struct server *s)
 {
         uint64_t deadline, of_store, of_hits, now = clock_mono_ns();
         bool more;
@@ -311,7 +337,7 @@ static bool turn(struct server *s)
         if (s->service.remote)
                 offer_leaving(s);
         deadline = s->service.remote ? remote_iterate(s->service.remote, now) : 0;
-        /* After all that may wait for something has come. */
+        /* after everything that may have submitted a request or ended a wait */
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 uint64_t of_this = cache_iterate(s->tenants[i].cache, now);
 
@@ -362,7 +388,7 @@ static void wait_for_events(struct server *s, bool more)
         if (!s->has_polled)
                 s->wait_began_ns = now;
         if (!more && !s->has_polled)
-                budget = spin_budget_of_daemon(&s->spin, sessions_heard_ns(s->sessions), now);
+                budget = spin_budget_of_daemon(&s->spin, sessions_received_ns(s->sessions), now);
         polls = budget > 0;
         end = spin_end(now, budget, s->wake_ns);
         do
@@ -386,15 +412,16 @@ static void run_loop(struct server *s)
         while (!s->draining ||
                ((caches_pending(s) > 0 || sessions_busy(s->sessions)) && !s->drain_late)) {
                 wait_for_events(s, more);
-                more = turn(s);
+                more = run_iteration(s);
                 if (sessions_woken_ns(s->sessions))
                         histogram_add(&s->sources.loop[METRICS_LOOP_ITERATION],
                                       clock_mono_ns() - sessions_woken_ns(s->sessions));
         }
 }
 
-/* But for memory that is being freed, which takes its time and cannot hang. */
-static bool is_settled_but_for_memory(const struct server *s)
+/* Returns whether everything has completed except the freeing of memory, which takes time but
+ * cannot hang. */
+static bool is_settled_except_memory(const struct server *s)
 {
         return sessions_empty(s->sessions) && caches_pending(s) == 0 &&
                store_pending(s->service.store) == 0 &&
@@ -404,13 +431,13 @@ static bool is_settled_but_for_memory(const struct server *s)
 
 static bool is_settled(const struct server *s)
 {
-        return sessions_stagings_closing(s->sessions) == 0 && is_settled_but_for_memory(s);
+        return sessions_stagings_closing(s->sessions) == 0 && is_settled_except_memory(s);
 }
 
-/* What a device does not answer in io.hang is left behind, with the store as a crash would leave
- * it: not marked clean, and for the next start to recover. The lock stays for as long as the kernel
- * has the operations. */
-static void leave_behind(struct server *s)
+/* Exits without waiting for a device that has not answered for io.hang. The store is left as by a
+ * crash: not marked clean, and recovered at the next startup. The kernel keeps the lock until the
+ * operations end. */
+static void exit_without_device(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
 
@@ -422,7 +449,7 @@ static void leave_behind(struct server *s)
         _exit(EXIT_STATUS_IO);
 }
 
-/* The same, while the store is closed, which blocks. */
+/* Exits if a device hangs while the store is being closed, which blocks. */
 static void on_close_late(int number)
 {
         static const char text[] = "stopping: a device hangs while the store is closed; exiting "
@@ -432,9 +459,8 @@ static void on_close_late(int number)
         _exit(EXIT_STATUS_IO);
 }
 
-/* Every session is closed, and every operation ends, but those that a client or a device may hold
- * up.
- */
+/* Closes every session, and waits for every operation except those that a client or a device may
+ * hold up. */
 static void close_all(struct server *s)
 {
         struct cache_stats cache = cache_stats(s);
@@ -454,12 +480,12 @@ static void close_all(struct server *s)
                                                .tv_usec = (suseconds_t)(s->config->io.hang_ms %
                                                                         1000 * 1000) });
         while (!is_settled(s)) {
-                bool more = turn(s);
+                bool more = run_iteration(s);
 
                 if (is_settled(s))
                         break;
-                if (s->drain_late && !is_settled_but_for_memory(s))
-                        leave_behind(s);
+                if (s->drain_late && !is_settled_except_memory(s))
+                        exit_without_device(s);
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
         }
 }
@@ -470,7 +496,7 @@ static void free_event(struct event *e)
                 event_free(e);
 }
 
-/* After a failed start some operations may still be under way. */
+/* Closes the store. After a failed startup some operations may still be in flight. */
 static void close_store(struct server *s)
 {
         if (s->service.io)
@@ -521,7 +547,7 @@ static void server_fini(struct server *s)
         }
         server_free_remote(s);
         admission_free(s->service.admission);
-        census_free(s->service.census);
+        namespace_counts_free(s->service.namespace_counts);
         stages_fini(&s->service.stages);
         quotas_free(s->service.quotas);
         free_event(s->done);
@@ -556,7 +582,7 @@ static int start(struct server *s)
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE fails with EFBIG */
-        signal(SIGIO, SIG_IGN);   /* signals of file leases: store/volume/lend.c */
+        signal(SIGIO, SIG_IGN);   /* store/volume/lend.c uses file leases, which send this signal */
         r = notify_inherit(&s->inherited);
         if (r < 0)
                 return server_fail(r, "inherited sockets", NULL);
@@ -623,7 +649,7 @@ int server_run(const struct server_params *params)
                 history_tick(&s.history, &s.sources, clock_mono_ns());
                 notify_ready();
                 on_status_line(-1, 0, &s);
-                turn(&s);
+                run_iteration(&s);
                 run_loop(&s);
                 close_all(&s);
                 s.closed = true;

@@ -9,23 +9,24 @@ struct config;
 
 struct server_params {
         struct config *config;   /* loaded, checked and resolved; the caller frees it afterwards */
-        const char *config_path; /* NULL: none. What a reload reads again */
-        char **sets;             /* --set, in order: a reload applies them again */
+        const char *config_path; /* read again by a reload; NULL if none */
+        char **sets;             /* --set, in order; applied again by a reload */
         unsigned n_sets;
         bool config_must_exist; /* --config named the file */
 };
 
-/* The process's exit status: enum exit_status. */
+/* Runs the daemon. Returns the process's exit status, an enum exit_status. */
 int server_run(const struct server_params *params);
 
 /* Documented in kvcache-daemon(8); numbers as in sysexits.h where one fits. */
 enum exit_status {
         EXIT_STATUS_OK = 0,
-        EXIT_STATUS_FAILURE = 1, /* any other failure at start */
+        EXIT_STATUS_FAILURE = 1, /* any other failure at startup */
         EXIT_STATUS_USAGE = 2,
-        EXIT_STATUS_STORE = 65, /* the store cannot be used: not one, damaged, another version */
-        EXIT_STATUS_IO = 74,    /* I/O error, or the disk is full */
-        EXIT_STATUS_BUSY = 75,  /* store or socket is in use by another daemon: try later */
+        EXIT_STATUS_STORE =
+                65, /* the store cannot be used: not a store, damaged, or of another version */
+        EXIT_STATUS_IO = 74,         /* I/O error, or the disk is full */
+        EXIT_STATUS_BUSY = 75,       /* store or socket is in use by another daemon: try later */
         EXIT_STATUS_PERMISSION = 77, /* also: a file system is read-only */
         EXIT_STATUS_CONFIG = 78,
 };

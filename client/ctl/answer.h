@@ -10,6 +10,10 @@
 #include "common.h"
 #include "human.h"
 
+/* How much of a host's name the tools print, without its domain, so that the line fits a terminal.
+ */
+enum { HOST_SHOWN = 32 };
+
 /* Rejects operands from `first` on. Returns an exit status. */
 int answer_no_operands(const struct command *self, int argc, char **argv, int first);
 /* Rejects operands and options. Returns false if the command must end with ctl->exit_status. */

@@ -59,6 +59,21 @@ static void print_checksums(const cJSON *volume)
         }
 }
 
+static void print_losses(const cJSON *volume)
+{
+        uint64_t files = answer_count_of(volume, "lost_files");
+        char counted[UNITS_TEXT], chunks[UNITS_TEXT], text[256];
+
+        if (files > 0) {
+                snprintf(text, sizeof(text),
+                         "%s missing or short when the volume was opened, and %s lost; the log "
+                         "names them",
+                         units_count(files, "file", counted),
+                         units_count(answer_count_of(volume, "lost_chunks"), "chunk", chunks));
+                print_about(answer_text(volume, "volume"), text);
+        }
+}
+
 static int device_ls(struct ctl *ctl)
 {
         _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
@@ -105,6 +120,7 @@ static int device_ls(struct ctl *ctl)
                         print_about(answer_text(volume, "volume"),
                                     "the file system is full: the volume does not grow");
                 print_checksums(volume);
+                print_losses(volume);
         }
         return EXIT_OK;
 }

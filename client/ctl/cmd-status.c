@@ -51,7 +51,7 @@ struct status_wanted {
 
 static void print_head(cJSON *status)
 {
-        char version[64], text[512], up[HUMAN_BYTES] = "";
+        char version[64], host[256], text[512], up[HUMAN_BYTES] = "";
         bool ready = true, has_ready = section_bool(status, "ready", &ready);
         _cleanup_(cJSON_Deletep) cJSON *degraded =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "degraded");
@@ -64,7 +64,10 @@ static void print_head(cJSON *status)
         cJSON *one;
 
         section_text(status, "version", version, sizeof(version));
-        fprintf(out, "kvcache-daemon %s%s", version, color_begin(color, section_colored()));
+        fprintf(out, "kvcache-daemon %s", version);
+        if (section_text(status, "host", host, sizeof(host)))
+                fprintf(out, " on %.*s", (int)MIN(strcspn(host, "."), (size_t)HOST_SHOWN), host);
+        fputs(color_begin(color, section_colored()), out);
         if (section_text(status, "state", state, sizeof(state)))
                 fprintf(out, ", %s%s", has_ready && !ready ? "not ready: " : "", state);
         else if (has_ready)

@@ -20,6 +20,7 @@ struct top {
         struct samples pages[2]; /* pages of the last interval and the one before */
         uint64_t taken_ns[2];    /* when they were fetched; 0: no page */
         cJSON *figures;          /* figures of the last answer */
+        char host[256];          /* the daemon's host; empty: not asked for yet */
 };
 
 static void top_forget(void *userdata)
@@ -30,6 +31,26 @@ static void top_forget(void *userdata)
                 samples_fini(&top->pages[i]);
                 top->taken_ns[i] = 0;
         }
+        top->host[0] = '\0';
+}
+
+/* Gets the name of the daemon's host, which the page of metrics does not have. Asks once for each
+ * connection. A status without a name leaves the name empty. */
+static int top_ask_host(struct ctl *ctl, struct top *top)
+{
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        char *text;
+        int r;
+
+        if (top->host[0])
+                return 0;
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (r < 0)
+                return r;
+        status = cJSON_Parse(text);
+        free(text);
+        snprintf(top->host, sizeof(top->host), "%s", answer_text(status, "host"));
+        return 0;
 }
 
 static int top_ask(struct ctl *ctl, void *userdata)
@@ -39,6 +60,9 @@ static int top_ask(struct ctl *ctl, void *userdata)
         char *text;
         int r;
 
+        r = top_ask_host(ctl, top);
+        if (r < 0)
+                return r;
         r = kvcache_report(ctl->kv, KVCACHE_REPORT_METRICS, &text);
         if (r < 0)
                 return r;
@@ -54,6 +78,7 @@ static int top_ask(struct ctl *ctl, void *userdata)
         cJSON_Delete(top->figures);
         top->figures =
                 top_figures(&top->pages[0], top->taken_ns[1] ? &top->pages[1] : NULL, seconds);
+        cJSON_AddStringToObject(top->figures, "host", top->host);
         cJSON_AddNumberToObject(top->figures, "unix_ms", (double)latency_unix_ms());
         cJSON_AddBoolToObject(top->figures, "connected", true);
         return top->figures ? 0 : -ENOMEM;

@@ -62,7 +62,7 @@ struct run {
         double began, part_before,
                 part_of; /* start and share of the current volume, as parts of the whole */
         struct counts sum;
-        uint64_t segments, skipped_pages;
+        uint64_t segments, skipped_pages, lost_files;
         cJSON *json, *json_volume; /* all volumes; the current one */
         struct text_table *table;  /* table of the current volume */
         bool table_used;
@@ -332,6 +332,17 @@ static void on_finding(void *userdata, const struct store_finding *finding)
         progress_init(&run->progress);
 }
 
+/* Prints that files are missing. The daemon's next startup reports them by name. */
+static void report_losses(const char *directory, const struct store_stats *st)
+{
+        if (st->lost_files == 0)
+                return;
+        print_safe(directory, stdout);
+        printf(": %" PRIu64 " file%s missing or short, and %" PRIu64 " chunk%s lost\n",
+               st->lost_files, st->lost_files == 1 ? " is" : "s are", st->lost_chunks,
+               st->lost_chunks == 1 ? " is" : "s are");
+}
+
 /* Reports what recovery found. */
 static void report_start(struct run *run, const char *directory)
 {
@@ -339,17 +350,25 @@ static void report_start(struct run *run, const char *directory)
 
         offline_get_stats(run->offline, &st);
         run->skipped_pages += st.skipped_pages;
+        run->lost_files += st.lost_files;
         if (run->ctl->json) {
                 cJSON_AddBoolToObject(run->json_volume, "clean", st.clean_start);
                 cJSON_AddNumberToObject(run->json_volume, "chunks_found",
                                         (double)st.recovered_chunks);
                 cJSON_AddNumberToObject(run->json_volume, "damaged_table_pages",
                                         (double)st.skipped_pages);
+                cJSON_AddNumberToObject(run->json_volume, "lost_files", (double)st.lost_files);
+                cJSON_AddNumberToObject(run->json_volume, "lost_chunks", (double)st.lost_chunks);
                 return;
         }
-        if (st.skipped_pages == 0 && st.clean_start)
+        if (st.skipped_pages == 0 && st.lost_files == 0 && st.clean_start)
                 return;
         progress_end(&run->progress);
+        report_losses(directory, &st);
+        if (st.skipped_pages == 0 && st.clean_start) {
+                progress_init(&run->progress);
+                return;
+        }
         print_safe(directory, stdout);
         if (!st.clean_start)
                 fputs(": the store was not closed cleanly", stdout);
@@ -406,7 +425,7 @@ static void print_sum(const struct run *run, bool complete)
                 human_count(run->sum.mismatched, bad);
                 human_count(run->sum.unreadable, unreadable);
                 printf(": %s did not match, %s could not be read: dropped", bad, unreadable);
-        } else if (run->skipped_pages == 0) {
+        } else if (run->skipped_pages == 0 && run->lost_files == 0) {
                 fputs(complete ? ": all good" : ": nothing bad so far", stdout);
         }
         if (run->skipped_pages > 0)
@@ -436,7 +455,7 @@ static int finish(struct run *run, int status)
                 return status;
         if (interrupted)
                 return complain(EXIT_INTERRUPTED, "interrupted: the rest was not looked at");
-        if (dropped(&run->sum) > 0 || run->skipped_pages > 0)
+        if (dropped(&run->sum) > 0 || run->skipped_pages > 0 || run->lost_files > 0)
                 return EXIT_DROPPED;
         return run->sum.skipped > 0 ? EXIT_NOT_RUN : EXIT_ALL_GOOD;
 }

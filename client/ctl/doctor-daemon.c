@@ -156,6 +156,20 @@ static void check_volume_errors(const cJSON *volume, cJSON *checks)
                    answer_text(volume, "volume"), by_kind[0], by_kind[1], by_kind[2], by_kind[3]);
 }
 
+static void check_volume_files(const cJSON *volume, cJSON *checks)
+{
+        uint64_t files = answer_count_of(volume, "lost_files");
+
+        doctor_add(checks, files == 0 ? DOCTOR_OK : DOCTOR_PROBLEM, "files",
+                   "the daemon's log names the files; find out who removed or cut them, and keep "
+                   "others "
+                   "out of the directory",
+                   "%s: %" PRIu64
+                   " files were missing or short when the volume was opened, with %" PRIu64
+                   " chunks",
+                   answer_text(volume, "volume"), files, answer_count_of(volume, "lost_chunks"));
+}
+
 static void check_volume_room(const cJSON *volume, cJSON *checks)
 {
         bool full = is_true(volume, "full");
@@ -177,6 +191,7 @@ static void check_volumes(const cJSON *status, cJSON *checks)
         {
                 check_volume_state(one, checks);
                 check_volume_errors(one, checks);
+                check_volume_files(one, checks);
                 check_volume_room(one, checks);
                 doctor_add(checks, is_true(one, "direct") ? DOCTOR_OK : DOCTOR_WARNING, "O_DIRECT",
                            "put the store on XFS or ext4: without O_DIRECT the page cache holds "

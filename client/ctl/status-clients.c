@@ -21,6 +21,8 @@ void status_print_sessions(cJSON *status, bool detail)
         char stagings[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
         char registered[HUMAN_BYTES], in_rings[HUMAN_BYTES], regions[HUMAN_BYTES];
         uint64_t n_regions, closing;
+        char stop[HUMAN_BYTES];
+        double idle;
 
         if (!sessions)
                 return;
@@ -31,6 +33,10 @@ void status_print_sessions(cJSON *status, bool detail)
         units_bytes(section_count(sessions, "staging_bytes"), stagings);
         section_line(detail ? "now" : "sessions", "%s connected, with %s and %s of staging areas",
                      connections, leases, stagings);
+        if (section_number(sessions, "idle_stop_seconds", &idle)) {
+                human_seconds(idle, stop);
+                section_line("", "stops after %s without a client (listen.idle)", stop);
+        }
         (void)section_count(sessions, "stagings");
         closing = section_count(sessions, "stagings_closing");
         human_things(closing, "area", stagings);

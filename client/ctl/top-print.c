@@ -90,12 +90,14 @@ static void print_state(const cJSON *figures, bool colored, FILE *out)
         enum color color = ready ? COLOR_NONE : COLOR_BAD;
         const cJSON *degraded = cJSON_GetObjectItemCaseSensitive(figures, "degraded"), *reason;
         double uptime = number_of(figures, "uptime_seconds");
-        char up[HUMAN_BYTES], text[CELL_BYTES];
+        char up[HUMAN_BYTES], text[CELL_BYTES], host[CELL_BYTES];
 
         human_seconds(isnan(uptime) ? 0 : uptime, up);
-        fprintf(out, "kvcache-daemon %s, %s%s%s, up %s\n", format(figures, "version", TEXT, text),
-                color_begin(color, colored), ready ? "ready" : "not ready",
-                color_end(color, colored), up);
+        format(figures, "host", TEXT, host);
+        fprintf(out, "kvcache-daemon %s%s%.*s, %s%s%s, up %s\n",
+                format(figures, "version", TEXT, text), host[0] ? " on " : "",
+                (int)MIN(strcspn(host, "."), (size_t)HOST_SHOWN), host, color_begin(color, colored),
+                ready ? "ready" : "not ready", color_end(color, colored), up);
         if (cJSON_GetArraySize(degraded) > 0) {
                 fputs(color_begin(COLOR_WARNING, colored), out);
                 print_label("DEGRADED", out);

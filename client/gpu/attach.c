@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attaching a GPU and detaching it.
+/* Attaches and detaches a GPU.
  *
- * Runs in the handle's thread. Owns the driver, the context's reference, streams, events and what
- * is registered. The order is that of dependence: context, streams, engine, staging, pool;
- * detaching goes backwards once nothing is under way, for memory that the device may still read or
- * write must stay registered, and what is registered must stay mapped.
+ * Runs in the handle's thread. Owns the driver, the context's reference, streams, events and
+ * registrations. The order of attaching is that of dependence: context, streams, engine, staging,
+ * pool. Detaching goes backwards once nothing is in progress, because memory that the device may
+ * still access must stay registered, and registered memory must stay mapped.
  *
- * Failures: without a driver, a device or staging there is no attachment. A pool or staging that
- * the driver does not register costs speed only. */
+ * Failures: without a driver, a device or staging there is no attachment. If the driver does not
+ * register the pool or the staging memory, only speed suffers. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@
 enum {
         OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_gpu_options, staging_bytes),
         INFO_MIN = ABI_BYTES_TO(struct kvcache_gpu_info, counts),
-        DEFAULT_SMS = 2, /* measured: one saturates the bus nearly */
+        DEFAULT_SMS = 2, /* by measurement, one multiprocessor nearly saturates the bus */
         DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
         DEFAULT_GDS_BYTES = 128 * 1024 * 1024,
         BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
@@ -283,7 +283,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         return gpu_gds_open(gpu);
 }
 
-/* Nothing is under way. */
+/* Frees the attachment; nothing may be in progress. */
 static void gpu_free(struct kvcache_gpu *gpu)
 {
         const cu_stream copying[] = { gpu->put_stream, gpu->back_stream, gpu->get_streams[0],

@@ -1,44 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches: consecutive blocks of an operation, on their way out of GPU memory or into it. */
+/* Batches: consecutive blocks of an operation that are moved to or from GPU memory together. */
 #pragma once
 
 #include "gpu/gpu.h"
 
-/* Block `i` of the operation has its status. */
+/* Sets the status of block `i` of the operation. */
 void block_judge(struct operation *op, size_t i, int status);
-/* Begins a batch with the next blocks of the operation. There is an idle one. False: no part of the
- * staging memory is free. */
+/* Begin a batch with the next blocks of the operation; an idle batch must exist. Return false if no
+ * part of the staging memory is free. */
 bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op);
 bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op);
-/* Asks the daemon, as the operation wants it. 0 or what the library refuses by. */
+/* Submits a request to the daemon in the way that the operation specifies. Returns 0 or the
+ * library's error. */
 int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request);
-/* As the status of a block. */
+/* Returns the block status for an error. */
 int status_of_error(int error);
-/* Its answer has come. True: the daemon may still use the staging that it named. */
+/* Takes the answer to the batch's request. Returns true if the daemon may still use the staging
+ * memory that the request named. */
 bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
                        const struct kvcache_result *results, uint32_t n);
-/* The same, into its results. */
+/* Takes the answer into the batch's results. */
 bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b);
-/* No earlier operation of its direction has copies to put into the stream. */
+/* Returns whether no earlier operation of the same direction has copies left to put into the
+ * stream. */
 bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op);
 uint64_t block_bytes(const struct operation *op, size_t i);
-/* Of the chunk, what the operation moves. */
+/* Computes the range of the chunk that the operation moves. */
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
 
-/* The next batch of the operation, of as many blocks as fit into `room` bytes; there is an idle
- * one.
- */
+/* Returns the operation's next batch, of as many blocks as fit into `room` bytes; an idle batch
+ * must exist. */
 struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room);
-/* Copies of block `i` of the batch, to or from `host` in memory that the device sees, behind `n`
- * others in the scratch list. How many there are then. */
+/* Adds the copies of block `i` of the batch to the scratch list, behind `n` others. `host` is an
+ * address in memory that the device can access. Returns the new number of copies. */
 size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n);
-/* Puts the scratch list's `n` copies into the operation's stream; the batch is BATCH_COPYING. */
+/* Puts the scratch list's `n` copies into the operation's stream, and makes the batch
+ * BATCH_COPYING. */
 void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
-/* The same into another one, in no order with others. */
+/* Puts the copies into a separate stream, without an order with other copies. */
 void batch_copy_aside(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
-/* Its blocks have their status. `may_be_used`: by the daemon, still. */
+/* Ends a batch whose blocks have their status. `may_be_used` says that the daemon may still use its
+ * memory. */
 void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used);
-/* Where the device sees an address of the staging memory. */
+/* Returns the device's address for an address in the staging memory. */
 cu_address staging_address(const struct kvcache_gpu *gpu, const void *data);
 
 /* --- chunks.c: chunks of several blocks --- */
@@ -56,54 +60,57 @@ void chunk_range(const struct operation *op, size_t i, uint64_t *ret_offset, uin
 /* Writes zeros in place of the blocks that are left out. */
 void chunk_clear_holes(const struct operation *op, size_t i, uint8_t *chunk);
 
-/* --- write.c: what is put is written by cuFile --- */
+/* --- write.c: puts that cuFile writes to a file --- */
 
-/* Begins such a batch, which gds_puts_ready() has said may be. False: no part of the device memory
- * is free. */
+/* Begins a batch of puts through the file, after gds_puts_ready() has allowed it. Returns false if
+ * no part of the device memory is free. */
 bool write_begin(struct kvcache_gpu *gpu, struct operation *op);
-/* Its copies are done. */
+/* Continues a batch whose copies have ended. */
 void write_copied(struct kvcache_gpu *gpu, struct batch *b);
-/* Goes on with one that is not BATCH_COPYING. True: something has changed. */
+/* Continues a batch that is not BATCH_COPYING. Returns whether anything has changed. */
 bool write_step(struct kvcache_gpu *gpu, struct batch *b);
 
-/* --- borrow.c: what is lent is read by cuFile --- */
+/* --- borrow.c: gets of lent chunks that cuFile reads --- */
 
-/* Bytes of a batch that may be read so. */
+/* Returns the bytes that a batch may read this way. */
 uint64_t borrow_room(const struct kvcache_gpu *gpu, const struct operation *op);
-/* Makes it a get that borrows. 0 or as batch_submit(). */
+/* Makes the batch a get that borrows. Returns 0 or the error of batch_submit(). */
 int borrow_begin(struct kvcache_gpu *gpu, struct batch *b);
-/* Goes on with one that is not BORROW_DONE: then each block is in the pool or the device memory, or
- * has its status. Its request, if it has one, is done. True: something has changed. */
+/* Continues a batch that is not BORROW_DONE and whose request, if any, has completed. At
+ * BORROW_DONE each block is in the pool or the device memory, or has its status. Returns whether
+ * anything has changed. */
 bool borrow_step(struct kvcache_gpu *gpu, struct batch *b);
 
-/* --- pace.c: what is more than may be leased at a time --- */
+/* --- pace.c: gets of more than may be leased at a time --- */
 
-/* Blocks of a get are to be asked for again. The batch is BATCH_PACED now, or, if it got others,
- * to be made so when it has given those back. False: there are none, or it is of no use. */
+/* Plans to request blocks of a get again that the daemon refused for lack of leases. The batch
+ * becomes BATCH_PACED, at once or, if it got other blocks, after it has returned those. Returns
+ * false if there are no such blocks, or asking again is useless. */
 bool pace_begin(struct batch *b);
-/* What it has leased. Not used: those blocks are to be asked for again, too. */
+/* Returns the batch's leases. Unless `is_used` is set, their blocks are to be requested again,
+ * too. */
 void pace_give_back(struct kvcache_gpu *gpu, struct batch *b, bool is_used);
-/* Goes on with one that is BATCH_PACED, of the operation whose turn it is. True: something has
+/* Continues a BATCH_PACED batch of the operation whose turn it is. Returns whether anything has
  * changed. */
 bool pace_step(struct kvcache_gpu *gpu, struct batch *b);
 bool pace_holds_up_gets(const struct kvcache_gpu *gpu);
-/* What has the device memory keeps it until a batch that is BATCH_PACED has gone on. */
+/* Returns whether the users of the device memory keep it until a BATCH_PACED batch has
+ * continued. */
 bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu);
 
-/* --- count.c: what was moved, for kvcache_count_transfer() --- */
+/* --- count.c: counts of transfers, for kvcache_count_transfer() --- */
 
-/* Block `i` is among the copies that are put into a stream next, in so many pieces. */
+/* Counts block `i`, in `pieces` copies, towards the copies that are put into a stream next. */
 void count_block(struct batch *b, uint32_t i, uint32_t pieces);
-/* Those have been put there; `before` is what the engine had counted until then. */
+/* Notes that these copies are in the stream. `before` has the engine's counts from before. */
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
                  const struct kvcache_gpu_counts *before);
-/* The batch's copies come next in its stream: their operation's clock begins with its first batch.
- */
+/* Starts the operation's clock at its first batch, before the batch's copies enter the stream. */
 void count_op_begin(const struct kvcache_gpu *gpu, struct batch *b);
-/* They are done, or have failed. */
+/* Counts the batch's copies, which have ended or failed. */
 void count_copies(struct kvcache_gpu *gpu, struct batch *b);
-/* So are its reads or writes by cuFile. */
+/* Counts the batch's reads or writes by cuFile, which have ended or failed. */
 void count_files(struct kvcache_gpu *gpu, const struct batch *b);
 
-/* Goes on with a batch as far as can be now. True: something has changed. */
+/* Continues a batch as far as possible now. Returns whether anything has changed. */
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -29,20 +28,14 @@ enum {
          * locks and threads for it slow the program's own launches. */
         POLL_GET_NS = 30 * 1000,
         POLL_PUT_NS = 150 * 1000,
+        POLL_MOST_NS = 1000 * 1000, /* copies that wait for other work are asked after less often */
+        POLL_AGE = 8,               /* the pause is this part of the time that they have taken */
         POLL_REST_NS = 10 * 1000 * 1000, /* settling; streams that are being captured */
 };
 
-static int64_t blocks_now(void)
-{
-        struct timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int64_t blocks_deadline(int timeout_ms)
 {
-        return timeout_ms < 0 ? INT64_MAX : blocks_now() + (int64_t)timeout_ms * 1000000;
+        return timeout_ms < 0 ? INT64_MAX : gds_now() + (int64_t)timeout_ms * 1000000;
 }
 
 void operation_free(struct kvcache_gpu *gpu, struct operation *op)
@@ -177,22 +170,29 @@ bool blocks_progress(struct kvcache_gpu *gpu)
         return idle;
 }
 
+static int64_t batch_pause(const struct batch *b, int64_t now)
+{
+        int64_t least = b->op->is_put ? POLL_PUT_NS : POLL_GET_NS;
+
+        return MIN(MAX((now - b->began_ns) / POLL_AGE, least), (int64_t)POLL_MOST_NS);
+}
+
 /* When something is to be asked after again; INT64_MAX: descriptors tell all that is awaited. */
 static int64_t blocks_poll_at(const struct kvcache_gpu *gpu)
 {
-        int64_t pause = INT64_MAX;
+        int64_t pause = INT64_MAX, now = gds_now();
         const struct operation *op;
         const struct batch *b;
 
         TAILQ_FOREACH(b, &gpu->active, link)
         if (b->state == BATCH_COPYING)
-                pause = MIN(pause, (int64_t)(b->op->is_put ? POLL_PUT_NS : POLL_GET_NS));
+                pause = MIN(pause, batch_pause(b, now));
         else if (b->state == BATCH_SETTLING)
                 pause = MIN(pause, (int64_t)POLL_REST_NS);
         TAILQ_FOREACH(op, &gpu->operations, link)
         if (operation_is_ready(op))
                 pause = MIN(pause, (int64_t)POLL_REST_NS);
-        return pause == INT64_MAX ? pause : blocks_now() + pause;
+        return pause == INT64_MAX ? pause : now + pause;
 }
 
 void blocks_set_timer(struct kvcache_gpu *gpu)
@@ -208,7 +208,7 @@ void blocks_set_timer(struct kvcache_gpu *gpu)
 
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline)
 {
-        if (blocks_now() >= deadline)
+        if (gds_now() >= deadline)
                 return false;
         parts_wait(gpu->kv, gpu->event_fd, MIN(deadline, blocks_poll_at(gpu)));
         return true;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets that read the disk by cuFile: what is on disk only, and lent, does not pass through the
- * daemon.
+/* Gets that read the disk with cuFile: chunks that are on disk only, and that are lent, do not pass
+ * through the daemon.
  *
- * Runs in the handle's thread; cuFile's calls are made by the threads of gds.c.
+ * Runs in the handle's thread; the threads of gds.c make cuFile's calls.
  *
- * The daemon is asked for all blocks of a batch at once. Those in memory are leased as ever; those
- * on disk are lent. They are read into a part of the device memory, chunks that are adjacent in a
- * file as one, and the loans given back, all at once: only then the daemon says whether what was
- * read is the chunks. The blocks are scattered from there like those in the pool.
+ * The daemon is asked for all blocks of a batch at once. It leases blocks in memory as usual, and
+ * lends those on disk. The lent blocks are read into a part of the device memory, adjacent chunks
+ * of a file together. The loans are then returned, all at once; only the answer to that says
+ * whether the bytes are those of the chunks. From the device memory the blocks are scattered like
+ * those in the pool.
  *
- * Order: a read does not touch the engine's memory, so it need wait for nothing. The parts of the
- * device memory are taken in the order of the batches: none waits for one that a later batch has.
- * Where leases are short, that is not enough (pace.c): then a batch may do without a part.
+ * Order: a read does not touch the engine's memory, so it need not wait for anything. Parts of the
+ * device memory are taken in the order of the batches, so none waits for a part that a later batch
+ * has. If leases are short, that is not enough (pace.c); a batch may then do without a part.
  *
- * Failures: a block that is not lent, or not read, or not given back well, is got the ordinary way,
- * all such blocks of the batch by one request, and counted with its reason. */
+ * Failures: a block that is not lent, not read, or whose loan is not returned successfully, is got
+ * the ordinary way, all such blocks of the batch with one request, and counted with the reason. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,7 @@ int borrow_begin(struct kvcache_gpu *gpu, struct batch *b)
         return batch_submit(gpu, b, &request);
 }
 
-/* --- what is lent --- */
+/* --- loans --- */
 
 static enum kvcache_gpu_gds_reason reason_of(uint32_t not_lent)
 {
@@ -60,7 +61,7 @@ static enum kvcache_gpu_gds_reason reason_of(uint32_t not_lent)
         }
 }
 
-/* By file, and by place in it. */
+/* Orders loans by file and offset. */
 static int loan_compare(const void *a, const void *b)
 {
         const struct kvcache_loan *x = a, *y = b;
@@ -70,7 +71,7 @@ static int loan_compare(const void *a, const void *b)
         return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Sorts the loans out; n_asked of them. */
+/* Collects the batch's loans, sorted, in b->asked. */
 static void borrow_take(struct kvcache_gpu *gpu, struct batch *b)
 {
         (void)batch_take_answer(gpu, b, b->results, b->n);
@@ -98,7 +99,8 @@ static void borrow_take(struct kvcache_gpu *gpu, struct batch *b)
 
 /* --- reading --- */
 
-/* The last read goes on with these bytes of the same file, if they follow it. */
+/* Extends the last read by these bytes of the same file, if they follow it directly. Returns
+ * whether it did. */
 static bool read_extend(const struct kvcache_gpu *gpu, struct batch *b, const struct gds_file *file,
                         uint64_t offset, uint64_t at, uint64_t bytes, uint64_t needed)
 {
@@ -113,7 +115,7 @@ static bool read_extend(const struct kvcache_gpu *gpu, struct batch *b, const st
         return true;
 }
 
-/* Plans the read of a block to `*at`, which it moves on. */
+/* Plans the read of a block to *at, and advances *at. */
 static void borrow_plan(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, uint64_t *at)
 {
         uint64_t part = (uint64_t)b->device_part * gpu->gds.part_bytes;
@@ -122,7 +124,7 @@ static void borrow_plan(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, ui
         struct gds_file *file;
 
         if (b->results[i].chunk_length != block_bytes(b->op, b->first + i))
-                return; /* a mismatch: get_locate() says so */
+                return; /* get_locate() reports the mismatch */
         block_range(b->op, b->first + i, &range, &length);
         start = round_down(borrowed->loan.offset + range, GDS_PAGE);
         bytes = round_up(borrowed->loan.offset + range + length, GDS_PAGE) - start;
@@ -144,7 +146,7 @@ static void borrow_plan(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, ui
         *at += bytes;
 }
 
-/* No earlier batch has still to get its part of the device memory. */
+/* Returns whether no earlier batch still waits for a part of the device memory. */
 static bool borrow_is_next(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         const struct batch *o;
@@ -161,9 +163,10 @@ static bool borrow_is_next(const struct kvcache_gpu *gpu, const struct batch *b)
         return true;
 }
 
-/* --- given back, and what is left --- */
+/* --- returning loans, and the remaining blocks --- */
 
-/* Blocks that have come neither way yet are got; without any, that was it. */
+/* Gets the blocks that were neither leased nor read; if there are none, the batch is
+ * BORROW_DONE. */
 static void borrow_get_rest(struct kvcache_gpu *gpu, struct batch *b)
 {
         struct kvcache_request request;
@@ -195,7 +198,7 @@ static void borrow_get_rest(struct kvcache_gpu *gpu, struct batch *b)
                 b->results[b->asked[k]].status = status_of_error(r);
 }
 
-/* `answers`: NULL: none came. */
+/* Settles the blocks after the loans were returned. `answers` is NULL if no answer came. */
 static void borrow_settle(struct kvcache_gpu *gpu, struct batch *b,
                           const struct kvcache_result *answers)
 {
@@ -245,7 +248,7 @@ static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
                 return false;
         b->device_part = gds_part_acquire(&gpu->gds);
         if (b->device_part < 0) {
-                /* Those that have it would wait for leases, and the leases may be this batch's. */
+                /* the users of the device memory may wait for leases that this batch has */
                 if (!pace_holds_up_device_memory(gpu))
                         return false;
                 for (uint32_t k = 0; k < b->n_asked; k++)
@@ -282,7 +285,7 @@ bool borrow_step(struct kvcache_gpu *gpu, struct batch *b)
                         b->question = BORROW_DONE;
                 break;
         case BORROW_GIVE_BACK:
-                (void)parts_request_take(gpu->kv, b->request); /* each loan has its answer */
+                (void)parts_request_take(gpu->kv, b->request); /* each loan has its own answer */
                 b->request = NULL;
                 borrow_settle(gpu, b, b->answers);
                 break;

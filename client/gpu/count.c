@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was moved between the GPU, the host and the disk, counted as kvcache_count_transfer() does.
+/* Counts transfers between the GPU, the host and the disk, in the way of kvcache_count_transfer().
  *
- * Runs in the handle's thread; owns nothing. It cannot fail: what cannot be counted is moved all
- * the same.
+ * Runs in the handle's thread; owns nothing. Counting cannot fail an operation: a transfer that
+ * cannot be counted is made all the same.
  *
- * The copies of a batch are counted together when they are done: as many as the driver was given,
- * entries of a batch call one by one, a launch of the kernel as one. A get whose blocks come partly
- * from the host's memory and partly from the device's, where cuFile has read them, has copies on
- * two paths; they are shared out by their pieces, and a single launch counts on both. */
+ * The copies of a batch are counted together when they end: as many as the driver was given.
+ * Entries of a batch call count one by one, and a launch of the kernel counts as one. A get whose
+ * blocks come partly from host memory and partly from device memory, where cuFile has read them,
+ * has copies on two paths. They are divided by their number of pieces, and a single launch counts
+ * on both paths. */
 #include "checked.h"
 #include "gpu/batch.h"
 
-/* Where block `i` is, besides the engine's memory. */
+/* Returns the other end of block `i`'s copies: device memory or host memory. */
 static unsigned side_of(const struct batch *b, uint32_t i)
 {
         if (b->writes)
@@ -19,7 +20,7 @@ static unsigned side_of(const struct batch *b, uint32_t i)
         return b->borrowed[i].is_good ? MOVED_DEVICE : MOVED_HOST;
 }
 
-/* From the device memory to staging: as it is stored. */
+/* Returns whether the copies go from device memory to staging, in the stored layout. */
 static bool is_write_back(const struct batch *b)
 {
         return b->writes && b->step == WRITE_BACK;
@@ -74,7 +75,8 @@ static uint64_t nanoseconds_since(int64_t began_ns)
         return (uint64_t)MAX(gds_now() - began_ns, INT64_C(0));
 }
 
-/* As the device has seen it: behind what the copies were to follow. */
+/* Returns the duration of the copies on the device, without the wait for earlier work in the
+ * stream. */
 static uint64_t copying_ns(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         float ms;
@@ -97,7 +99,8 @@ void count_op_begin(const struct kvcache_gpu *gpu, struct batch *b)
         op->begun = NULL;
 }
 
-/* Batches in two streams overlap: the time in which both were under way counts once. */
+/* Adds the batch's time to its operation's. Batches in two streams overlap, so time in which both
+ * run counts once. */
 static void count_op_end(const struct kvcache_gpu *gpu, struct batch *b)
 {
         const struct driver *d = &gpu->driver;
@@ -143,7 +146,7 @@ void count_copies(struct kvcache_gpu *gpu, struct batch *b)
         }
 }
 
-/* All that it went by. */
+/* Returns whether every read or write of block `i` by cuFile succeeded. */
 static bool came_by_file(const struct batch *b, uint32_t i)
 {
         const struct borrowed *block = &b->borrowed[i];

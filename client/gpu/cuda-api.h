@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is used of the CUDA driver API, declared here so that no toolkit is needed to build.
- *
- * Names, values and layouts are those of the CUDA Driver API reference manual and of cuda.h of CUDA
- * 13.0; tests/gpu/test-api.c compares the two where there is a cuda.h. */
+/* The part of the CUDA driver API that the library uses, declared here so that no toolkit is needed
+ * to build. Names, values and layouts are those of the CUDA Driver API reference manual and of
+ * cuda.h of CUDA 13.0; tests/gpu/test-api.c compares the two if cuda.h is available. */
 #pragma once
 
 #include <stddef.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is used of the cuFile API, declared here so that no toolkit is needed to build.
- *
- * Names, values and layouts are those of the cuFile API reference and of cufile.h of CUDA 13;
- * tests/gpu/test-cufile-api.c compares the two where there is a cufile.h. */
+/* The part of the cuFile API that the library uses, declared here so that no toolkit is needed to
+ * build. Names, values and layouts are those of the cuFile API reference and of cufile.h of CUDA
+ * 13; tests/gpu/test-cufile-api.c compares the two if cufile.h is available. */
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +10,7 @@
 
 typedef void *cf_handle;
 
-/* By value, in a register. */
+/* An error, which is returned by value, in a register. */
 struct cf_error {
         int error;      /* 0, or 5001 and up */
         int cuda_error; /* with CF_CUDA_DRIVER_ERROR */
@@ -38,7 +37,8 @@ struct cf_descriptor {
 
 struct cf_properties {
         struct {
-                unsigned major_version, minor_version; /* of nvidia-fs; 0: there is none */
+                unsigned major_version,
+                        minor_version; /* version of nvidia-fs; 0 if there is none */
                 size_t poll_threshold, max_direct_io;
                 unsigned status_flags, control_flags;
         } nvfs;

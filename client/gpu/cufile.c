@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuFile: libcufile.so.0 by dlopen(), so that the library works where there is none.
- *
- * Its driver is open once in a process, for all that use it there, and is never closed here: a
- * program that reads its model's weights by cuFile goes on doing so after the GPU is detached. */
+/* Loads libcufile.so.0 with dlopen(), so that the library works without it. The driver of cuFile is
+ * open once per process, for all its users, and is never closed here: a program that reads its
+ * model's weights with cuFile continues to do so after the GPU is detached. */
 #include "gpu/cufile.h"
 
 #include <dlfcn.h>
@@ -58,7 +57,7 @@ const char *cufile_error_name(int error)
         return error > CF_BASE && i < ARRAY_SIZE(names) && names[i] ? names[i] : "a cuFile error";
 }
 
-/* NULL, or the name of a function that is needed and not there. */
+/* Resolves cuFile's functions. Returns NULL, or the name of a required function that is missing. */
 static const char *cufile_resolve(struct cufile *c)
 {
         const char *missing = NULL;

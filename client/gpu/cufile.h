@@ -8,8 +8,9 @@
 #include "kvcache-gpu.h"
 
 struct cufile {
-        void *dl;           /* of dlopen(); NULL: not open */
-        bool is_compatible; /* there is no direct way here: it copies through host memory itself */
+        void *dl;           /* result of dlopen(); NULL if not open */
+        bool is_compatible; /* there is no direct path on this host: cuFile copies through host
+                               memory */
 #define X(member, name, is_needed, result, parameters) result(*member) parameters;
         CF_FUNCTIONS(X)
 #undef X
@@ -17,10 +18,12 @@ struct cufile {
 
 enum { CUFILE_TEXT = 256 };
 
-/* Loads it and opens its driver. 0, or why not: KVCACHE_GPU_GDS_LIBRARY, _SYMBOL, _DRIVER; then
- * `ret_why`, of CUFILE_TEXT bytes, says more and `ret_error` is cuFile's number. */
+/* Loads cuFile and opens its driver. Returns 0, or the reason of a failure:
+ * KVCACHE_GPU_GDS_LIBRARY, _SYMBOL or _DRIVER. `ret_why`, of CUFILE_TEXT bytes, then has the
+ * details, and `ret_error` cuFile's error number. */
 enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *ret_error);
-/* Neither unloads it nor closes its driver: both are the process's, and others may use them. */
+/* Forgets cuFile without unloading it or closing its driver, which the process may use
+ * elsewhere. */
 void cufile_close(struct cufile *c);
 /* "CU_FILE_IO_NOT_SUPPORTED". */
 const char *cufile_error_name(int error);

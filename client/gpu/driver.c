@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver: libcuda.so.1 by dlopen(), so that the library works where there is none.
+/* Loads libcuda.so.1 with dlopen(), so that the library works without it.
  *
- * A function has had several forms under one name. The driver is asked for the one that is declared
- * in cuda-api.h: through cuGetProcAddress() by its version, else by its symbol. */
+ * Several forms of a function exist under one name. The driver is asked for the form that
+ * cuda-api.h declares: by its version through cuGetProcAddress(), or else by its symbol. */
 #include "gpu/driver.h"
 
 #include <dlfcn.h>
@@ -88,7 +88,8 @@ static void *driver_find(void *library, proc_address find, const char *name, con
         return find(name, &f, version, 0, &status) == CU_OK ? f : NULL;
 }
 
-/* NULL, or the name of a function that is needed and not there. */
+/* Resolves the driver's functions. Returns NULL, or the name of a required function that is
+ * missing. */
 static const char *driver_resolve(struct driver *d)
 {
         proc_address find = (proc_address)dlsym(d->dl, "cuGetProcAddress_v2");

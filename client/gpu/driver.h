@@ -16,12 +16,14 @@ struct driver {
 
 enum { DRIVER_TEXT = 256 };
 
-/* Loads and initializes it. -ENODEV: there is no driver, or no device; -ENOSYS: it lacks a function
- * that is needed; -EIO and others: it refuses. `ret_why` has DRIVER_TEXT bytes. */
+/* Loads and initializes the driver. Returns 0; -ENODEV if there is no driver or no device; -ENOSYS
+ * if the driver lacks a required function; -EIO or another error if it refuses. `ret_why` has
+ * DRIVER_TEXT bytes. */
 int driver_open(struct driver *ret, char *ret_why);
-/* The code stays in memory (RTLD_NODELETE): the driver has threads of its own. */
+/* Closes the driver. Its code stays in memory (RTLD_NODELETE), because it has threads of its
+ * own. */
 void driver_close(struct driver *d);
-/* A result as -errno; 0 if it is CU_OK. */
+/* Returns -errno for a result; 0 if it is CU_OK. */
 int driver_errno(cu_result result);
 /* "CUDA_ERROR_OUT_OF_MEMORY". */
 const char *driver_error_name(const struct driver *d, cu_result result);
@@ -32,7 +34,7 @@ const char *driver_error_name(const struct driver *d, cu_result result);
  * that driver_restore() sets again. A driver before CUDA 10.1 has no modes. */
 int driver_relax(const struct driver *d);
 void driver_restore(const struct driver *d, int mode);
-/* Would work in the stream become a part of a capture, or invalidate one? The legacy default stream
- * itself is never captured, but waits for the streams that are. NULL, and any stream of a driver
- * before CUDA 10.0, counts as not captured. */
+/* Returns whether work in the stream would become part of a capture, or invalidate one. The legacy
+ * default stream itself is never captured, but waits for streams that are. NULL, and any stream of
+ * a driver before CUDA 10.0, counts as not captured. */
 bool driver_is_capturing(const struct driver *d, cu_stream stream);

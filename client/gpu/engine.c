@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy engine. Owns the kernel's module, the lists that the kernel reads, and the bounce
- * memory.
+/* See engine.h. Owns the kernel's module, the lists that the kernel reads, and the bounce memory.
  *
- * A list of the kernel's is written to registered memory and copied to the device in front of the
- * launch, in the same stream: warps that read it over the bus would wait for each entry.
+ * A list for the kernel is written to registered memory and copied to the device before the launch,
+ * in the same stream, because warps that read it over the bus would wait for each entry.
  *
- * A part of the bounce memory is used by one stream only, so it is the stream's order that keeps a
- * copy into it behind the launch that read it last. */
+ * Only one stream uses a part of the bounce memory, so the order of the stream keeps a copy into it
+ * behind the launch that read it last. */
 #include "gpu/engine.h"
 
 #include <errno.h>
@@ -17,12 +16,12 @@
 #include "copy-ptx.h"
 
 enum {
-        ENGINE_THREADS = 1024, /* of a block, which takes a multiprocessor for itself */
+        ENGINE_THREADS = 1024, /* threads of a block, which occupies a whole multiprocessor */
         ENGINE_WARPS = ENGINE_THREADS / 32,
-        ENGINE_MIN_COPIES = 4, /* fewer are not worth a launch */
-        /* A copy engine is near its full rate with copies as long as this. */
+        ENGINE_MIN_COPIES = 4, /* fewer copies are not worth a launch */
+        /* With copies of this size a copy engine is near its full rate. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
-        ENGINE_BOUNCE_ALIGN = 256, /* of what lies side by side, as it is in host memory */
+        ENGINE_BOUNCE_ALIGN = 256, /* alignment that runs keep from host memory */
         ENGINE_LEAST_PART = 1024 * 1024,
 };
 
@@ -31,7 +30,7 @@ static size_t engine_list_bytes(const struct engine *e)
         return (size_t)e->n_slots * ENGINE_KERNEL_COPIES * sizeof(struct copy);
 }
 
-/* The lists and the kernel, or neither. */
+/* Loads the lists and the kernel, or neither. */
 static void engine_load(struct engine *e)
 {
         const struct driver *d = e->d;
@@ -59,7 +58,7 @@ static void engine_load(struct engine *e)
                 e->kernel = NULL;
 }
 
-/* As much as there is: else half of it, and so on. */
+/* Allocates bounce memory: half as much after each refusal, down to ENGINE_LEAST_PART. */
 static void engine_get_bounce(struct engine *e, uint64_t bytes)
 {
         uint64_t part = round_down(bytes / ENGINE_BOUNCE_PARTS, ENGINE_BOUNCE_ALIGN);
@@ -168,7 +167,8 @@ static cu_result engine_batch(struct engine *e, cu_stream stream, const struct c
         return e->d->copy_batch_12(e->to, e->from, e->bytes, n, &a, &first, 1, &failed, stream);
 }
 
-/* How many of the list fit, cut for warps. */
+/* Cuts copies for the warps. Returns the number of pieces, and in *ret_taken the number of copies
+ * that fit. */
 static uint32_t engine_cut(struct copy *ret, uint32_t room, const struct copy *list, size_t n,
                            size_t *ret_taken)
 {
@@ -188,8 +188,8 @@ static uint32_t engine_cut(struct copy *ret, uint32_t room, const struct copy *l
         return k;
 }
 
-/* Behind the `*used` copies that the slot's list has already. What is on its way to the device
- * counts as used, whatever became of the launch. */
+/* Launches the kernel with copies that follow the `*used` ones in the slot's list. Copies that were
+ * sent to the device count as used, even if the launch failed. */
 static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, cu_stream stream,
                                const struct copy *list, size_t n)
 {
@@ -222,13 +222,13 @@ static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, 
 
 /* --- bounce --- */
 
-/* Does it begin a copy across the bus of its own? */
+/* Returns whether copy `i` does not continue the one before it in host memory. */
 static bool is_apart(const struct copy *list, size_t i)
 {
         return i == 0 || list[i - 1].from + list[i - 1].bytes != list[i].from;
 }
 
-/* How many copies from the host make up the list. */
+/* Returns the number of contiguous runs of host memory in the list. */
 static size_t engine_runs(const struct copy *list, size_t n)
 {
         size_t runs = 0;
@@ -238,7 +238,8 @@ static size_t engine_runs(const struct copy *list, size_t n)
         return runs;
 }
 
-/* Plans as many of the list as the part holds: what is copied into it, and from there. */
+/* Plans copies into the part and out of it, as many as it holds. Returns the number of copies
+ * taken. */
 static size_t engine_plan(struct engine *e, unsigned part, const struct copy *list, size_t n,
                           size_t *ret_runs)
 {
@@ -284,7 +285,7 @@ static cu_result engine_bounce(struct engine *e, unsigned slot, uint32_t *used, 
                 size_t runs, taken = engine_plan(e, part, list, n, &runs);
                 cu_result c;
 
-                if (taken == 0) /* longer than a part */
+                if (taken == 0) /* the copy is longer than a part */
                         return CU_ERROR_NOT_SUPPORTED;
                 c = engine_into_bounce(e, stream, runs);
                 if (c == CU_OK)

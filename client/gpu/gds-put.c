@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file that cuFile writes what is put to, and from which the daemon takes it.
+/* The file to which cuFile writes puts, and from which the daemon reads them.
  *
  * Runs in the handle's thread. Owns the file, which has a name only until cuFile has registered it,
- * so that nothing of it is left whatever becomes of the program later; its registration with the
- * daemon, which the library renews in a new session; and its handle at cuFile. It is made when the
- * first block is to go so, and made anew after many failures in a row: the daemon does not read a
- * file again that it could not read at once.
+ * so that nothing of it remains if the program dies later; its registration with the daemon, which
+ * the library renews in a new session; and its handle at cuFile. The file is created when the first
+ * block is to use it, and created again after many consecutive failures, because the daemon never
+ * again reads a file that it once could not read at once.
  *
- * Failures: what cannot be made leaves a state that says why, is tried again after a while, and
- * blocks go through the staging memory meanwhile. */
+ * Failures: if something cannot be created, the state says why, it is tried again after a while,
+ * and blocks pass through the staging memory until then. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,8 +22,8 @@
 
 enum {
         PUTS_TRY_AGAIN_S = 10,
-        PUTS_MOST_FAILURES = 16, /* in a row */
-        PUTS_LEAST_BYTES = 8192, /* what is shorter is mostly padding */
+        PUTS_MOST_FAILURES = 16, /* consecutive failures */
+        PUTS_LEAST_BYTES = 8192, /* shorter blocks would be mostly padding */
 };
 
 int gds_puts_init(struct gds *g, const char *path)
@@ -45,14 +45,15 @@ static void puts_close(struct gds *g, struct kvcache *kv)
 {
         struct gds_puts *p = &g->puts;
 
-        /* Without an answer the daemon may read it still: no harm, nothing is written any more. */
+        /* without an answer the daemon may still read the file, which does no harm, because nothing
+         * is written to it any longer */
         if (p->base)
                 (void)kvcache_buffer_unregister(kv, p->buffer);
         p->base = NULL;
         gds_file_close(g, &p->file);
 }
 
-/* Why the daemon does not take it. */
+/* Returns why the daemon refuses the file. */
 static enum kvcache_gpu_gds_reason refusal_of(int error)
 {
         switch (error) {
@@ -67,7 +68,7 @@ static enum kvcache_gpu_gds_reason refusal_of(int error)
         }
 }
 
-/* `path` ends in XXXXXX, and then in what makes it the name of a new file. */
+/* Creates the file. `path` ends in XXXXXX, which is replaced by the rest of a new name. */
 static int puts_make_file(char *path, uint64_t bytes, int *ret_fd)
 {
         int fd = mkostemp(path, O_DIRECT | O_CLOEXEC), r;
@@ -81,8 +82,9 @@ static int puts_make_file(char *path, uint64_t bytes, int *ret_fd)
         return -r;
 }
 
-/* cuFile opens the file by its name when it is registered: one without a name is refused (5031),
- * or, made by O_TMPFILE, for its flags (5019). The name goes as soon as it is. */
+/* Registers the file with cuFile, which opens it by its name: it refuses a file without a name
+ * (5031), and one made with O_TMPFILE for its flags (5019). The name is removed immediately
+ * afterwards. */
 static enum kvcache_gpu_gds_reason puts_register_file(struct gds *g)
 {
         struct gds_puts *p = &g->puts;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory, files and threads of GPUDirect Storage.
  *
- * Runs in the handle's thread but for gds_thread(), which takes reads off the queue, makes cuFile's
- * call in the attachment's context and marks the group. It owns the reads meanwhile; the lock
- * guards the queue and what is left of the groups.
+ * Everything runs in the handle's thread except gds_thread(), which takes reads from the queue,
+ * makes cuFile's call in the attachment's context, and marks the group. The thread owns the reads
+ * until then; the lock guards the queue and the groups' counters.
  *
- * Failures: what cannot be made leaves a state that says why, and blocks go another way. A file
- * that cuFile refuses is tried again after a while; a descriptor or a handle that cannot be had
- * costs the blocks of that request alone. */
+ * Failures: if something cannot be set up, the state says why, and blocks take another path. A file
+ * that cuFile refuses is tried again after a while. If a descriptor or handle is not available,
+ * only the blocks of that request are affected. */
 #include "gpu/gds.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 enum {
         GDS_LEAST_BYTES = 1024 * 1024,
         GDS_TRY_AGAIN_S = 10,
-        GDS_MOST_FAILURES = 16, /* in a row */
+        GDS_MOST_FAILURES = 16, /* consecutive failures */
 };
 
 int64_t gds_now(void)
@@ -97,8 +97,8 @@ static void *gds_base(const struct gds *g)
         return (void *)(uintptr_t)g->memory;
 }
 
-/* cuFile, with no direct way, has no use for a registration: that it refuses one is no matter then.
- */
+/* Opens the device memory. Without a direct path cuFile does not need a registration, so its
+ * refusal does not matter then. */
 static bool gds_open_memory(struct gds *g, uint64_t bytes, char *ret_why)
 {
         for (; bytes >= GDS_LEAST_BYTES; bytes /= 2) {
@@ -190,7 +190,7 @@ static void *gds_thread(void *user)
         return NULL;
 }
 
-/* The program's signals are not for them. */
+/* Starts the threads, with all signals blocked. */
 static bool gds_start_threads(struct gds *g)
 {
         sigset_t all, before;
@@ -268,8 +268,8 @@ void gds_file_close(struct gds *g, struct gds_file *file)
         *file = (struct gds_file){ .fd = -1 };
 }
 
-/* A place for one more: those of sessions that have ended go first, then the one that has been
- * unused for longest. NULL: all are in use. */
+/* Returns an entry for another file: of a session that has ended, or else the one unused for
+ * longest; NULL if all are in use. */
 static struct gds_file *gds_file_place(struct gds *g, uint64_t session)
 {
         struct gds_file *best = NULL;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect Storage: reads of data files that the daemon lends, into device memory, and writes of
- * it to a file that the daemon takes puts from.
+/* GPUDirect Storage: reads of data files that the daemon lends into device memory, and writes from
+ * device memory to a file from which the daemon takes puts.
  *
- * The memory belongs to the attachment, is registered with cuFile once, and is used in parts like
- * the staging memory. An engine's own memory is never registered: cuFile must not know memory that
- * the engine may free, and a copy within the device costs little beside the disk.
+ * The device memory belongs to the attachment, is registered with cuFile once, and is used in parts
+ * like the staging memory. An engine's own memory is never registered, because the engine may free
+ * memory that cuFile still knows, and a copy within the device costs little compared with the disk.
  *
- * Reads are cuFile's plain calls, which wait, made by a few threads: of its three interfaces the
- * one that works the same with nvidia-fs and without, and whose failures are of one call each. */
+ * A few threads make cuFile's plain calls, which block. Of cuFile's three interfaces, this one
+ * works the same with and without nvidia-fs, and each failure belongs to one call. */
 #pragma once
 
 #include <pthread.h>
@@ -22,26 +22,26 @@
 enum {
         GDS_PARTS = 8,
         GDS_THREADS = 8,
-        GDS_FILES = 64, /* registered at a time */
+        GDS_FILES = 64, /* files registered at a time */
         GDS_PAGE = 4096,
-        GDS_READ_BYTES = 4 * 1024 * 1024, /* adjacent chunks are read as one up to this */
-        /* The same where cuFile copies through host memory, a piece after the other: measured, a
-         * longer one is slower than two side by side. */
+        GDS_READ_BYTES = 4 * 1024 * 1024, /* adjacent chunks are read together up to this size */
+        /* The limit if cuFile copies through host memory, piece by piece: by measurement, one
+         * longer read is slower than two concurrent ones. */
         GDS_COPIED_READ_BYTES = 1024 * 1024,
 };
 
 struct gds_file {
-        uint64_t session; /* of the loan; 0: the place is free */
+        uint64_t session; /* session of the loan; 0 if the entry is free */
         uint32_t number;
-        unsigned users; /* reads that name it */
-        uint64_t used;  /* when: the least goes first */
+        unsigned users; /* reads in progress that use the file */
+        uint64_t used;  /* time of the last use; the oldest entry is replaced first */
         int fd;
-        cf_handle handle;  /* NULL: refused */
-        int error;         /* cuFile's, or -errno */
-        int64_t try_again; /* not before, ns */
+        cf_handle handle;  /* NULL if refused */
+        int error;         /* error of cuFile, or -errno */
+        int64_t try_again; /* earliest time of another try, ns */
 };
 
-/* The reads that are waited for together. */
+/* A group of reads that is waited for together. */
 struct gds_group {
         unsigned left; /* under gds.lock */
 };
@@ -53,21 +53,22 @@ struct gds_read {
         uint64_t offset; /* in the file */
         uint64_t at;     /* in the device memory */
         uint64_t bytes, needed;
-        int error; /* 0; cuFile's; -errno; GDS_SHORT */
+        int error; /* 0, an error of cuFile, -errno or GDS_SHORT */
         bool is_write;
 };
 STAILQ_HEAD(gds_reads, gds_read);
 enum { GDS_SHORT = 1 };
 
-/* The file that puts are written to: gds-put.c's. Its parts are those of the device memory. */
+/* The file to which puts are written, owned by gds-put.c. Its parts correspond to those of the
+ * device memory. */
 struct gds_puts {
-        char *path;           /* of the folder; NULL: puts do not go so */
-        uint8_t *base;        /* names the file in puts; NULL: there is none now */
-        uint32_t buffer;      /* its number */
-        struct gds_file file; /* `users`: batches that use it */
-        unsigned failures;    /* in a row */
+        char *path;      /* path of the folder; NULL if puts do not use a file */
+        uint8_t *base;   /* address that names the file in puts; NULL if there is no file now */
+        uint32_t buffer; /* number of its registered buffer */
+        struct gds_file file; /* here `users` counts batches */
+        unsigned failures;    /* consecutive failures */
         int64_t not_before;
-        struct kvcache_gpu_gds_puts counts; /* `state`: why it is not used now */
+        struct kvcache_gpu_gds_puts counts; /* `state` says why the file is not used now */
 };
 
 struct gds {
@@ -75,70 +76,72 @@ struct gds {
         const struct driver *d;
         cu_context context;
         int event_fd;                      /* written when a group is done */
-        enum kvcache_gpu_gds_reason state; /* why it is not used; NONE: it is */
+        enum kvcache_gpu_gds_reason state; /* why GDS is not used; NONE if it is */
         cu_address memory;
         uint64_t bytes, part_bytes;
         bool is_registered;
         bool taken[GDS_PARTS];
         struct gds_file files[GDS_FILES];
         uint64_t uses;
-        unsigned failures; /* in a row */
+        unsigned failures; /* consecutive failures */
         int64_t not_before;
         struct kvcache_gpu_gds counts;
         struct gds_puts puts;
 
         pthread_mutex_t lock;
         pthread_cond_t work;
-        struct gds_reads queue; /* from here on under `lock` */
+        struct gds_reads queue; /* `lock` guards this and the following fields */
         bool stop;
-        unsigned n_threads; /* of the handle's thread alone */
+        unsigned n_threads; /* used by the handle's thread only */
         pthread_t threads[GDS_THREADS];
 };
 
 void gds_init(struct gds *g, const struct driver *d, cu_context context, int event_fd);
-/* Loads cuFile and prepares `bytes` of device memory, or less. In the current context. The state
- * afterwards, which `ret_why` (CUFILE_TEXT bytes) explains. `must`: a cuFile that has no direct way
- * here will do, too. */
+/* Loads cuFile and prepares `bytes` of device memory, or less, in the current context. Returns the
+ * resulting state, which `ret_why` (CUFILE_TEXT bytes) explains. With `must`, a cuFile without a
+ * direct path on this host is accepted, too. */
 enum kvcache_gpu_gds_reason gds_open(struct gds *g, uint64_t bytes, bool must, char *ret_why);
-/* No part is taken and no read is under way. */
+/* Frees everything. No part may be taken, and no read in progress. */
 void gds_fini(struct gds *g);
 
-/* May blocks be borrowed now? */
+/* Returns whether blocks may be borrowed now. */
 bool gds_is_usable(struct gds *g);
-/* -1: all are taken. */
+/* Returns a free part, or -1 if all are taken. */
 int gds_part_acquire(struct gds *g);
 void gds_part_release(struct gds *g, int part);
 
-/* The file of a loan, one user more. NULL: `*ret_reason` says why not. Asks the daemon for a
- * descriptor if it is new. */
+/* Returns the file of a loan with one more user, or NULL and the reason. Requests a descriptor from
+ * the daemon if the file is new. */
 struct gds_file *gds_file_acquire(struct gds *g, struct kvcache *kv,
                                   const struct kvcache_loan *loan,
                                   enum kvcache_gpu_gds_reason *ret_reason);
 void gds_file_release(struct gds_file *file);
 
-/* They belong to the threads until the group is done. */
+/* Submits reads, which the threads own until the group is done. */
 void gds_submit(struct gds *g, struct gds_group *group, struct gds_read *reads, unsigned n);
 bool gds_group_is_done(struct gds *g, struct gds_group *group);
 
-/* Blocks went another way. */
+/* Counts blocks that took another path, by reason. */
 void gds_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
 int64_t gds_now(void); /* ns, CLOCK_MONOTONIC */
-/* Registers the file's descriptor with cuFile. False: it is refused, for a while. */
+/* Registers the file's descriptor with cuFile. Returns false if it is refused; it is then not tried
+ * again for a while. */
 bool gds_file_register(struct gds *g, struct gds_file *file);
 void gds_file_close(struct gds *g, struct gds_file *file);
-/* A read or a write has ended. Reads: too many failures in a row, and none is tried for a while. */
+/* Notes the result of a read or write. After too many consecutive failures of reads, none is tried
+ * for a while. */
 void gds_judge(struct gds *g, const struct gds_read *read);
 
-/* --- gds-put.c: blocks that are put are written to a file --- */
+/* --- gds-put.c: the file for puts --- */
 
-/* 0, -ENOMEM. NULL: none is to be. Before gds_open(). */
+/* Sets the folder of the file, or NULL for none, before gds_open(). Returns 0 or -ENOMEM. */
 int gds_puts_init(struct gds *g, const char *path);
-/* May a block of so many bytes go so now? Makes the file and registers it, if need be; else says
- * why not. */
+/* Returns whether a block of `bytes` may be put through the file now, or why not. Creates and
+ * registers the file if necessary. */
 enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes);
-/* A batch uses the file until gds_puts_release(), which says whether all went well. */
+/* Bracket the use of the file by a batch; `is_good` says whether all puts succeeded. */
 void gds_puts_acquire(struct gds *g);
 void gds_puts_release(struct gds *g, bool is_good);
 void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
-/* No batch uses it. Harmless before gds_init(). */
+/* Closes the file, which no batch may use. No effect before gds_init(). */
 void gds_puts_fini(struct gds *g, struct kvcache *kv);

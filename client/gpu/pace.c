@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets of more than may be leased at a time: the daemon leases what it may and answers QUOTA for
- * the rest, which is asked for again when the leases before it have been given back.
+/* Gets of more than may be leased at a time: the daemon leases as much as it may and answers QUOTA
+ * for the rest. These blocks are requested again after earlier leases have been returned.
  *
- * Runs in the handle's thread. A batch that has such blocks copies and releases what it got, then
- * stands at BATCH_PACED until it may ask once more. No new get begins meanwhile.
+ * Runs in the handle's thread. A batch with such blocks copies and releases the blocks that it got,
+ * and is then BATCH_PACED until it may ask again. No new get begins during that time.
  *
- * Order: only a batch of the first operation that is not issued yet asks again, and only when no
- * other batch has leases or may get any. Those of its own operation end by themselves. Those of
- * later operations cannot, for they are behind it in their streams: they give their leases back and
- * are asked for again in their turn. One that has leases and waits for device memory, which those
- * of later operations have, does without (borrow.c).
+ * Order: only a batch of the first operation that is not yet issued asks again, and only when no
+ * other batch has leases or may get any. Batches of its own operation end without help. Those of
+ * later operations cannot, because they are behind it in their streams, so they return their leases
+ * and ask again in their turn. If the batch has leases and waits for device memory that later
+ * operations have, it does without that memory (borrow.c).
  *
- * Failures: one that asked alone and was leased nothing is answered QUOTA: others hold what the
- * limit allows, or a block is longer than it. */
+ * Failures: a batch that asked alone and got no lease is answered QUOTA, because other clients have
+ * all that the limit allows, or a block is longer than the limit. */
 #include <string.h>
 
 #include "gpu/batch.h"
@@ -96,7 +96,7 @@ void pace_give_back(struct kvcache_gpu *gpu, struct batch *b, bool is_used)
                 (void)kvcache_release(gpu->kv, leases, n);
 }
 
-/* One of a later operation is in the way. */
+/* Makes a batch of a later operation return its leases. */
 static void pace_yield(struct kvcache_gpu *gpu, struct batch *b)
 {
         if (b->request)
@@ -120,7 +120,7 @@ static bool pace_ask(struct kvcache_gpu *gpu, struct batch *b)
                 b->asked[b->n_again++] = i;
         }
         b->state = BATCH_ASKING;
-        if (b->n_again == 0) /* what it gave way with has its status */
+        if (b->n_again == 0) /* all its blocks have their status */
                 return true;
         gpu->blocks_paced += b->n_again;
         b->asked_alone = true;

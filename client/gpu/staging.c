@@ -11,7 +11,7 @@
 #include "cleanup.h"
 
 enum {
-        STAGING_PAGE = 4096, /* the daemon's direct I/O begins at multiples of it */
+        STAGING_PAGE = 4096, /* the daemon's direct I/O needs this alignment */
         STAGING_LEAST = 256 * 1024,
 };
 
@@ -37,7 +37,7 @@ static int staging_open_buffer(struct staging_memory *m, struct kvcache *kv, uin
         return 0;
 }
 
-/* The daemon may allow less than was asked for. */
+/* Opens a range of the handle's staging area, which may be smaller than requested. */
 static int staging_open_place(struct staging_memory *m, struct kvcache *kv, uint64_t bytes)
 {
         void *base = NULL;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that blocks pass through between the GPU and the daemon: shared with the daemon,
- * registered with the driver, in parts that are used one at a time.
+/* The memory through which blocks pass between the GPU and the daemon: shared with the daemon,
+ * registered with the driver, and divided into parts that are used one at a time.
  *
- * It is a registered buffer of the daemon's, else a place of the handle's staging. */
+ * The memory is a registered buffer of the daemon or, failing that, a range of the handle's staging
+ * area. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,25 +15,26 @@
 enum { STAGING_PARTS = 8 };
 
 struct staging_memory {
-        void *place; /* as the library gave it; NULL: none */
+        void *place; /* the memory from the library; NULL if none */
         uint64_t bytes;
-        uint8_t *base; /* of the parts: aligned */
+        uint8_t *base; /* start of the parts, aligned */
         uint64_t part_bytes;
         bool is_buffer;
         uint32_t buffer;
         int fd;
-        cu_address device; /* of `base`; 0: not registered with the driver */
+        cu_address device; /* device address of `base`; 0 if not registered with the driver */
         bool taken[STAGING_PARTS];
 };
 
-/* 0, or -errno of the daemon's second refusal; kvcache_error() says why. A driver that does not
- * register it is no failure: copies are slower then. */
+/* Opens the staging memory. Returns 0, or -errno of the daemon's second refusal, with the reason in
+ * kvcache_error(). A driver that refuses to register the memory is no failure, but makes copies
+ * slower. */
 int staging_memory_open(struct staging_memory *ret, struct kvcache *kv, const struct driver *d,
                         uint64_t bytes);
-/* Its requests have ended and no part is taken. */
+/* Closes the staging memory. Its requests must have ended, and no part may be taken. */
 void staging_memory_close(struct staging_memory *m, struct kvcache *kv, const struct driver *d);
 
-/* -1: all are taken. */
+/* Returns a free part, or -1 if all are taken. */
 int staging_part_acquire(struct staging_memory *m);
 void staging_part_release(struct staging_memory *m, int part);
 static inline uint8_t *staging_part(const struct staging_memory *m, int part)

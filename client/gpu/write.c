@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts that go by cuFile: to a file of ours, from which the daemon takes them (gds-put.c).
+/* Puts through cuFile: to a file of this library, from which the daemon takes them (gds-put.c).
  *
- * Runs in the handle's thread; cuFile's calls are made by the threads of gds.c.
+ * Runs in the handle's thread; the threads of gds.c make cuFile's calls.
  *
- * A batch is gathered into a part of the device memory; cuFile writes that, in large pieces, to the
- * part of the file with the same number; and a put names each block's place there. Both parts are
- * the batch's until the daemon has answered.
+ * A batch is gathered into a part of the device memory. cuFile writes that, in large pieces, to the
+ * part of the file with the same number, and a put names each block's place there. The batch keeps
+ * both parts until the daemon has answered.
  *
- * Failures: the blocks of a piece that was not written, and those that the daemon could not take
+ * Failures: the blocks of a piece that was not written, and blocks that the daemon could not read
  * from the file, are copied from the device memory to a part of the staging memory and put from
- * there, in as many rounds as it takes: the engine's own memory may be another block's by then.
- * They are counted with their reason. These copies have a stream of their own, as what they follow
- * is done already. What the daemon says of other things, as that there is no room, is the block's
- * status. */
+ * there, in as many rounds as necessary, because the engine's own memory may hold another block by
+ * then. They are counted with the reason. These copies have a stream of their own, because the work
+ * that they follow has ended. Any other refusal of the daemon, such as a lack of room, becomes the
+ * block's status. */
 #include <errno.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ bool write_begin(struct kvcache_gpu *gpu, struct operation *op)
         size_t n = 0;
         int part = -1;
 
-        /* Half of the device memory is left to gets: what a put waits for may be theirs. */
+        /* half of the device memory is reserved for gets, because a put may wait for resources that
+         * a get has */
         if (gpu->gds.puts.file.users < GDS_PARTS / 2)
                 part = gds_part_acquire(&gpu->gds);
         if (part < 0)
@@ -50,7 +51,7 @@ bool write_begin(struct kvcache_gpu *gpu, struct operation *op)
         return true;
 }
 
-/* All blocks have a status. */
+/* Ends a batch whose blocks all have their status. */
 static void write_end(struct kvcache_gpu *gpu, struct batch *b)
 {
         for (uint32_t i = 0; i < b->n; i++)
@@ -58,7 +59,7 @@ static void write_end(struct kvcache_gpu *gpu, struct batch *b)
         batch_end(gpu, b, b->is_settling);
 }
 
-/* --- to the file, and from there to the daemon --- */
+/* --- through the file --- */
 
 static uint64_t block_end(const struct batch *b, uint32_t i)
 {
@@ -99,7 +100,8 @@ static void write_refuse(struct kvcache_gpu *gpu, struct batch *b, uint32_t i,
         gds_puts_count(&gpu->gds, reason, error, 1);
 }
 
-/* What did not go by the file is to go by staging; without any, that was it. */
+/* Sends the blocks that did not pass through the file through staging; ends the batch if there are
+ * none. */
 static void write_rest(struct kvcache_gpu *gpu, struct batch *b)
 {
         b->n_asked = 0;
@@ -112,7 +114,7 @@ static void write_rest(struct kvcache_gpu *gpu, struct batch *b)
                 write_end(gpu, b);
 }
 
-/* Puts `n` blocks of `asked` from the places that `again` names. False: each has its status. */
+/* Puts `n` blocks of `asked` from the places in `again`. Returns false if each has its status. */
 static bool write_ask(struct kvcache_gpu *gpu, struct batch *b, uint32_t n, enum write_step step)
 {
         struct kvcache_request request;
@@ -129,7 +131,7 @@ static bool write_ask(struct kvcache_gpu *gpu, struct batch *b, uint32_t n, enum
         return r == 0;
 }
 
-/* What a put from the file ended with. */
+/* Handles the answers to a put from the file. */
 static void write_taken(struct kvcache_gpu *gpu, struct batch *b)
 {
         for (uint32_t k = 0; k < b->n_asked; k++) {
@@ -175,9 +177,9 @@ static void write_written(struct kvcache_gpu *gpu, struct batch *b)
                 write_taken(gpu, b);
 }
 
-/* --- by way of the staging memory --- */
+/* --- through the staging memory --- */
 
-/* The first blocks of `asked`, as many as there is room for, to a part of it. */
+/* Copies the first blocks of `asked` to a part of the staging memory, as many as fit. */
 static bool write_back(struct kvcache_gpu *gpu, struct batch *b)
 {
         uint64_t at = 0;
@@ -207,7 +209,7 @@ static bool write_back(struct kvcache_gpu *gpu, struct batch *b)
         return true;
 }
 
-/* This round's blocks have their answers. */
+/* Handles the answers of one round through the staging memory. */
 static void write_staged(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
 {
         b->is_settling |= may_be_used;
@@ -215,7 +217,7 @@ static void write_staged(struct kvcache_gpu *gpu, struct batch *b, bool may_be_u
                 b->results[b->asked[k]].status = b->answers[k].status;
         b->n_asked -= b->n_round;
         memmove(b->asked, b->asked + b->n_round, b->n_asked * sizeof(b->asked[0]));
-        if (may_be_used) { /* the part is not ours to give back: there is no other round */
+        if (may_be_used) { /* the daemon may still use the part, so there is no further round */
                 for (uint32_t k = 0; k < b->n_asked; k++)
                         b->results[b->asked[k]].status = KVCACHE_FAILED;
                 write_end(gpu, b);
@@ -259,7 +261,8 @@ bool write_step(struct kvcache_gpu *gpu, struct batch *b)
                 if (!parts_request_is_done(b->request))
                         return false;
                 b->is_settling |= batch_take_answer(gpu, b, b->answers, b->n_asked);
-                b->op->error = error; /* what it could not be taken by is made up for */
+                b->op->error =
+                        error; /* blocks that the daemon could not take are put from staging */
                 write_taken(gpu, b);
                 return true;
         case WRITE_WAIT:

@@ -48,6 +48,7 @@ enum {
         /* A reply with a text, and a request with one entry, must fit into the daemon's largest
          * message. */
         MIN_MESSAGE = 4096,
+        PLACES = 3, /* sockets that are tried without a setting */
 };
 
 void conn_close_pool(struct conn *c)
@@ -98,10 +99,10 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* Connects a socket whose receives wait at most CONN_WAIT_MS. In a directory that others can write
- * to (`shared`), any user may have bound the name first; the peer must then be this user or
- * root. */
-static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret)
+/* Connects a socket whose receives wait at most CONN_WAIT_MS. With `own`, the peer must be this
+ * user or root: any user may have bound a name in /tmp first, and a program that another user
+ * started may have inherited that user's $XDG_RUNTIME_DIR. */
+static int conn_socket(const char *path, bool own, int64_t deadline, int *ret)
 {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };
         _cleanup_(closep) int fd = -1;
@@ -128,7 +129,7 @@ static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret
         if (r < 0)
                 return r;
 
-        if (shared) {
+        if (own) {
                 struct ucred peer;
                 socklen_t bytes = sizeof(peer);
 
@@ -157,7 +158,7 @@ static bool is_socket(const char *path)
 static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 {
         const char *asked = kv->socket_path, *runtime = secure_getenv("XDG_RUNTIME_DIR");
-        char paths[3][sizeof(((struct sockaddr_un *)0)->sun_path) + 1],
+        char paths[PLACES][sizeof(((struct sockaddr_un *)0)->sun_path) + 1],
                 tried[sizeof(kv->error)] = "";
         char reason[128];
         int r, first = 0;
@@ -183,14 +184,14 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 
         /* A path that is truncated here is too long for a socket, which conn_socket() reports. */
         snprintf(paths[0], sizeof(paths[0]), "/run/kvcache/kvcache.sock");
-        paths[1][0] = '\0';
         if (runtime && runtime[0] == '/')
                 snprintf(paths[1], sizeof(paths[1]), "%s/kvcache/kvcache.sock", runtime);
+        else
+                snprintf(paths[1], sizeof(paths[1]), "/run/user/%u/kvcache/kvcache.sock",
+                         (unsigned)geteuid());
         snprintf(paths[2], sizeof(paths[2]), "/tmp/kvcache-%u/kvcache.sock", (unsigned)geteuid());
         for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
-                if (paths[i][0] == '\0')
-                        continue;
-                r = conn_socket(paths[i], i == 2, deadline, ret);
+                r = conn_socket(paths[i], i > 0, deadline, ret);
                 if (r >= 0)
                         return 0;
                 used += (size_t)snprintf(tried + used, sizeof(tried) - used, "%s%s (%s)",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the package: libkvcache.so with the C compiler ($CC, else cc), and a wheel around it. A build backend as pip calls
-one (PEP 517, PEP 660), on the standard library alone.
+"""Builds the package: libkvcache.so.1 with the C compiler ($CC, else cc), the daemon and the tools with meson if what they need
+is installed (build_programs.py), and a wheel around them. A build backend as pip calls one (PEP 517, PEP 660), on the standard
+library alone.
 
 The C sources are those of the tree that this folder is in; a source distribution has a copy of them in csrc/. The wheel's tag
-names the glibc that the library's symbols need, so that pip refuses it where it would not load.
+names the glibc that the symbols of all binaries need, so that pip refuses it where they would not load.
 """
 
 import base64
@@ -15,6 +16,8 @@ import pathlib
 import platform
 import re
 import shlex
+import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -66,11 +69,12 @@ def glibc_needed(library):
     return max((int(a), int(b)) for a, b in names) if names else None
 
 
-def tag(library):
-    """What pip compares with the machine: py3-none-manylinux_2_34_x86_64, or a later glibc where the library needs it."""
-    machine, needed = platform.machine(), glibc_needed(library)
-    if needed is None:
+def tag(*binaries):
+    """Returns the tag that pip compares with the machine: py3-none-manylinux_2_34_x86_64, or a later glibc where a binary needs it."""
+    machine, versions = platform.machine(), [glibc_needed(binary) for binary in binaries]
+    if None in versions:
         return f"py3-none-linux_{machine}"
+    needed = max(versions)
     here = tuple(int(x) for x in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")[:2])
     major, minor = max(needed, min(GLIBC_AT_LEAST, here))
     return f"py3-none-manylinux_{major}_{minor}_{machine}"
@@ -80,14 +84,22 @@ def metadata():
     return (HERE / "metadata.in").read_text().replace("@VERSION@", version()) + (HERE / "README.md").read_text()
 
 
-def write_wheel(folder, files, library):
-    """`files`: (name in the wheel, bytes). No library: the wheel is for any machine."""
-    name, wheel_tag = f"kvcache-{version()}", tag(library) if library else "py3-none-any"
+def entry_points(has_programs):
+    text = (HERE / "entry_points.txt").read_text()
+    if has_programs:
+        text += "\n[console_scripts]\n" + "".join(f"{name} = kvcache._programs:{name.replace('-', '_')}\n"
+                                                  for name in ("kvcache-bench", "kvcache-daemon", "kvcachectl"))
+    return text.encode()
+
+
+def write_wheel(folder, files, binaries):
+    """`files`: (name in the wheel, bytes). No binaries: the wheel is for any machine."""
+    name, wheel_tag = f"kvcache-{version()}", tag(*binaries) if binaries else "py3-none-any"
     info = f"{name}.dist-info"
     files = files + [
         (f"{info}/METADATA", metadata().encode()),
-        (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: {str(not library).lower()}\nTag: {wheel_tag}\n".encode()),
-        (f"{info}/entry_points.txt", (HERE / "entry_points.txt").read_bytes()),
+        (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: {str(not binaries).lower()}\nTag: {wheel_tag}\n".encode()),
+        (f"{info}/entry_points.txt", entry_points(any(n.startswith("kvcache/bin/") for n, _ in files))),
         (f"{info}/LICENSE", (TREE / "LICENSE").read_bytes()),
     ]
     record = "".join(f"{n},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
@@ -96,34 +108,76 @@ def write_wheel(folder, files, library):
     with zipfile.ZipFile(pathlib.Path(folder, filename), "w", zipfile.ZIP_DEFLATED) as wheel:
         for n, data in [*files, (f"{info}/RECORD", record.encode())]:
             entry = zipfile.ZipInfo(n)  # 1980: the same sources give the same wheel
-            entry.external_attr = (0o755 if n.endswith(".so") else 0o644) << 16
+            entry.external_attr = (stat.S_IFREG | (0o755 if n.startswith(("kvcache/bin/", "kvcache/lib/")) else 0o644)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
     return filename
 
 
+def setting(config_settings, name, values):
+    """Returns a setting of the build: pip's, else $KVCACHE_BUILD_NAME, else the first value."""
+    value = (config_settings or {}).get(name) or os.environ.get(f"KVCACHE_BUILD_{name.upper()}") or values[0]
+    if value not in values:
+        sys.exit(f"kvcache: {name}={value}: it is {', '.join(values[:-1])} or {values[-1]}")
+    return value
+
+
+def build_programs():
+    sys.path.insert(0, str(HERE))
+    try:
+        import build_programs as module
+    finally:
+        sys.path.remove(str(HERE))
+    return module
+
+
 # --- what pip calls ---
 
+def get_requires_for_build_wheel(config_settings=None):
+    """With daemon=yes, pip gets meson and ninja where they are missing; otherwise an installation downloads nothing."""
+    if setting(config_settings, "daemon", ("auto", "yes", "no")) != "yes":
+        return []
+    return [name for name in ("meson", "ninja") if not shutil.which(name)]
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """`config_settings`, pip's --config-settings: library=system leaves the library out, for a distribution that has it."""
-    wanted = (config_settings or {}).get("library", "bundled")
-    if wanted not in ("bundled", "system"):
-        sys.exit(f"kvcache: library={wanted}: it is bundled or system")
+    """`config_settings`, pip's --config-settings:
+
+    daemon=auto|yes|no   whether the wheel has the daemon and the tools; auto: if what their build needs is installed
+    build-dir=FOLDER     where they are built; a build that is there is continued
+    library=system       neither them nor the library, for a distribution that has them
+    """
+    library = setting(config_settings, "library", ("bundled", "system"))
+    daemon = setting(config_settings, "daemon", ("auto", "yes", "no"))
     files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in sorted((HERE / "kvcache").rglob("*"))
              if p.is_file() and p.suffix in (".py", ".typed", ".c") and "__pycache__" not in p.parts]
-    if wanted == "system":
-        return write_wheel(wheel_directory, files, None)
+    if library == "system":
+        return write_wheel(wheel_directory, files, [])
+    missing = [] if daemon == "no" else build_programs().missing()
+    if missing and daemon == "yes":
+        sys.exit(f"kvcache: to build the daemon, install {' '.join(missing)} (names of Debian's packages: apt-get install "
+                 f"{' '.join(missing)}), or build the client alone: --config-settings daemon=no")
     with tempfile.TemporaryDirectory() as scratch:
-        library = pathlib.Path(scratch, "libkvcache.so")
-        compile_library(library)
-        return write_wheel(wheel_directory, [*files, ("kvcache/libkvcache.so", library.read_bytes())], library)
+        if daemon == "no" or missing:
+            path = pathlib.Path(scratch, "libkvcache.so.1")
+            compile_library(path)
+            built = [("lib/libkvcache.so.1", path)]
+            why = f"its build lacked {' '.join(missing)}" if missing else "it was built with daemon=no"
+            print(f"kvcache: this wheel has no daemon: {why}", file=sys.stderr)
+            files.append(("kvcache/no-daemon.txt", f"{why}\n".encode()))
+        else:
+            built = build_programs().build(TREE, pathlib.Path((config_settings or {}).get("build-dir", scratch)).absolute())
+            files += [(f"kvcache/share/doc/{name}.copyright", data) for name, data in build_programs().licenses()]
+        files += [(f"kvcache/{name}", path.read_bytes()) for name, path in built]
+        return write_wheel(wheel_directory, files, [path for name, path in built if not name.startswith("share/")])
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     """The package is used where it lies, with the library beside it."""
-    library = HERE / "kvcache" / "libkvcache.so"
+    library = HERE / "kvcache/lib/libkvcache.so.1"
+    library.parent.mkdir(exist_ok=True)
     compile_library(library)
-    return write_wheel(wheel_directory, [("kvcache.pth", f"{HERE}\n".encode())], library)
+    return write_wheel(wheel_directory, [("kvcache.pth", f"{HERE}\n".encode())], [library])
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -131,7 +185,8 @@ def build_sdist(sdist_directory, config_settings=None):
     own = [p for p in sorted(HERE.rglob("*")) if p.is_file() and p.suffix in (".py", ".typed", ".c", ".toml", ".in", ".md", ".txt")
            and not {"__pycache__", "csrc"} & set(p.relative_to(HERE).parts)]
     files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in own]
-    files += [("PKG-INFO", metadata().encode())] + [(f"csrc/{p}", (TREE / p).read_bytes()) for p in sources()]
+    tree = sorted({*sources(), *build_programs().sources(TREE)})
+    files += [("PKG-INFO", metadata().encode())] + [(f"csrc/{p}", (TREE / p).read_bytes()) for p in tree]
     with open(pathlib.Path(sdist_directory, name + ".tar.gz"), "wb") as raw, \
             gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for path, data in files:

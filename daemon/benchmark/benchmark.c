@@ -248,7 +248,8 @@ void bench_saved(struct bench *b, const char *name, int result)
                 return;
         b->save_failed = true;
         snprintf(text, sizeof(text),
-                 "benchmark session %s cannot be saved: %s; it is kept in memory, and tried again",
+                 "benchmark session %s cannot be saved: %s; the daemon keeps it in memory and "
+                 "retries",
                  name, strerror(-result));
         b->params.warn(b->params.userdata, text);
 }
@@ -263,8 +264,8 @@ void bench_deleted(struct bench *b, const char *name, int result)
         }
         b->save_errors++;
         snprintf(text, sizeof(text),
-                 "the file of benchmark session %s, which was deleted, cannot be: %s; while it "
-                 "stays, the session is there again after a restart",
+                 "cannot delete the file of benchmark session %s: %s; the session returns after a "
+                 "restart unless the file is deleted",
                  name, strerror(-result));
         b->params.warn(b->params.userdata, text);
 }

@@ -137,16 +137,16 @@ static void read_one(struct bench_files *f, int folder, const char *file, const 
         else
                 r = read_all(fd, (size_t)st.st_size, text);
         if (r < 0) {
-                warn(f, "benchmark session %s/%s is left out: %s", f->folder, file, strerror(-r));
+                warn(f, "cannot read benchmark session %s/%s: %s", f->folder, file, strerror(-r));
                 return;
         }
         if (snapshot_parse(text, (size_t)st.st_size, file, &s, error) < 0) {
-                warn(f, "benchmark session left out: %s/%s", f->folder, error);
+                warn(f, "cannot read benchmark session: %s/%s", f->folder, error);
                 return;
         }
         if (strcmp(s->name, name) != 0) {
-                warn(f, "benchmark session %s/%s is left out: it is that of %s", f->folder, file,
-                     s->name);
+                warn(f, "cannot read benchmark session %s/%s: the file belongs to session %s",
+                     f->folder, file, s->name);
                 return;
         }
         bench_adopt(f->bench, TAKE_PTR(s));
@@ -163,7 +163,7 @@ void bench_files_read(struct bench_files *f)
                 if (fd >= 0)
                         close(fd);
                 if (fd != -ENOENT)
-                        warn(f, "%s: %s: no benchmark sessions", f->folder,
+                        warn(f, "%s: cannot read the benchmark sessions: %s", f->folder,
                              strerror(fd < 0 ? -fd : ENOMEM));
                 return;
         }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the puts goes on to the store, where writes have a budget (evict/admission.h). Loop
- * thread.
+/* Admission: which puts are written to the store when writes have a budget (evict/admission.h).
+ * Loop thread.
  *
- * A put asks once, when it has its turn, however long it waits for room after that. Refused, one
- * that is to be accepted goes to the pool, and stays there until it is evicted or its key is used a
- * second time, which has it written; one that is to be written is answered CACHE_NO_SPACE, and
- * nothing is stored. What is charged is settled when the write is over, or was never made. */
+ * A put asks once, when it is tried first, and keeps the answer while it waits for room. If a put
+ * with acknowledgement "accepted" is refused, its chunk stays in the pool until it is evicted, or
+ * is written when its key is used a second time. If any other put is refused, it ends with
+ * CACHE_NO_SPACE and stores nothing. The charge is settled when the write ends, or when it turns
+ * out that there is none. */
 #include "cache/internal.h"
 
 #include "base/clock.h"

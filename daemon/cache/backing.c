@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See backing.h. Opened and closed on the loop thread; backing_populate() and
  * backing_populate_huge() block, and run on a blocking-call thread (populate.c). Owns the mapping
- * and the descriptors; a memfd's own is closed once it is mapped.
+ * and the descriptors; a memfd's own descriptor is closed once it is mapped.
  *
- * Failures: what a kept one needs and does not find is named, and nothing is left behind;
- * populating stops with the errno where the host has no memory, and what is there stays; where
- * there are no huge pages it goes on with small ones. */
+ * Failures: if a kept backing lacks something that it needs, the error text names it, and nothing
+ * is left behind. Populating stops with the errno when the host has no memory, and keeps the memory
+ * it has. Without huge pages it continues with small ones. */
 #include "cache/backing.h"
 
 #include <errno.h>
@@ -45,13 +45,14 @@ static int reopen(int fd, int flags)
         return again < 0 ? -errno : again;
 }
 
-/* How this process uses the mapping. */
+/* Sets the mapping's attributes for this process. */
 static int set_up_mapping(void *base, uint64_t bytes)
 {
         if (madvise(base, bytes, MADV_DONTDUMP) < 0)
                 return -errno;
-        (void)madvise(base, bytes,
-                      MADV_HUGEPAGE); /* taken where the system offers it for shared memory */
+        (void)madvise(
+                base, bytes,
+                MADV_HUGEPAGE); /* used where the system offers huge pages for shared memory */
         (void)madvise(base, bytes, MADV_DONTFORK);
         return 0;
 }
@@ -67,7 +68,7 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
                 return -errno;
         if (ftruncate(fd, (off_t)bytes) < 0)
                 return -errno;
-        /* Opened before the mode is taken away: an unprivileged daemon could not open it
+        /* Opened before the mode changes, because an unprivileged daemon could not open it
          * afterwards. */
         ro = reopen(fd, O_RDONLY);
         if (ro < 0)
@@ -105,7 +106,8 @@ static int fail(char error[static BACKING_ERROR_BYTES], int r, const char *fmt, 
         return r;
 }
 
-/* Is it what clients may get: the same file, by a descriptor that cannot be written to? */
+/* Checks that both descriptors are of the same file, and that `fd` cannot be used to write to
+ * it. */
 static int check_pair(int writable_fd, int fd, uint64_t bytes,
                       char error[static BACKING_ERROR_BYTES])
 {
@@ -125,11 +127,11 @@ static int check_pair(int writable_fd, int fd, uint64_t bytes,
                             "the pool's two descriptors are not of the same file: rw and ro are "
                             "not mounts of one tmpfs");
         if ((flags & O_ACCMODE) != O_RDONLY || (writable_flags & O_ACCMODE) != O_RDWR)
-                return fail(error, -EINVAL, "the pool's descriptors are not as they were opened");
+                return fail(error, -EINVAL, "the pool's descriptors have unexpected access modes");
         if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-                return fail(error, -EINVAL, "the pool's file is not as long as the pool");
+                return fail(error, -EINVAL, "the pool's file does not have the size of the pool");
         if (st.st_nlink != 0)
-                return fail(error, -EINVAL, "the pool's file has a name");
+                return fail(error, -EINVAL, "the pool's file still has a name in its directory");
         again = reopen(fd, O_RDWR);
         if (again >= 0)
                 close(again);
@@ -165,7 +167,8 @@ int backing_take_fds(struct backing *ret, int writable_fd, int fd, uint64_t byte
         return 0;
 }
 
-/* Two mounts of one tmpfs, with room for all of it: a page that finds none is a SIGBUS. */
+/* Checks that `rw` and `ro` are mounts of one tmpfs with room for the pool; without room, a touched
+ * page raises SIGBUS. */
 static int check_mounts(const char *directory, int rw, int ro, uint64_t bytes,
                         char error[static BACKING_ERROR_BYTES])
 {
@@ -205,7 +208,7 @@ int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes
                 return r;
 
         snprintf(name, sizeof(name), "pool-%d", (int)getpid());
-        (void)unlinkat(rw_dir, name, 0); /* of a process that ended between here and there */
+        (void)unlinkat(rw_dir, name, 0); /* left by a process that ended between the two steps */
         rw = openat(rw_dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (rw < 0)
                 return fail(ret_error, -errno, "%s/rw: %s", directory, strerror(errno));
@@ -239,13 +242,14 @@ int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes)
                 return 0;
         if (errno != EINVAL)
                 return -errno;
-        /* A kernel before 5.14: touch each page, and leave what is there. */
+        /* Kernels before 5.14: touch each page without changing it. */
         for (uint64_t i = 0; i < bytes; i += 4096)
                 (void)__atomic_fetch_or((char *)b->base + offset + i, 0, __ATOMIC_RELAXED);
         return 0;
 }
 
-/* Huge, if its first page is there and the others are not: then the kernel need only clear it. */
+/* Makes a huge page. Only its first small page is populated before, so that the kernel need only
+ * clear the rest. */
 static int make_huge(char *page)
 {
         if (madvise(page, 4096, MADV_POPULATE_WRITE) < 0)
@@ -265,7 +269,7 @@ int backing_populate_huge(const struct backing *b, uint64_t offset, uint64_t byt
                 if (r == 0)
                         *ret_huge += BACKING_HUGE_PAGE;
                 else if (r == -EINVAL)
-                        break; /* this kernel cannot, or is configured not to */
+                        break; /* this kernel cannot make huge pages, or is configured not to */
         }
         return backing_populate(b, offset, bytes);
 }

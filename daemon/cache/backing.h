@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the pool's bytes are. No client, root included, can write to them, punch a hole into them
- * or resize them with the descriptor that it gets: without that it could have a read into a
- * registered buffer end in zeros, and succeed. There are two kinds:
+/* The memory of a pool. No client, root included, can write to it, punch a hole into it or resize
+ * it with the descriptor that it receives. Otherwise a client could make a read into a registered
+ * buffer succeed with zeros. There are two kinds:
  *
  * Sealed: a memfd, mapped read-write once by this process and then sealed
- * SHRINK|GROW|FUTURE_WRITE|SEAL. No process can map it writable again, a successor of this daemon
- * included: its bytes end with this process and its clients.
+ * SHRINK|GROW|FUTURE_WRITE|SEAL. No process, not even a successor of this daemon, can map it
+ * writable again, so the memory ends with this process and its clients.
  *
  * Kept: an unnamed file on a tmpfs that is mounted twice, read-write at DIRECTORY/rw and read-only
- * at DIRECTORY/ro. The daemon has it open through the first, and clients get it as it was opened
- * through the second: the kernel refuses every way to write by that one, opening it again through
- * /proc included. A process that is given the writable descriptor can take the memory over. */
+ * at DIRECTORY/ro. The daemon opens it through the first mount. Clients receive a descriptor opened
+ * through the second, with which the kernel refuses every way to write, including opening the file
+ * again through /proc. A process that receives the writable descriptor can take over the memory. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct backing {
-        int fd;          /* read-only, for handing out; -1: none */
-        int writable_fd; /* of a kept one; -1 */
+        int fd;          /* read-only, passed to clients; -1 if none */
+        int writable_fd; /* descriptor of a kept file; -1 if sealed */
         void *base;
         uint64_t bytes;
 };
 
 enum { BACKING_ERROR_BYTES = 256 };
 
-/* Sealed. 0, -errno. */
+/* Creates a sealed backing. Returns 0 or -errno. */
 int backing_open(struct backing *ret, const char *name, uint64_t bytes);
-/* Kept. 0; -errno, and what stands against it. */
+/* Creates a kept backing. Returns 0, or -errno and a text with the reason. */
 int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes,
                       char ret_error[static BACKING_ERROR_BYTES]);
-/* One that another process has opened so. Both descriptors are the backing's then; on failure they
- * are the caller's. */
+/* Takes over a kept backing that another process created. The backing owns both descriptors on
+ * success, and the caller on failure. Returns as backing_open_kept() does. */
 int backing_take_fds(struct backing *ret, int writable_fd, int fd, uint64_t bytes,
                      char ret_error[static BACKING_ERROR_BYTES]);
 static inline bool backing_is_kept(const struct backing *b)
@@ -40,14 +40,15 @@ static inline bool backing_is_kept(const struct backing *b)
 }
 void backing_close(struct backing *b);
 
-/* Makes [offset, offset + bytes) present. Blocks: a worker's job. 0, -ENOMEM. */
+/* Populates [offset, offset + bytes) with memory. Blocks, so call it on a worker. Returns 0 or
+ * -errno. */
 int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes);
 
 enum { BACKING_HUGE_PAGE = 2 << 20 };
 
-/* The same, in huge pages where the system has them. What the administrator has set for the huge
- * pages of such memory by itself (shmem_enabled) does not matter, unless it is "deny"; a kernel
- * before 6.1 goes by that alone. *ret_huge: bytes that lie in huge pages now, of whole ones in the
- * range. Only for what nothing is registered in yet. */
+/* Populates like backing_populate(), with huge pages where the system has them. The setting
+ * shmem_enabled matters only if it is "deny", except before Linux 6.1, where it alone decides. Sets
+ * *ret_huge to the bytes of the range that lie in huge pages. No ring may have registered the range
+ * yet. */
 int backing_populate_huge(const struct backing *b, uint64_t offset, uint64_t bytes,
                           uint64_t *ret_huge);

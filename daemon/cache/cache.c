@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two tiers as one. Runs on the loop thread; owns the waiters, and the writes behind
- * accepted puts.
+/* Finding, waiting, evicting and purging over both tiers; put.c and get.c move the bytes. Runs on
+ * the loop thread; owns the waiting requests and the writes of accepted puts.
  *
- * Put: find the key in either tier (first put wins) -> a slot of the pool -> a worker copies and
- * computes the CRC over the copy -> visible, `accepted` -> the store writes payload, then table ->
- * `written`.
- * Get: in the pool, at once -> else a slot of the pool -> the store reads and verifies -> visible.
- * A request that finds its key on its way in waits for that chunk, and is tried again when it has
- * arrived.
+ * Put: find the key in either tier (the first put wins) -> acquire a slot of the pool -> a worker
+ * copies the bytes and computes the CRC of the copy -> the chunk is visible: `accepted` -> the
+ * store writes the payload, then the table: `written`.
  *
- * Failures: a copy that faults stores nothing. What stands at a device that hangs is given up by
- * the waiters, but keeps its place in the pool. A write that fails leaves an accepted chunk in
- * the pool only, and removes one that was not answered yet. A read that fails is a miss for
- * all requests that waited for it. */
+ * Get: from the pool at once -> otherwise acquire a slot of the pool -> the store reads and
+ * verifies -> the chunk is visible. A request whose key is being filled or written waits for that
+ * chunk, and is tried again afterwards.
+ *
+ * Failures: a copy that faults stores nothing. If a device hangs, the requests that wait for it are
+ * answered, but the chunk keeps its slot of the pool. If a write fails, an accepted chunk stays in
+ * the pool only, and a chunk that was not acknowledged is dropped. A failed read is a miss for all
+ * requests that waited for it. */
 #include "cache/internal.h"
 
 #include <assert.h>
@@ -22,7 +23,7 @@
 #include "checked.h"
 #include "cleanup.h"
 
-enum { COUNT_SLICE = 4096 }; /* records of the pool, of an iteration */
+enum { COUNT_SLICE = 4096 }; /* records of the pool per iteration */
 
 DEFINE_CLEANUP(struct cache *, cache_free);
 
@@ -86,7 +87,7 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
         };
 }
 
-/* --- a request's way --- */
+/* --- completing and waiting --- */
 
 void cache_request_init(struct cache *c, struct cache_request *req, int kind)
 {
@@ -108,7 +109,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         c->pending++;
 }
 
-/* A get knows that it asks the disk from when it was found there. */
+/* Returns why a get is a miss. The tier of a get is CACHE_DISK once it was found there. */
 static enum cache_miss_reason miss_reason(const struct cache *c, const struct cache_request *req)
 {
         if (req->expired)
@@ -138,7 +139,7 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
                 else if (status == CACHE_MISS)
                         c->stats.misses[miss_reason(c, req)]++;
         } else if (req->fetched) {
-                /* no client's put */
+                /* a put by the cache itself is not counted */
         } else if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts_by_ack[req->ack]++;
         } else if (status == CACHE_EXISTS) {
@@ -168,14 +169,15 @@ void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, e
         struct list_node *waiters = &pool_chunk(c->params.pool, chunk)->waiters;
 
         req->waiting = waiting;
-        /* Gets in front: when it fails they go, and the puts behind them stay as they are. */
+        /* Gets precede puts: if the fill fails, settle_failed_fill() ends the gets and leaves the
+         * puts. */
         if (req->kind == KIND_GET)
                 list_prepend(waiters, &req->node);
         else
                 list_append(waiters, &req->node);
 }
 
-/* Who waits for the put or the read of the key that is under way; NULL: none is. */
+/* Returns the requests that wait for the put or read of a key, or NULL if there is none. */
 static struct list_node *waiters_for_key(struct cache *c, uint32_t namespace_id,
                                          const struct key *key, uint64_t hash)
 {
@@ -213,7 +215,8 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
         }
 }
 
-/* Its fill failed. No request waits for the write of a chunk that is still being filled. */
+/* Ends the gets and retries the puts that waited for a fill that failed. No request waits for the
+ * write of a chunk that is still being filled. */
 static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
 {
         struct list_node gets = LIST_INIT(gets), puts = LIST_INIT(puts);
@@ -222,13 +225,13 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
         list_splice(&puts, &pc->waiters);
         while (!list_empty(&puts) &&
                container_of(puts.next, struct cache_request, node)->kind == KIND_GET)
-                list_prepend(&gets, list_pop(&puts)); /* the first is the last there */
+                list_prepend(&gets, list_pop(&puts)); /* cache_wait_on() prepended them */
         while ((n = list_pop(&gets)))
                 cache_finish(c, container_of(n, struct cache_request, node), CACHE_MISS);
         cache_try_in_turn(c, &puts);
 }
 
-/* What it waited for on the chunk has come about, or has failed with that status. */
+/* Continues one request after its wait on a chunk ended with `status`. */
 static void settle_one(struct cache *c, struct cache_request *req, uint32_t chunk,
                        enum cache_status status)
 {
@@ -236,14 +239,16 @@ static void settle_one(struct cache *c, struct cache_request *req, uint32_t chun
         if (req->kind == KIND_GET)
                 cache_get_found(c, req, chunk);
         else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))
-                cache_finish(c, req, CACHE_EXISTS); /* the first was there, and has been dropped */
+                cache_finish(c, req, CACHE_EXISTS); /* the first put succeeded, and its chunk was
+                                                       dropped since */
         else if (status == CACHE_OK)
                 cache_put_present(c, req, chunk);
         else
                 cache_finish(c, req, status);
 }
 
-/* The same, but for those that are too many for this iteration. */
+/* Continues a request like settle_one(), or leaves it to a later iteration after CACHE_COMPLETED
+ * requests. */
 static void settle_some(struct cache *c, struct cache_request *req, uint32_t chunk,
                         enum cache_status status)
 {
@@ -280,7 +285,7 @@ void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                         continue;
                 list_unlink(node);
                 if (req->kind == KIND_GET)
-                        list_prepend(&settled, node); /* as they came; see cache_wait_on() */
+                        list_prepend(&settled, node); /* in order of arrival; see cache_wait_on() */
                 else
                         list_append(&settled, node);
         }
@@ -391,7 +396,7 @@ void cache_warm_touch(const struct cache *c, const struct cache_place *place, un
 
 uint32_t cache_next_use(struct cache *c)
 {
-        c->uses = c->uses == UINT32_MAX ? 1 : c->uses + 1; /* 0 is none */
+        c->uses = c->uses == UINT32_MAX ? 1 : c->uses + 1; /* 0 means no use */
         return c->uses;
 }
 
@@ -415,7 +420,8 @@ bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hin
         const struct pool_chunk *pc;
         struct write *w;
 
-        /* The store has all of a chain, the pool a part of it: what the store knows comes first. */
+        /* The store has the whole chain, the pool a part of it, so the store's answer comes first.
+         */
         if (!store_hint(c->params.store, place->ref, hint))
                 return false;
         if (place->chunk == POOL_NONE)
@@ -425,7 +431,7 @@ bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hin
         pc = pool_chunk(c->params.pool, place->chunk);
         w = pc->generation == place->generation ? write_of(pc) : NULL;
         if (w)
-                w->store.hint = hint; /* it may not be handed to the store yet */
+                w->store.hint = hint; /* the write may not have been passed to the store yet */
         return true;
 }
 
@@ -533,9 +539,9 @@ void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
         cache_kick(c);
 }
 
-static void part_purged(struct cache_purge *purge)
+static void tier_purged(struct cache_purge *purge)
 {
-        if (--purge->parts > 0)
+        if (--purge->pending_tiers > 0)
                 return;
         purge->cache->pending--;
         purge->complete(purge);
@@ -543,19 +549,19 @@ static void part_purged(struct cache_purge *purge)
 
 static void on_pool_purged(struct pool_purge *pool)
 {
-        part_purged(container_of(pool, struct cache_purge, pool));
+        tier_purged(container_of(pool, struct cache_purge, pool));
 }
 
 static void on_store_purged(struct store_purge *store)
 {
-        part_purged(container_of(store, struct cache_purge, store));
+        tier_purged(container_of(store, struct cache_purge, store));
 }
 
 void cache_purge(struct cache *c, struct cache_purge *purge)
 {
         c->pending++;
         purge->cache = c;
-        purge->parts = 2;
+        purge->pending_tiers = 2;
         purge->pool = (struct pool_purge){ .namespace_id = purge->store.namespace_id,
                                            .all = purge->store.all,
                                            .complete = on_pool_purged };
@@ -575,7 +581,7 @@ void cache_count(struct cache *c, struct cache_count *count)
         list_append(&c->counting, &count->node);
 }
 
-/* What a purge has still to drop is not there any more. */
+/* Counts a chunk of the namespace, unless a purge in progress is to drop it. */
 static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
 {
         struct cache_count *count = userdata;
@@ -608,7 +614,7 @@ bool cache_sweep(struct cache *c)
         return counts || sweeps;
 }
 
-/* --- evictions on their way to the store --- */
+/* --- evictions that have not reached the store --- */
 
 void cache_pass_evictions(struct cache *c)
 {

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two tiers as one: what `get`, `put`, `evict` and `purge` of one key mean over pool and store.
- * Behind them there may be a third one that other hosts share (remote/remote.h): a get, or a
- * prefetch, of what is in neither asks there, and what is put here, or used again, is offered to
- * it.
+/* The memory tier (pool) and the disk tier (store) behind one interface: `get`, `put`, `evict` and
+ * `purge` of a key act on both. A shared tier may follow them (remote/remote.h): a get or a
+ * prefetch that finds its key in neither tier asks there, and chunks that are put or used again are
+ * offered to it.
  *
  * A request is the caller's memory and belongs to the cache from the call until complete(), which
- * may run before the call returns. Loop thread.
+ * may run before the call returns. Everything runs on the loop thread.
  *
- * A put copies into the pool (a worker does), is visible from there at once, and is written to the
- * store behind that. A get finds the chunk in the pool or reads it there; concurrent gets of one
- * key share one read. Where there is no room, a request waits until its deadline, or is answered
- * busy if it asked not to wait. Users are served in turn, and what a user waits for does not hold
- * up another; the requests of one user are served in order, but one that finds no room for long,
- * since what it needs is leased, does not hold up those behind it.
+ * A worker copies the bytes of a put into the pool, where the chunk becomes visible before it is
+ * written to the store. A get finds the chunk in the pool or reads it there from the store;
+ * concurrent gets of one key share one read. If the pool has no room, a request waits until its
+ * deadline, or is answered BUSY if it asked not to wait. Users are served in turn, and no user's
+ * wait delays another user. The requests of one user are served in order, but a request that has
+ * found no room for long, because leases occupy it, does not delay those behind it.
  *
- * Bytes on their way to the store are budgeted: a quarter of the pool, of which each user that puts
- * has an equal share. One alone may use all of it; a user below its share is let in even so, by
- * way of a reserve of an eighth of the budget or one slab. What is prefetched is budgeted likewise.
+ * Bytes that are accepted but not yet written to the store are limited to a quarter of the pool, of
+ * which each putting user has an equal share. A user that puts alone may use all of it. A user
+ * below its share is always admitted, through a reserve of an eighth of that limit or one slab.
+ * Prefetches have a limit of the same form.
  *
- * The store is handed no more reads of each of its volumes than keep the device busy; the rest
- * waits, and the users that have some are served in turn. */
+ * The cache hands the store only as many reads of each volume as keep the device busy. Further
+ * reads wait in the cache, and their users are served in turn. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,7 +39,7 @@ struct cache_fetched;
 struct remote;
 struct remote_put;
 
-/* As what the pool has as the tag of a chunk that the store has, or had. */
+/* Packs a reference for the tag of a pool chunk that the store has, or had. */
 static inline uint64_t cache_pack_ref(struct store_ref ref)
 {
         return (uint64_t)ref.index << 32 | ref.generation;
@@ -52,11 +53,11 @@ enum cache_status {
         CACHE_TOO_LARGE,
         CACHE_NOT_DURABLE,
         CACHE_FAILED,
-        CACHE_NO_SPACE,  /* also for the budget of writes, which refuses what is to be written */
-        CACHE_FAULT,     /* the client's memory went away while it was read or filled */
+        CACHE_NO_SPACE,  /* also when the write budget refuses the chunk */
+        CACHE_FAULT,     /* the client's memory was unmapped while it was read or filled */
         CACHE_QUOTA,     /* pin: the tenant has pinned as much as it may */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
-        CACHE_CANCELLED, /* its owner went away, or the daemon stops */
+        CACHE_CANCELLED, /* the owner ended, or the daemon stops */
         CACHE_STATUS_END,
 };
 
@@ -64,191 +65,202 @@ enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
 enum { CACHE_ACKS = CACHE_DURABLE + 1 };
 enum { CACHE_MEMORY = 1, CACHE_DISK = 2, CACHE_REMOTE = 4 };
 
-/* What a chain is touched by at its end: where a key is in either tier. */
+/* The location of a key in both tiers; cache_touch() takes it when a chain ends. */
 struct cache_place {
         uint32_t chunk, generation; /* pool */
         struct store_ref ref;
 };
 
-/* What is to be read from the store: of a get into the client's memory that waits for its user's
- * turn, or of a slot of the pool. The cache's. */
+/* A read from the store: either into a slot of the pool, or for a get into the client's memory that
+ * waits for its user's turn. Private to the cache. */
 struct store_read {
-        struct list_node node;   /* of its user, until the store is asked */
-        struct cache_user *user; /* NULL: it counts no more */
+        struct list_node node;   /* in the user's queue until the store is asked */
+        struct cache_user *user; /* NULL if the read is no longer counted */
         uint32_t bytes;
-        uint8_t path, order;
+        uint8_t volume, order;
         bool in_pool, in_store;
 };
 
 struct cache_request {
-        struct list_node node;   /* the cache's: waiting for room, for a fill or for a write */
-        struct list_node *owner; /* its list of those that wait for room, or for their turn at the
-                                    store, for cache_cancel(); NULL: none */
+        struct list_node
+                node; /* used by the cache while the request waits for room, a fill or a write */
+        struct list_node
+                *owner; /* the owner's list of waiting requests, for cache_cancel(); NULL if none */
         uint32_t namespace_id;
         uint16_t tenant;
-        uint32_t user; /* its uid: users are served in turn, and each has its share */
+        uint32_t user; /* the user's uid; users are served in turn, each within its share */
         struct key key;
-        uint64_t hash; /* cache_hash()'s */
-        uint32_t use;  /* cache_next_use()'s */
+        uint64_t hash; /* from cache_hash() */
+        uint32_t use;  /* from cache_next_use() */
         bool nowait;
-        bool expired;         /* get: cache_expire() has just dropped it */
-        uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room, or for the shared tier */
+        bool expired;         /* get: cache_expire() has just dropped the chunk */
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC; ends a wait for room or for the shared tier */
 
-        /* put: where the bytes are; get: where they are copied to before it completes; without
-         * memory it completes with the chunk. A client's: it may change, or not be there any more.
-         */
-        void *memory;               /* `room` bytes; stays the cache's until complete() */
-        const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
+        /* The source of a put, or the target of a get; a get without memory completes with the
+         * chunk. The memory may be a client's, so it may change or be unmapped at any time. */
+        void *memory;               /* `room` bytes, used by the cache until complete() */
+        const struct iovec *pieces; /* instead of `memory`: pieces of `room` bytes in total */
         uint32_t room;
-        struct put_file *file;     /* put: instead of `memory`; NULL: none */
-        uint64_t file_offset;      /* in it, a multiple of PUT_FILE_PAGE */
-        struct kio_region *region; /* that `memory` lies in; or NULL */
-        bool in_regions;           /* all of `pieces` do */
-        /* May it go between disk and memory without a copy in the pool? Possible within regions,
-         * for a put that is not merely accepted, and for a get of a whole chunk. */
+        struct put_file *file;     /* put: instead of `memory`, or NULL */
+        uint64_t file_offset;      /* offset in the file, a multiple of PUT_FILE_PAGE */
+        struct kio_region *region; /* the region that contains `memory`, or NULL */
+        bool in_regions;           /* all of `pieces` lie in regions */
+        /* Allows a transfer between the disk and the client's memory without a copy in the pool.
+         * Such a transfer is possible within regions, for a put that is written or durable and for
+         * a get of a whole chunk. */
         bool may_be_direct;
-        /* Charges its user for memory that the cache takes for such a request, or with a negative
-         * number gives it back, before complete(). False: it may have no more, and the request goes
-         * by way of the pool. NULL: no user is charged. */
+        /* Charges the user for memory that the cache allocates for a direct transfer; a negative
+         * number ends the charge, before complete(). Returns false if the user may have no more;
+         * the request then uses the pool. NULL if no user is charged. */
         bool (*charge)(struct cache_request *req, int64_t bytes);
-        bool direct; /* set at completion: it did, and there is no `chunk` */
+        bool direct; /* set at completion: the transfer was direct, and there is no `chunk` */
 
         /* put */
         struct key parent;
         uint32_t length;
         uint8_t cost; /* evict_cost_level() */
         enum cache_ack ack;
-        uint64_t batch;                /* as of store_put; 0: none */
-        struct cache_fetched *fetched; /* the cache's: of what the shared tier had */
+        uint64_t batch; /* batch number for struct store_put; 0 if none */
+        struct cache_fetched
+                *fetched; /* private to the cache: the put stores a chunk from the shared tier */
 
-        /* get into memory: of the chunk; 0 bytes: up to its end */
+        /* The range of the chunk that a get copies into memory; length 0 means up to the end. */
         uint32_t range_offset, range_length;
-        /* Where this is true the bytes are wanted no more, and none are copied: CACHE_CANCELLED.
-         * Also of a put of the cache's own. */
+        /* The request ends with CACHE_CANCELLED and copies nothing if this flag is true. Gets, and
+         * puts by the cache itself, may set it. */
         const bool *unwanted;
-        /* Out. The chunk's length; 0: it was not found. The bytes copied; CACHE_TOO_LARGE: that
-         * there is no room for, 0 if it is the pool that has none. */
+        /* Set at completion: the chunk's length, or 0 if it was not found; and the bytes copied.
+         * With CACHE_TOO_LARGE `copied` is the length that did not fit `room`, or 0 if no slot of
+         * the pool is large enough. */
         uint32_t chunk_length, copied;
 
-        /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
-         * pinned: the caller unpins it. A get into memory leaves none. */
+        /* Set at completion. On CACHE_OK, and on CACHE_EXISTS if the chunk is in the pool, `chunk`
+         * is pinned and the caller unpins it. A get into memory leaves no chunk. */
         enum cache_status status;
-        uint32_t chunk; /* POOL_NONE: not in the pool, nothing pinned */
-        uint32_t tier;  /* get: where it came from */
+        uint32_t chunk; /* POOL_NONE if the pool does not have it; nothing is pinned then */
+        uint32_t tier;  /* get: the tier that had the chunk */
         struct cache_place place;
         void (*complete)(struct cache_request *req);
 
-        /* the cache's */
-        struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
+        /* Private to the cache. */
+        struct cache_user *waits_as; /* WAITING_ROOM: the user in whose queue the request is */
         struct list_node owned, deadline;
         uint64_t waits_since_ns;
-        uint32_t charged; /* bytes, to the budget of writes, and not settled */
+        uint32_t charged; /* bytes charged to the write budget and not settled yet */
         uint8_t admission;
         struct store_read read;
-        struct cache *cache; /* while a get is copied */
+        struct cache *cache; /* set while a get is copied */
         struct kio_request copy;
         uint8_t kind, waiting;
-        bool asked_remote; /* get: the shared tier does not have it, as far as it is known */
+        bool asked_remote; /* get: the shared tier was asked and did not have the chunk */
 };
 
 struct cache_params {
         struct pool *pool;
         struct store *store;
         struct kio *io;
-        struct admission *admission; /* NULL: all is written */
-        struct remote *remote;       /* the shared tier, of all caches; NULL: there is none */
-        uint16_t tenant;             /* the number of its tenant in the store */
+        struct admission *admission; /* NULL if every chunk is written */
+        struct remote *remote; /* the shared tier, used by all caches; NULL if there is none */
+        uint16_t tenant;       /* number of the cache's tenant in the store */
 };
 
 int cache_new(struct cache **ret, const struct cache_params *params);
 struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 
 void cache_get(struct cache *c, struct cache_request *req);
-/* A get that needs no request: the chunk, not pinned, and where it is. False: it is not in memory,
- * or its bytes are still to come; nothing is counted. */
+/* Gets a chunk from memory without a request: fills in the chunk, which is not pinned, and its
+ * place. Returns false and counts nothing if the chunk is not in memory, or is still being
+ * filled. */
 bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                         uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place);
-/* What a client has got from memory by itself: so many keys; and where one of them is. */
+/* Account for gets that clients made through the pool index: cache_count_hits() counts them as
+ * hits, and cache_place_used() returns the place of one such chunk, which counts as a prefetch hit
+ * if it was prefetched. */
 void cache_count_hits(struct cache *c, uint64_t keys);
 struct cache_place cache_place_used(struct cache *c, uint32_t chunk);
-/* cache_get() right after that was false, of what it found: the pool is not asked twice. */
+/* Continues a get directly after cache_get_resident() returned false, with the `chunk` that it
+ * filled in; avoids a second lookup. */
 void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
-/* From disk, or the shared tier, to the pool, for a get of this user that will come; no request
- * waits for it. CACHE_OK: it is there or on its way, or the shared tier is asked; CACHE_MISS;
- * CACHE_BUSY: there is no room without waiting, or a quarter of the pool, 128 MiB or 1,024 chunks
- * are on their way like this, and the user has its share of them; CACHE_TOO_LARGE; CACHE_CANCELLED.
- * `ret_place` as of cache_find(). */
+/* Starts a read into the pool, from disk or from the shared tier, for a later get of this user; no
+ * request waits for it. Returns CACHE_OK if the chunk is in the pool, is being read, or was
+ * requested from the shared tier; CACHE_MISS; CACHE_TOO_LARGE; CACHE_CANCELLED; or CACHE_BUSY.
+ * CACHE_BUSY means that the pool has no room now, or that the limit of prefetches in flight is
+ * reached: a quarter of the pool, 128 MiB or 1,024 chunks, shared equally by the users. Fills in
+ * `ret_place` like cache_find(). */
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
-/* Memory that a durable put of a key that is there takes while it waits for its sync. */
+/* Returns the bytes that a durable put of an existing key allocates while it waits for its sync. */
 size_t cache_sync_bytes(void);
 
-/* What a key is looked for by in both tiers, from here on down. */
+/* Returns the hash by which both tiers find a key. */
 uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
 
-/* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows,
- * unpinned. */
+/* Returns the tiers that have the key now, as bits. Fills in the results that are not NULL. The
+ * chunk of `ret_place` is not pinned. */
 unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                     struct cache_place *ret_place, struct store_chunk *ret_info);
-/* Is it in either tier? The store is asked only for what is not in memory. */
+/* Returns whether either tier has the key. Asks the store only if the pool does not have it. */
 bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash);
-/* Before a request uses a key of a namespace that has a lifetime: drops it, from both tiers, if it
- * was put before that, as of store_born_after_ms(). Was it? Chunks that clients lease stay theirs.
- */
+/* Drops the key's chunk from both tiers if it was put before `born_after_ms` (see
+ * store_born_after_ms()), and returns whether it did. Called before a request uses a key of a
+ * namespace with a lifetime. Clients keep their leases of the dropped chunk. */
 bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                   uint64_t born_after_ms);
-/* A step, of about 100 us, of a walk that drops all that has expired from the pool; adds how many.
- * False: it has come by all, and begins anew. */
+/* Drops expired chunks from the pool for one step of a walk, about 100 us, and adds their number to
+ * *expired. Returns false at the end of the pool, where the next step starts again. */
 bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired);
-/* A number of one request's use of a chain of keys, for all of its keys: what it brings in, and
- * touches, has been used once. */
+/* Returns a new number for one request's use of a chain of keys. Chunks that are stored or touched
+ * with the same number count as used once. */
 uint32_t cache_next_use(struct cache *c);
-/* Recency of both tiers. */
+/* Records a use of the chunk with the eviction policies of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use);
 
-/* What a client says of a chunk, to the eviction policies of both tiers; of a chain, from its end
- * to its root. False: EVICT_HINT_FINAL, and something else goes on from it, as of evict.h. */
+/* Passes a client's hint about a chunk to the eviction policies of both tiers. The chunks of a
+ * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
+ * another chain continues from the chunk (see evict.h). */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
 
-/* A client pins the chunk, as of store_retain(), or ends that. CACHE_OK; CACHE_MISS: it is in
- * memory alone; CACHE_BUSY: it is on its way to the disk, by this call perhaps, and can be pinned
- * when it is there; CACHE_QUOTA: over the limit. */
+/* Pins a chunk for a client as in store_retain(), or ends the pin. Returns CACHE_OK; CACHE_MISS if
+ * the chunk is in memory only; CACHE_BUSY if it is being written to disk, perhaps by this call, and
+ * can be pinned afterwards; CACHE_QUOTA if the pin would exceed `limit`. */
 enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
                                uint64_t limit);
 
-/* A walk through the places of a chain from its root on, before they are touched: the eviction
- * policies learn what comes before what, and which turn of a session has brought it. A turn adds
- * what it puts to what is there: the turn is one more than that of the last key that was. */
+/* A walk along a chain from its root, before its places are touched. The walk tells the eviction
+ * policies each chunk's predecessor and the conversation turn that added it. Chunks that this use
+ * has added belong to the turn after that of the last chunk that existed before. */
 struct cache_chain {
         struct cache_place before;
         uint32_t use;
-        unsigned turn; /* of what was walked through last; 0: nothing was */
-        bool is_new;   /* and this use has brought it in */
-        bool is_due;   /* something has come into a tier: else all is known already */
+        unsigned turn; /* turn of the last chunk of the walk; 0 before the first */
+        bool is_new;   /* this use added the last chunk */
+        bool is_due; /* a tier has gained a chunk; otherwise the policies know the chain already */
 };
 void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
                  bool is_end);
-/* Is that of any use to them? */
+/* Returns whether the eviction policy uses chains. */
 bool cache_wants_chains(const struct cache *c);
-/* For many keys in a row, whatever is done with them, and many places to be touched: their memory
- * is fetched together. Step 0 for each of a few, a little later step 1, a little later the call.
- * What is in the pool is not looked for in the store, so that is fetched only if asked for. */
+/* Prefetch the CPU cache lines that later calls need, for many keys or places in a row. Call step 0
+ * for each of several keys, then step 1 for each, then the operation. The store's lines are fetched
+ * only if `of_store` is set, because keys that are in the pool are not looked up in the store. */
 void cache_warm(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
 void cache_warm_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
-/* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
- * on disk yet). */
+/* Evicts a key from memory only, or from both tiers, before it returns. Returns CACHE_OK,
+ * CACHE_MISS, CACHE_BUSY (`memory_only`, and the chunk is not on disk yet) or CACHE_FAILED. */
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
                               uint64_t hash, bool memory_only);
 
-/* Completes once no kill of the daemon can bring back what was evicted from both tiers before this
- * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come
- * back. The caller sets `lost_before`, before its first eviction, to cache_lost_evictions(): what
- * is lost since then may be its own, or that of another caller, who is answered the same. */
+/* Completes once a crash of the daemon can no longer restore chunks that were evicted from both
+ * tiers before this call, including chunks whose write to the store was pending. result: 0, or
+ * STORE_BYPASSED if evicted chunks may return. The caller sets `lost_before` to
+ * cache_lost_evictions() before its first eviction. Evictions lost since then may be another
+ * caller's; both callers get the same result. */
 struct cache_settle {
-        struct list_node node; /* the cache's, as all but complete, lost_before and result */
+        struct list_node
+                node; /* private to the cache, like all except complete, lost_before and result */
         uint64_t lost_before;
         struct store_put store;
         struct cache *cache;
@@ -259,72 +271,76 @@ struct cache_settle {
 void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
 uint64_t cache_lost_evictions(const struct cache *c);
 
-/* Found in neither tier from the call on. Completes when that is on stable storage and the chunks
- * are dropped, which cache_sweep() does in the pool. */
+/* Purges a namespace, or everything: no tier finds its chunks after the call. Completes when the
+ * purge is on stable storage and the chunks are dropped; cache_sweep() drops those of the pool. */
 struct cache_purge {
         struct store_purge store; /* namespace_id, all; result, dropped */
         void (*complete)(struct cache_purge *purge);
 
-        /* The cache's. */
+        /* Private to the cache. */
         struct cache *cache;
         struct pool_purge pool;
-        unsigned parts; /* that are under way */
+        unsigned pending_tiers; /* tiers whose purge has not completed */
 };
 void cache_purge(struct cache *c, struct cache_purge *purge);
-/* Where several caches share a store: nothing is found in this one's pool from the call on, as of
- * pool_purge(). The purge of everything, through another cache, follows at once. */
+/* Purges this cache's pool, as in pool_purge(), where several caches share a store. The caller
+ * purges the store through another cache immediately afterwards. */
 void cache_forget(struct cache *c, struct pool_purge *purge);
-/* How many chunks of a namespace are in memory. cache_sweep() counts them, a slice at a time. */
+/* Counts the chunks of a namespace in memory. cache_sweep() does the work, a slice in each
+ * iteration. */
 struct cache_count {
         uint32_t namespace_id;
         uint64_t found;
         void (*complete)(struct cache_count *count);
 
-        /* The cache's. */
+        /* Private to the cache. */
         struct list_node node;
         struct cache *cache;
-        uint32_t chunk; /* where the walk goes on */
+        uint32_t chunk; /* the record at which the walk continues */
 };
 void cache_count(struct cache *c, struct cache_count *count);
-/* Once an iteration, before cache_iterate(): goes on counting, and drops some of what was purged,
- * in about half a millisecond. False: there was neither. */
+/* Counts chunks and drops purged ones for about half a millisecond. Called in each iteration before
+ * cache_iterate(). Returns false if there was nothing to do. */
 bool cache_sweep(struct cache *c);
 
-/* A namespace was made whose number another one had: nothing of that is found any more. */
+/* Drops from the pool all chunks of a namespace number that was assigned again, and abandons the
+ * shared tier's pending answers for it. */
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
 
-/* A pin or a lease has ended: a waiter for room may have it now. Cheap; acts in
- * cache_iterate().
- */
+/* Lets the next cache_iterate() retry waiting requests, because a pin or a lease has ended.
+ * Cheap. */
 void cache_kick(struct cache *c);
-/* Pins that complete() left with the caller end here. */
+/* Releases the pin that complete() left with the caller. */
 void cache_unpin(struct cache *c, uint32_t chunk);
-/* Completes with CACHE_CANCELLED what this owner has waiting for room, for its turn to be read from
- * the store, or for the shared tier; the rest completes as it would. *most is how many, and becomes
- * what is left of that. True: more of them wait, and the list is still there. */
+/* Completes with CACHE_CANCELLED up to *most of this owner's requests that wait for room, for their
+ * turn to be read, or for the shared tier; subtracts their number from *most. All other requests
+ * complete normally. Returns whether more of them wait; if not, `owner` may have been freed. */
 bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most);
-/* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
- * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
- * something happens. */
+/* Runs at the end of each loop iteration, after everything that may submit a request: admits
+ * waiters that find room and ends those whose deadline has passed. Returns the time in ns at which
+ * it must run again at the latest, or 0 if only an event makes that necessary. */
 uint64_t cache_iterate(struct cache *c, uint64_t now_ns);
 
-/* Is there something for cache_iterate() to do at once? */
+/* Returns whether cache_iterate() or cache_sweep() has work to do without delay. */
 bool cache_has_work(const struct cache *c);
 
-/* From now on puts, and whatever would have to wait for room or for the shared tier, end with
- * CACHE_CANCELLED; what is accepted goes on to disk. */
+/* Stops the cache: puts, and requests that would wait for room or for the shared tier, end with
+ * CACHE_CANCELLED. Accepted chunks are still written to disk. */
 void cache_stop(struct cache *c);
-/* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
+/* Returns the number of uncompleted requests and internal operations, including the writes of
+ * accepted chunks. 0 means that the cache may be freed. */
 uint64_t cache_pending(const struct cache *c);
 
-/* Why a get is a miss, as far as it is known. In the order of the metric's values. */
+/* The reason of a miss, as far as it is known, in the order of the metric's values. */
 enum cache_miss_reason {
-        CACHE_MISS_NEVER_STORED, /* or no policy remembers it any more, or it was dropped */
-        CACHE_MISS_EVICTED_POOL, /* and was not evicted from disk: it was in the pool alone */
+        CACHE_MISS_NEVER_STORED, /* or no policy remembers the chunk any longer, or it was dropped
+                                  */
+        CACHE_MISS_EVICTED_POOL, /* evicted from the pool, and not from disk: only the pool had it
+                                  */
         CACHE_MISS_EVICTED_DISK,
-        CACHE_MISS_FAILED_CHECK, /* it was on disk, and its read has failed */
-        CACHE_MISS_REFUSED,      /* the budget of writes did not let it be written */
-        CACHE_MISS_EXPIRED,      /* it was there, and older than its namespace's lifetime */
+        CACHE_MISS_FAILED_CHECK, /* the chunk was on disk, and its read failed */
+        CACHE_MISS_REFUSED,      /* the write budget refused the chunk */
+        CACHE_MISS_EXPIRED,      /* the chunk was older than its namespace's lifetime */
         CACHE_MISS_REASONS,
 };
 
@@ -333,25 +349,24 @@ struct cache_stats {
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
-        uint64_t unwritten_limit; /* bytes, direct puts included: then puts wait */
-        uint64_t direct_bytes;    /* of direct puts under way now: of the same budget */
-        uint64_t queued_writes;   /* now: not handed to the store yet */
-        uint64_t queued_reads;    /* likewise */
-        uint64_t putting_users;   /* now: that share the budget */
-        uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
-        uint64_t shared_fills;    /* gets that joined another's read */
-        /* Reads for gets to come, and how many chunks of theirs were asked for. */
+        uint64_t unwritten_limit; /* puts wait above this number of bytes, direct puts included */
+        uint64_t direct_bytes;    /* bytes of direct puts in flight, part of the same budget */
+        uint64_t queued_writes;   /* now: writes that the store was not asked for yet */
+        uint64_t queued_reads;    /* now: reads that the store was not asked for yet */
+        uint64_t putting_users;   /* now: users that share the budget */
+        uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
+        uint64_t shared_fills;    /* gets that joined the read of another get */
+        /* Prefetched chunks and bytes, and prefetched chunks that a get used. */
         uint64_t prefetched, prefetched_bytes, prefetch_hits;
-        uint64_t prefetch_inflight_bytes; /* in the pool, of such reads under way now */
-        /* Bytes that went between disk and clients' memory, and reads of these that were done again
-         * by way of the pool. */
+        uint64_t prefetch_inflight_bytes; /* slot bytes of prefetches in flight */
+        /* Bytes transferred directly between disk and clients' memory, and direct reads that were
+         * repeated through the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;
-        /* From files of clients: chunks and bytes that puts have read there, and reads that failed.
-         */
+        /* Chunks and bytes that puts read from clients' files, and reads of files that failed. */
         uint64_t file_puts, file_put_bytes, file_failures;
-        uint64_t expired; /* chunks in memory whose lifetime was over */
-        /* From the shared tier: keys that it was asked for and has not answered, now; chunks that
-         * came from there, and gets that joined another's. */
+        uint64_t expired; /* expired chunks dropped from memory */
+        /* Keys that the shared tier was asked for and has not answered, now; chunks and bytes that
+         * came from it, and gets that joined the fetch of another get. */
         uint64_t fetching, fetched, fetched_bytes, shared_fetches;
 };
 static inline uint64_t cache_hits(const struct cache_stats *s)
@@ -370,11 +385,11 @@ void cache_get_stats(const struct cache *c, struct cache_stats *ret);
 
 /* --- the shared tier --- */
 
-/* Offers the shared tier what is evicted next, of disk, and of memory what is not on disk, if it is
- * expected to be used again. At the end of an iteration; costs nothing where nothing was evicted.
- */
+/* Offer the shared tier chunks that are about to be evicted from disk, or from memory if they are
+ * not on disk, and that are expected to be used again. Called at the end of an iteration; costs
+ * nothing if nothing was evicted. */
 void cache_offer_leaving_disk(struct store *store, struct remote *remote);
 void cache_offer_leaving_memory(struct cache *c);
-/* For remote_params.load(), of a put of this cache's tenant: from the pool or the store into its
- * buffer; remote_put_loaded() follows, perhaps from within. */
+/* Implements remote_params.load() for a put of this cache's tenant: loads the chunk from the pool
+ * or the store into the put's buffer, and calls remote_put_loaded(), perhaps before it returns. */
 void cache_remote_load(struct cache *c, struct remote_put *put);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way between a client's own memory and the store, without a copy in the pool. The memory
- * is one piece, or several whose parts the device can each reach: it gets them as a vector.
+/* Transfers between a client's own memory and the store, without a copy in the pool. The memory is
+ * one piece, or several pieces that the device can each address; it receives them as a vector.
  *
- * Put: the store writes the bytes from where they lie, while a worker computes the checksum there.
- * What ends with a broken block has its checksum first, which copies that block to the tail. Not
- * visible before it is written; a second put of the key waits for the first.
- * Get: the store reads to where the bytes are wanted, and verifies them there. A get that comes
- * while that is under way reads into the pool, and others share that read.
+ * Put: the store writes the bytes from the client's memory, while a worker computes their checksum
+ * there. If the chunk ends with a partial block, the checksum comes first, because that step copies
+ * the partial block to the tail. The chunk is not visible before it is written; a second put of the
+ * key waits for the first.
  *
- * While the store has enough to read, a get waits for its user's turn, without anything of its own,
- * and then looks for the chunk anew.
+ * Get: the store reads into the client's memory and verifies the bytes there. A later get of the
+ * same key during that time reads into the pool, and further gets share that read. While the store
+ * has enough reads, a get waits for its user's turn without holding any resource, and then looks
+ * the chunk up again.
  *
- * Neither answers its own client before the device has answered, however long it takes:
- * until then the memory is not the client's (rule R17). Others that wait for the put are answered
- * that it failed once the device hangs.
+ * No request is answered before the device has answered, however long that takes, because the
+ * device may access the client's memory until then (rule R17). When the device hangs, other
+ * requests that wait for the put are answered that it failed.
  *
- * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
- * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read
- * again, by way of the pool. Memory that is not there any more fails the request, and nothing else.
- * A user that may have no more memory for requests goes by way of the pool.
- */
+ * Failures: if a client writes to the memory during the transfer, the checksum is wrong. After a
+ * put, that shows when the chunk is read, and is a miss. After a get it is no evidence against the
+ * chunk, so the chunk is read again through the pool. Memory that was unmapped fails the request
+ * only. If the user's limit of memory for requests is reached, the request uses the pool. */
 #include "cache/internal.h"
 
 #include <errno.h>
@@ -32,8 +32,8 @@ enum { DIRECT_ALIGNMENT = TAIL_BYTES, DIRECT_PIECES_MAX = 64 };
 struct direct {
         struct cache *cache;
         struct cache_request *req;
-        size_t charged;   /* bytes, to the request's user */
-        struct tail tail; /* for what is not a whole block */
+        size_t charged;   /* bytes charged to the request's user */
+        struct tail tail; /* for the chunk's last, partial block */
         union {
                 struct store_put put;
                 struct store_get get;
@@ -42,16 +42,16 @@ struct direct {
         struct kio_request crc;
         struct store_write queued;
         bool is_at_store; /* store_put() took it */
-        bool is_over;     /* with this result, but its checksum is still being computed */
+        bool is_over; /* the write ended with `result`, but the checksum is still being computed */
         int result;
-        struct list_node node;    /* in the cache's bucket */
-        struct list_node waiters; /* puts of the same key */
-        bool abandoned;           /* its device hangs: no put joins it, and it is not counted */
-        struct iovec room[];      /* the device's, for pieces and a tail */
+        struct list_node node;    /* in a bucket of cache.direct_puts */
+        struct list_node waiters; /* later puts of the same key */
+        bool abandoned;      /* the device hangs: no put joins this one, and it is not counted */
+        struct iovec room[]; /* vector for the device: the pieces and a tail */
 };
 
-/* How many pieces of memory it is, if all begin and end where the device can: the last may end
- * anywhere. 0: they do not, or are too many. */
+/* Returns the number of pieces if the device can address each of them: only the last may end at an
+ * unaligned address. Returns 0 if it cannot, or if there are too many. */
 static unsigned aligned_pieces(const struct cache_request *req)
 {
         uint64_t bytes = 0;
@@ -143,7 +143,8 @@ bool cache_join_direct_put(struct cache *c, struct cache_request *req)
         return true;
 }
 
-/* It can no longer be found. */
+/* Removes a put from its bucket, so that no other put joins it, and hands over the puts that
+ * waited. */
 static void put_leave(struct direct *d, struct list_node *ret_waiters)
 {
         list_unlink(&d->node);
@@ -151,7 +152,8 @@ static void put_leave(struct direct *d, struct list_node *ret_waiters)
         list_splice(ret_waiters, &d->waiters);
 }
 
-/* The store has it, or never will. Who waited looks for himself: it is there, or it is his turn. */
+/* Ends a put with the result of the store's write, once the checksum is computed too. The puts that
+ * waited are tried again: they find the chunk, or one of them writes it. */
 static void put_end(struct direct *d, int result)
 {
         struct cache *c = d->cache;
@@ -188,8 +190,8 @@ static void on_written(struct store_put *put)
         put_end(container_of(put, struct direct, put), put->result);
 }
 
-/* The device hangs: other waiters are answered that the write failed. Its own client is not, as the
- * device has the memory. */
+/* Answers the puts that wait for this one as failed, because the device hangs. The put itself is
+ * not answered, because the device may still read the client's memory. */
 static void on_put_abandoned(struct store_put *put)
 {
         struct direct *d = container_of(put, struct direct, put);
@@ -222,8 +224,7 @@ bool cache_direct_store(struct store_write *queued)
                 d->is_at_store = true;
                 return true;
         }
-        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
-         */
+        /* EXISTS: the store is still dropping an older chunk of the key, which was evicted. */
         if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
                 return false;
         put_end(d, r == STORE_EXISTS ? -EIO : r);
@@ -302,15 +303,16 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
         list_append(bucket_of(c, req->hash), &d->node);
         c->n_direct_puts++;
         if (d->put.summing)
-                cache_queue_write(c, &d->queued); /* what fails at once waits for its checksum */
+                cache_queue_write(
+                        c, &d->queued); /* a put that fails at once still waits for its checksum */
         kio_submit(c->params.io, &d->crc, (unsigned)req->hash);
         return true;
 }
 
 /* --- get --- */
 
-/* The device hangs: others need not wait for what is read there. Its own client does, as the device
- * has the memory. */
+/* Lets other reads pass this one, because the device hangs. The get itself is not answered, because
+ * the device may still write to the client's memory. */
 static void on_get_abandoned(struct store_get *get)
 {
         struct direct *d = container_of(get, struct direct, get);
@@ -399,7 +401,7 @@ void cache_direct_leave(struct cache *c, struct cache_request *req)
         cache_read_end(c, &req->read);
 }
 
-/* By now it may be in the pool, or be read by another, or be there no more. */
+/* Looks the chunk up again, because it may be in the pool, being read, or evicted by now. */
 void cache_direct_start(struct cache *c, struct store_read *read)
 {
         struct cache_request *req = container_of(read, struct cache_request, read);

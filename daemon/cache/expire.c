@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes: what is older than its namespace allows is found in neither tier. A key is looked at
- * before a request uses it, and if it has expired there is nothing for the request to find; all
- * others go as a walk through the pool, and one through the store, comes by them. Loop thread.
+/* Lifetimes: a chunk older than its namespace's lifetime is found in neither tier. A request checks
+ * its key before it uses it. All other expired chunks are dropped by a walk through the pool, and
+ * one through the store. Loop thread.
  *
- * A lease keeps its bytes. What is on its way to the disk is dropped there once it has come. What
- * is on its way from a client is new; a read from disk that is under way comes to nothing. */
+ * A lease keeps the bytes of a dropped chunk. A chunk that is being written to the disk is dropped
+ * there when the write ends. A chunk that is being put is new and never expired; a read from disk
+ * of an expired chunk ends as a miss. */
 #include "cache/internal.h"
 
 enum {
-        STEP_COST = 4096, /* of one step: about 100 us */
+        STEP_COST = 4096, /* cost of one step, about 100 us */
         LOOK_COST = 1,
         NAMESPACE_COST = 8,
         DROP_COST = 64,
@@ -33,7 +34,8 @@ bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key,
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         bool in_memory = chunk != POOL_NONE;
 
-        /* Both tiers have the time of the put, so that what is not old here is not old there. */
+        /* Both tiers record the time of the put, so a chunk that is not old in memory is not old on
+         * disk. */
         if (in_memory && !is_old(pool_chunk(c->params.pool, chunk), born_after_ms))
                 return false;
         if (in_memory)
@@ -44,7 +46,7 @@ bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key,
 bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired)
 {
         uint64_t born_after_ms = 0;
-        uint32_t namespace_id = 0; /* none has this number */
+        uint32_t namespace_id = 0; /* no namespace has this number */
 
         for (unsigned cost = 0; cost < STEP_COST; cost += LOOK_COST, c->expire_at++) {
                 const struct pool_chunk *pc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from the store into the pool, and from there to the caller's memory; see cache.c
- * for the happy path and the failures. Loop thread; a worker copies. */
+/* Gets: from the store into the pool, and from there to the caller's memory; see cache.c for the
+ * normal path and the failures. Loop thread; a worker copies. */
 #include "cache/internal.h"
 
 #include <errno.h>
@@ -9,42 +9,42 @@
 #include "checked.h"
 #include "cleanup.h"
 
-/* Reads ahead under way, beside the quarter of the pool. */
+/* Limits of prefetches in flight, in addition to a quarter of the pool. */
 enum { PREFETCH_CHUNKS = 1024 };
 #define PREFETCH_BYTES (UINT64_C(128) << 20)
 
-/* A chunk on its way from the store into the pool. */
+/* A read of a chunk from the store into the pool. */
 struct fill {
         struct store_get store;
         struct cache *cache;
         uint32_t chunk;
         struct store_read read;
-        /* Of a prefetch that counts: the bytes of its slot, and of the user that asked. */
+        /* Set for a prefetch while it counts against the limit: its slot's bytes, and its user. */
         uint64_t prefetch;
-        struct cache_user *ahead_of;
+        struct cache_user *prefetched_for;
 };
 
-static int ahead_begins(struct fill *f, uint32_t user)
+static int prefetch_begin(struct fill *f, uint32_t user)
 {
         struct cache *c = f->cache;
         struct cache_user *u = cache_user_get(c, user);
 
         if (!u)
                 return -ENOMEM;
-        f->ahead_of = u;
+        f->prefetched_for = u;
         f->prefetch = pool_slot_bytes(c->params.pool, f->chunk);
         c->stats.prefetch_inflight_bytes += f->prefetch;
         u->prefetch_inflight_bytes += f->prefetch;
         c->n_prefetches++;
         if (u->n_prefetches++ == 0)
-                c->ahead_users++;
+                c->prefetching_users++;
         return 0;
 }
 
-static void prefetch_ends(struct fill *f)
+static void prefetch_end(struct fill *f)
 {
         struct cache *c = f->cache;
-        struct cache_user *u = TAKE_PTR(f->ahead_of);
+        struct cache_user *u = TAKE_PTR(f->prefetched_for);
 
         if (!u)
                 return;
@@ -52,22 +52,25 @@ static void prefetch_ends(struct fill *f)
         u->prefetch_inflight_bytes -= f->prefetch;
         c->n_prefetches--;
         if (--u->n_prefetches == 0)
-                c->ahead_users--;
+                c->prefetching_users--;
         cache_user_unref(u);
 }
 
-/* As cache_over_budget(): a user within its share may use the reserve, too. */
-static bool is_too_much_ahead(const struct cache *c, const struct cache_user *u, uint32_t length)
+/* Returns whether a prefetch would exceed the limit. As in cache_over_budget(), a user within its
+ * share may use the reserve too. */
+static bool is_over_prefetch_limit(const struct cache *c, const struct cache_user *u,
+                                   uint32_t length)
 {
         uint64_t most = MIN(pool_bytes(c->params.pool) / 4, PREFETCH_BYTES);
-        uint64_t users = c->ahead_users + !(u && u->n_prefetches > 0);
+        uint64_t users = c->prefetching_users + !(u && u->n_prefetches > 0);
         bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
         bool within = !u || u->n_prefetches == 0 ||
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
                        u->prefetch_inflight_bytes + length <= most / users);
 
-        /* What it waits for itself comes first. So do others, if it has its share; gets have the
-         * most of the room, and do not wait for the device long behind these. */
+        /* The user's own waiting requests come first. So do those of others once the user has its
+         * share; gets then have most of the room, and are not delayed at the device by
+         * prefetches. */
         if (waits || (!within && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0))
                 return true;
         return c->n_prefetches >= PREFETCH_CHUNKS + (within ? PREFETCH_CHUNKS / 8u : 0) ||
@@ -89,7 +92,7 @@ static void fill_end(struct fill *f, int result)
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
-                if (!f->ahead_of) /* it is on disk, so it was put before */
+                if (!f->prefetched_for) /* a chunk that is on disk was put before */
                         cache_remote_offer_chunk(c, chunk, true);
         } else {
                 pool_drop(c->params.pool, chunk);
@@ -97,7 +100,7 @@ static void fill_end(struct fill *f, int result)
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
-        prefetch_ends(f);
+        prefetch_end(f);
         c->pending--;
         free(f);
 }
@@ -107,7 +110,8 @@ static void on_read(struct store_get *store)
         fill_end(container_of(store, struct fill, store), store->result);
 }
 
-/* The device hangs: a miss for all waiters. The slot stays its until on_read(). */
+/* Ends all waiting gets with a miss, because the device hangs. The device may still write to the
+ * slot, which stays occupied until on_read(). */
 static void on_read_abandoned(struct store_get *store)
 {
         struct fill *f = container_of(store, struct fill, store);
@@ -117,10 +121,9 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
-        prefetch_ends(f); /* or a device that hangs would keep the others from prefetching */
+        prefetch_end(f); /* otherwise a hung device would block prefetches from other volumes */
 }
 
-/* The store is asked. */
 static int fill_read(struct fill *f)
 {
         cache_read_enter(f->cache, &f->read);
@@ -140,7 +143,8 @@ void cache_fill_start(struct cache *c, struct store_read *read)
                 fill_end(f, r);
 }
 
-/* Until its bytes are there. It can be cancelled as long as its read waits for its turn. */
+/* Makes a get wait until the chunk's bytes are in the pool. It can be cancelled while the read
+ * waits for its turn. */
 static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
@@ -160,8 +164,8 @@ void cache_fill_leave(struct cache *c, struct cache_request *req)
 
         list_unlink(&req->node);
         list_unlink(&req->owned);
-        /* One that was dropped is not found, and ends when its turn comes. */
-        if (f && !f->ahead_of && !list_empty(&f->read.node) && list_empty(&pc->waiters))
+        /* A dropped chunk is not found; its read ends when its turn comes. */
+        if (f && !f->prefetched_for && !list_empty(&f->read.node) && list_empty(&pc->waiters))
                 fill_end(f, STORE_MISS);
 }
 
@@ -173,12 +177,13 @@ struct wanted {
         uint32_t length;
         uint64_t created_ms;
         uint32_t use;
-        bool ahead;
-        bool in_turn;  /* the user has waited for it */
-        bool to_lease; /* its client maps it */
+        bool is_prefetch;
+        bool in_turn;  /* the read has waited for its user's turn */
+        bool to_lease; /* the client is to get a lease */
 };
 
-/* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
+/* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
+ * FILLING and READING; CACHE_BUSY if there is no room now. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
         uint32_t chunk;
@@ -205,9 +210,9 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                 };
                 f->read.in_pool = true;
                 r = cache_read_begin(c, &f->read, w->user, w->ref, w->length,
-                                     w->ahead ? PREFETCHED_BLOCKS : READ_GET);
-                if (r == 0 && w->ahead)
-                        r = ahead_begins(f, w->user);
+                                     w->is_prefetch ? READ_PREFETCH : READ_GET);
+                if (r == 0 && w->is_prefetch)
+                        r = prefetch_begin(f, w->user);
                 if (r == 0 && (w->in_turn || cache_read_is_due(c, &f->read)))
                         r = fill_read(f);
                 else if (r == 0)
@@ -215,7 +220,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         }
         if (!f || r != 0) {
                 if (f) {
-                        prefetch_ends(f);
+                        prefetch_end(f);
                         cache_read_end(c, &f->read);
                 }
                 free(f);
@@ -230,7 +235,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         return CACHE_OK;
 }
 
-/* A request asks for what may have been prefetched. */
+/* Counts a prefetch hit if the chunk was prefetched and not used yet. */
 static void note_asked(struct cache *c, struct pool_chunk *pc)
 {
         c->stats.prefetch_hits += pc->flags & POOL_PREFETCHED ? 1 : 0;
@@ -265,7 +270,7 @@ struct cache_place cache_place_used(struct cache *c, uint32_t chunk)
         return cache_place_of(c, chunk);
 }
 
-/* --- out of the pool --- */
+/* --- from the pool to the caller's memory --- */
 
 static void on_copied(struct kio_request *copy)
 {
@@ -282,7 +287,7 @@ static void on_copied(struct kio_request *copy)
         cache_finish(c, req, status);
 }
 
-/* A worker copies what is asked for; the pin keeps the chunk until then. */
+/* Has a worker copy the requested range; a pin keeps the chunk until then. */
 static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         uint32_t whole = req->chunk_length, length;
@@ -310,7 +315,7 @@ static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
                 .src = (char *)pool_at(c->params.pool, chunk) + req->range_offset,
                 .buf = req->memory,
                 .vector = req->pieces,
-                .guard_src = true, /* the target: the client's */
+                .guard_src = true, /* the target is the client's memory */
                 .unchecked = true,
                 .length = length,
                 .payload = length,
@@ -331,9 +336,10 @@ void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
         copy_out(c, req, chunk);
 }
 
-/* --- in --- */
+/* --- from the store into the pool --- */
 
-/* `chunk`: what the pool has of it now. False: there is no room. */
+/* Serves a get from the pool, the store or the shared tier; `chunk` is the pool's chunk of the key,
+ * or POOL_NONE. Returns false if there is no room now. */
 static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         struct store_chunk info;
@@ -427,12 +433,12 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
         unsigned tiers = cache_find_from(c, namespace_id, key, hash, chunk, ret_place, &info);
 
         if (chunk != POOL_NONE)
-                return CACHE_OK; /* there, or on its way */
+                return CACHE_OK; /* in the pool, or being filled */
         if (c->stopping)
                 return tiers ? CACHE_CANCELLED : CACHE_MISS;
         if (!tiers)
                 return cache_remote_prefetch(c, user, namespace_id, key, hash);
-        if (is_too_much_ahead(c, cache_user_find(c, user), info.length))
+        if (is_over_prefetch_limit(c, cache_user_find(c, user), info.length))
                 return CACHE_BUSY;
         status = fill_begin(c,
                             &(struct wanted){
@@ -443,7 +449,7 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                                     .ref = ret_place->ref,
                                     .length = info.length,
                                     .created_ms = info.created_ms,
-                                    .ahead = true,
+                                    .is_prefetch = true,
                             },
                             &chunk);
         if (status != CACHE_OK)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See lease.h. Owns the table of leases, and a record for each user with a connection and each
- * chunk that it leases: a chunk that a user leases several times counts once against its share.
- * Both tables are mapped for as many leases as there can be and touched as they fill, so that a
- * lease allocates nothing. What is free is reused latest first, so that a client that leases and
- * releases finds it in the cache; and the records of a chunk begin at the chunk, whose memory a
- * lease needs anyway.
+/* See lease.h. Owns the table of leases, and a record for each user with a connection and for each
+ * pair of user and chunk: a chunk that a user leases several times counts once against its share.
+ * Both tables are mapped for the greatest number of leases, and their memory is touched as it is
+ * used, so that a lease allocates nothing. The record freed last is reused first, so that it is
+ * still in the CPU cache. The list of a chunk's pairs begins in the chunk's record, which a lease
+ * reads anyway.
  *
- * Failures: LEASE_FULL at the pool's part for leases or at the user's share of it; LEASE_STALE for
- * a lease that is released already, or is another connection's. */
+ * Failures: LEASE_FULL at the pool's limit for leases or at the user's share of it; LEASE_STALE for
+ * a lease that was released already or belongs to another connection. */
 #include "cache/lease.h"
 
 #include <assert.h>
@@ -23,39 +23,38 @@
 
 enum { USER_BUCKETS = 64 };
 
-/* A uid with a connection, and what it leases. */
+/* A user with a connection, and its leases. */
 struct lease_user {
-        struct list_node node; /* in its bucket */
+        struct list_node node; /* in a bucket of leases.users */
         uid_t uid;
         uint32_t holders;
         uint32_t count;
-        uint64_t bytes; /* distinct */
+        uint64_t bytes; /* each chunk counts once */
 };
 
-/* A chunk that a user leases, by however many leases. A number is one more than the pair's place, 0
- * is none. */
+/* A chunk that a user leases, by one lease or more. Pairs are numbered from 1; 0 means none. */
 struct pair {
         struct lease_user *user;
         uint32_t count;
-        uint32_t next; /* of the same chunk, another user's; or of the free ones */
+        uint32_t next; /* the chunk's next pair, of another user; or the next free pair */
 };
 
 struct entry {
         uint32_t chunk;
         uint32_t generation;
         uint32_t pair;
-        uint32_t prev, next;         /* of its holder's, or of the free ones (next) */
-        struct lease_holder *holder; /* NULL: free */
+        uint32_t prev, next;         /* in the holder's list; `next` also in the free list */
+        struct lease_holder *holder; /* NULL if free */
         uint64_t bytes;
 };
 
 struct leases {
         struct pool *pool;
         struct lease_limits limits;
-        struct entry *entries; /* mmap: touched as it fills */
+        struct entry *entries; /* mapped; memory is touched as it is used */
         uint32_t max, high_water, free;
         uint64_t count;
-        struct pair *pairs; /* mmap: touched as it fills */
+        struct pair *pairs; /* mapped; memory is touched as it is used */
         uint32_t pairs_high_water, free_pair;
         struct list_node users[USER_BUCKETS];
 };
@@ -145,7 +144,7 @@ void lease_holder_fini(struct leases *l, struct lease_holder *h)
         free(user);
 }
 
-/* The number of the pair; 0: the user does not lease the chunk. */
+/* Returns the number of the pair, or 0 if the user does not lease the chunk. */
 static uint32_t pair_find(const struct leases *l, const struct lease_user *user,
                           const struct pool_chunk *chunk)
 {
@@ -156,7 +155,8 @@ static uint32_t pair_find(const struct leases *l, const struct lease_user *user,
         return number;
 }
 
-/* There are never more pairs than leases, so there is a place. */
+/* Adds a pair and returns its number. There is always room, because there are no more pairs than
+ * leases. */
 static uint32_t pair_add(struct leases *l, struct lease_user *user, struct pool_chunk *chunk)
 {
         uint32_t number = l->free_pair;
@@ -182,7 +182,7 @@ static void pair_remove(struct leases *l, uint32_t number, struct pool_chunk *ch
         l->free_pair = number;
 }
 
-/* Would `used` be at most LEASE_SHARE times what would be left? */
+/* Returns whether `used` is at most LEASE_SHARE times `left`. */
 static bool within_share(uint64_t used, uint64_t left)
 {
         return used / LEASE_SHARE + (used % LEASE_SHARE > 0) <= left;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients hold of the pool without having asked: struct pool_guard.
+/* Chunks that clients hold through the pool index, without a message: struct pool_guard.
  *
- * What is to be evicted is first taken back from the clients, and then looked for among what they
- * hold: who holds it had found it before, and the search for a victim goes on. What was held a
- * moment ago is passed by like what is pinned, without all that.
+ * A chunk that is to be evicted is first hidden from clients, and then searched for among their
+ * holds. A client that holds it had found it before, and then the search for a victim continues.
+ * Chunks that were held in a recent scan are skipped like pinned ones, without these steps.
  *
- * A chunk that is dropped is found no more at once, but where there are clients its slot and its
- * record stay until it was looked whether they hold it, for all that were dropped together. Clients
- * do not say when they release it, so the rest is looked through again when there is no room, and
- * now and then.
+ * A dropped chunk is hidden at once. If there are clients, its slot and record stay until a scan
+ * has shown whether one of them holds it; one scan serves all chunks that were dropped together.
+ * Clients do not report when they release a hold. The remaining chunks are therefore checked again
+ * when there is no room, and periodically.
  *
- * To look at all that is held takes as long as there is much of it, and each client can bring that
- * about: the guard says how soon it may be done again, and what waits for it waits until then. */
+ * A scan takes longer the more is held, and any client can cause scans. The guard says how soon the
+ * next one is allowed, and whatever needs a scan waits until then. */
 #include "cache/pool-internal.h"
 
 #include "base/clock.h"
 
-enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held, at least */
+enum { KNOWN_NS = 1000000 }; /* the least time for which a chunk found held counts as held */
 
 void pool_set_guard(struct pool *p, const struct pool_guard *guard)
 {
@@ -34,7 +34,7 @@ static bool has_clients(const struct pool *p)
         return p->guard && p->guard->has_clients(p->guard->userdata);
 }
 
-static void bring_back_released(void *userdata, uint32_t chunk)
+static void return_released(void *userdata, uint32_t chunk)
 {
         struct pool *p = userdata;
 
@@ -42,42 +42,43 @@ static void bring_back_released(void *userdata, uint32_t chunk)
                 evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
 }
 
-/* Looks, if that is due, and returns what is no longer held to where searches find it. */
-static void look(struct pool *p, uint64_t max_age_ns)
+/* Scans the holds if a scan is due, and returns chunks that are no longer held to the eviction
+ * order. */
+static void scan_holds(struct pool *p, uint64_t max_age_ns)
 {
-        if (!has_clients(p) || p->guard->look(p->guard->userdata, max_age_ns))
-                (void)evict_each_aside(p->evict, POOL_LOT_HELD, bring_back_released, p);
+        if (!has_clients(p) || p->guard->scan(p->guard->userdata, max_age_ns))
+                (void)evict_each_aside(p->evict, POOL_LOT_HELD, return_released, p);
 }
 
-void pool_look_at_clients(struct pool *p)
+void pool_scan_holds(struct pool *p)
 {
-        look(p, KNOWN_NS);
+        scan_holds(p, KNOWN_NS);
 }
 
 void pool_forget_held_slabs(struct pool *p)
 {
-        if (++p->held_look == 0)
-                p->held_look = 1;
+        if (++p->held_scan == 0)
+                p->held_scan = 1;
 }
 
 void pool_note_held(struct pool *p, uint32_t chunk)
 {
-        p->slab_state[pool_chunk(p, chunk)->slab].held_look = p->held_look;
+        p->slab_state[pool_chunk(p, chunk)->slab].held_scan = p->held_scan;
 }
 
 bool pool_slab_is_held(const struct pool *p, uint32_t slab)
 {
-        return has_clients(p) && p->slab_state[slab].held_look == p->held_look;
+        return has_clients(p) && p->slab_state[slab].held_scan == p->held_scan;
 }
 
-uint64_t pool_next_look_ns(const struct pool *p)
+uint64_t pool_next_scan_ns(const struct pool *p)
 {
-        return has_clients(p) ? p->guard->next_look_ns(p->guard->userdata) : 0;
+        return has_clients(p) ? p->guard->next_scan_ns(p->guard->userdata) : 0;
 }
 
-static bool may_look(const struct pool *p)
+static bool may_scan(const struct pool *p)
 {
-        return clock_mono_ns() >= pool_next_look_ns(p);
+        return clock_mono_ns() >= pool_next_scan_ns(p);
 }
 
 bool pool_is_known_held(struct pool *p, uint32_t chunk)
@@ -118,7 +119,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
 
         if (!has_clients(p))
                 return true;
-        if (!may_look(p)) {
+        if (!may_scan(p)) {
                 p->met_held = true;
                 return false;
         }
@@ -128,7 +129,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
                 if (chunk != SLAB_NOBODY)
                         g->changed(g->userdata, chunk, false);
         }
-        look(p, 0);
+        scan_holds(p, 0);
         for (uint32_t i = 0; i < n && !is_held; i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
@@ -144,7 +145,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
         return !is_held;
 }
 
-/* --- what was dropped --- */
+/* --- dropped chunks --- */
 
 static void hold(struct pool *p, uint32_t chunk)
 {
@@ -183,10 +184,10 @@ uint32_t pool_release_held(struct pool *p)
         const struct pool_guard *g = has_clients(p) ? p->guard : NULL;
         uint32_t chunk = p->first_held, before = p->n_held;
 
-        p->holds_more = chunk != POOL_NONE && !may_look(p);
+        p->holds_more = chunk != POOL_NONE && !may_scan(p);
         if (chunk == POOL_NONE || p->holds_more)
                 return 0;
-        look(p, 0);
+        scan_holds(p, 0);
         p->first_held = POOL_NONE;
         p->n_held = 0;
         while (chunk != POOL_NONE) {

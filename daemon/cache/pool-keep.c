@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an earlier process has left in the pool's memory: its slabs are cut again as they were, and
- * its chunks come back with their slots and their places in the eviction order.
+/* The chunks that an earlier process left in the pool's memory: the slabs are cut as before, and
+ * the chunks keep their slots and their places in the eviction order.
  *
- * Such a chunk is unverified until pool_verify(): its slot is taken and it may be evicted, dropped
- * and purged as any other, but no request finds it, and whatever brings its key into the pool takes
- * its place. Loop thread. What is asked for may be anything: it is checked against the slabs. */
+ * Such a chunk is unverified until pool_verify(). Its slot is taken, and it may be evicted, dropped
+ * and purged like any other chunk. No request finds it, and a new chunk of the same key replaces
+ * it. Loop thread. All parameters come from a file and are checked against the slabs. */
 #include "cache/pool-internal.h"
 
 #include <assert.h>
@@ -62,7 +62,8 @@ int pool_keep_slab(struct pool *p, uint64_t slot_bytes)
         return class < 0 ? class : slabs_assign(p->slabs, slab, (unsigned)class);
 }
 
-/* Takes the slot for a record, which is free until then. */
+/* Takes a free record and assigns it the slot. Returns 0, -EINVAL if the slot does not exist, or
+ * -EEXIST if it is taken. */
 static int occupy(struct pool *p, struct slab_slot slot, uint32_t *ret_chunk)
 {
         uint32_t chunk;
@@ -185,5 +186,5 @@ void pool_verify(struct pool *p, uint32_t chunk)
         }
         c->flags &= ~(uint32_t)POOL_UNVERIFIED;
         p->stats.unverified--;
-        pool_tell(p, chunk, true);
+        pool_notify(p, chunk, true);
 }

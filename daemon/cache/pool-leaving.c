@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the pool is about to evict: evict.h says when, and here is what of it can be read. */
+/* Reports chunks that the pool is about to evict. evict.h says when reports are due; pinned chunks
+ * are not reported, because they stay. */
 #include "cache/pool-internal.h"
 
 struct report {

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool's purges.
  *
- * A purge takes effect at once: it has a number, and a chunk knows the number of the last purge
- * before it, so what is older than a purge of its namespace is dead, and found no more. The records
- * themselves are walked a step at a time, in a circle that all purges share: each ends where it
- * began. What else reaches a dead chunk before that drops it: a commit, the eviction, or a new
- * chunk of its key, so that the table never has two of one key. Meanwhile clients find nothing by
- * themselves, since they do not know what is dead. */
+ * A purge takes effect at once. It has a number, and each chunk records the number of the last
+ * purge before it was added. A chunk older than a purge of its namespace is dead and is not found.
+ * The records are walked step by step, in a circle that all purges share, and each purge ends where
+ * it began. A commit, an eviction or a new chunk of the same key that meets a dead chunk drops it,
+ * so that the table never has two chunks of one key. During a purge all chunks are hidden from
+ * clients, because the pool index does not show which are dead. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
 
 enum {
-        /* Of pool_sweep(): what a step costs at most, and a purge that ends; in visits. */
+        /* Costs in pool_sweep(), in visits of a record: the limit of a step, a dropped chunk, and a
+         * purge that ends. */
         STEP_COST = 4096,
         DROP_COST = 4,
         END_COST = 64,
 };
 
-/* The purge that decides whether a chunk of this namespace is dead; NULL: none is under way. */
+/* Returns the purge that decides whether a chunk of this namespace is dead, or NULL if there is
+ * none. */
 static struct pool_purge *mark_of(const struct pool *p, uint32_t namespace_id)
 {
         list_for_each (&p->marks[namespace_id % POOL_PURGE_BUCKETS], n) {
@@ -47,7 +49,7 @@ bool pool_is_dropped(const struct pool *p, uint32_t chunk)
         return c->flags & POOL_DROPPED || pool_is_dead(p, c);
 }
 
-/* Nothing is left in the table that it might have to drop. */
+/* Returns whether no chunk is left that the purge may have to drop. */
 static bool has_nothing(struct pool *p, const struct pool_purge *purge)
 {
         return purge->all ? p->stats.chunks == 0
@@ -69,7 +71,7 @@ void pool_purge(struct pool *p, struct pool_purge *purge)
         purge->wrapped = false;
         list_init(&purge->mark);
         if (before)
-                list_unlink(&before->mark); /* whatever that makes dead, this does as well */
+                list_unlink(&before->mark); /* the new purge covers all chunks of the earlier one */
         if (purge->all)
                 p->all_dead = purge->number;
         else
@@ -78,7 +80,8 @@ void pool_purge(struct pool *p, struct pool_purge *purge)
         list_append(&p->purges, &purge->node);
 }
 
-/* Around once more: those that began at the first record are over. How many it has marked. */
+/* Starts another round at the first record, and marks all purges as having wrapped. Returns their
+ * number. */
 static uint32_t sweep_wrap(struct pool *p)
 {
         uint32_t marked = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's search for room: a slot for a chunk.
+/* The pool's search for a slot.
  *
- * The search takes a free slot of the class; else the class's coldest unpinned chunk leaves; else,
- * and when another class has a slab that was not touched for longer than that, a whole slab changes
- * its class. Loop thread. */
+ * The search takes a free slot of the class. If there is none, the coldest unpinned chunk of the
+ * class is evicted. If the class has no such chunk, or if another class has a slab whose chunks are
+ * worth less, a whole slab changes its class instead. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 #include "checked.h"
 
 enum {
-        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
-        /* A search passes over so many when the iteration's share is used up. */
+        BORROW_FACTOR = 8, /* a chunk may use a slot up to this many times larger than its class */
+        /* A search may pass over this many chunks even when the iteration's share is used up. */
         PASSES_LEAST = 32,
 };
 
@@ -61,7 +61,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
 {
         uint32_t most = MAX(p->passes_left, (uint32_t)PASSES_LEAST), victim;
 
-        pool_look_at_clients(p);
+        pool_scan_holds(p);
         p->n_passed = 0;
         victim = evict_victim(p->evict, class, may_evict, p, most);
         set_aside_passed(p);
@@ -103,16 +103,16 @@ static bool is_movable(struct pool *p, uint32_t slab)
 static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
-        uint32_t looked = 0;
+        uint32_t sampled = 0;
         double worth = 0;
 
-        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step, looked++) {
+        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step, sampled++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
                 if (chunk != SLAB_NOBODY && evict_contains(p->evict, chunk))
                         worth += evict_worth(p->evict, chunk, by_recency);
         }
-        return looked > 0 ? worth * slots / looked : 0;
+        return sampled > 0 ? worth * slots / sampled : 0;
 }
 
 /* Empties the slab of another class that is worth least, if that is less than `most`. */
@@ -120,7 +120,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
 {
         uint32_t least = UINT32_MAX;
 
-        pool_look_at_clients(p);
+        pool_scan_holds(p);
         for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
                 int other = slabs_slab_class(p->slabs, s);
                 double worth;
@@ -147,10 +147,10 @@ static bool make_room(struct pool *p, unsigned class)
 
         if (victim == EVICT_NONE)
                 return !p->gives_up && take_slab(p, class, INFINITY, true);
-        /* One look at the other classes for each slab's worth of evictions: with a slab more, so
-         * many chunks that are worth as much as the victim would stay. */
-        if (++p->evicted_since_look[class] >= slots) {
-                p->evicted_since_look[class] = 0;
+        /* The other classes are examined once for each slab's worth of evictions: one more slab
+         * would keep that number of chunks, each worth as much as the victim. */
+        if (++p->evicted_since_scan[class] >= slots) {
+                p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
                         pool_return_to_clients(p, victim);
                         return true;
@@ -195,8 +195,8 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         p->gives_up = false;
         if (acquire_of(p, class, ret))
                 return true;
-        /* Every slab that could be given to the class has a pinned chunk in it: a few small leases
-         * must not keep all other sizes out. */
+        /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
+         * that a few small leases do not keep all other sizes out. */
         for (int c = slabs_class_above(p->slabs, class);
              c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
              c = slabs_class_above(p->slabs, (unsigned)c))

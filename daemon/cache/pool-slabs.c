@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool keeps a few slabs without leased chunks. A slab with one cannot be cut for another size,
- * however small the chunk is, so that without them a user with little denies the pool to others.
+/* The pool keeps a few slabs without leased chunks. A slab with a leased chunk, however small,
+ * cannot be cut for another size. Without this reserve, a user with a few small leases could deny
+ * the pool to others.
  *
- * While more slabs than that are without leased chunks, a lease leaves its chunk where it is. When
- * there are no more, a chunk that would be the first leased one of its slab moves to a slab that
- * has some: its bytes are copied to a slot of the same size there, and another chunk may be evicted
- * for it. A chunk that is read from the store to be leased gets such a slot at once. A pinned chunk
- * cannot move, nor a large one, since the loop copies it; then there is no lease. The last slab but
- * one is left to users without a lease. Loop thread. */
+ * While there are more slabs without leased chunks than are reserved, a lease leaves its chunk in
+ * place. Otherwise a chunk that would be the first leased one of its slab is moved to a slab that
+ * has some: the loop copies its bytes to a slot of the same size there, and may evict another chunk
+ * for it. A chunk that is read from the store for a lease gets such a slot at once. A pinned or
+ * large chunk cannot be moved, and then the lease is refused. Users without a lease may use all
+ * reserved slabs but one. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <string.h>
@@ -41,7 +42,8 @@ bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
                p->stats.leased_slabs + 1 + least <= p->n_slabs;
 }
 
-/* Evicts one of some chunks of the slab: of those that can leave the one that is worth least. */
+/* Evicts a chunk of the slab: among a sample, the evictable chunk that is worth least. Returns
+ * whether it could. */
 static bool make_room_in(struct pool *p, uint32_t slab)
 {
         uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
@@ -93,7 +95,7 @@ bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk)
         if (c->pins > 0 || !pool_is_resident(p, chunk) || c->length > MOVED_MOST ||
             c->length > p->moves_left)
                 return false;
-        pool_look_at_clients(p);
+        pool_scan_holds(p);
         if (!pool_take_from_clients(p, chunk))
                 return false;
         if (!pool_acquire_in_leased_slab(p, pool_group_of(p, chunk), &to)) {

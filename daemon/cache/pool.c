@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
- * without leased chunks, pool-purge.c drops what is
- * purged, pool-keep.c takes over what an earlier process has left.
+/* The pool's table and its records; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
+ * without leased chunks, pool-purge.c drops purged chunks, and pool-keep.c takes over the chunks of
+ * an earlier process.
  *
- * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
- * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
- * their array is touched only as it fills. Failure: POOL_FULL, and the caller waits or says "busy".
- */
+ * The pool owns the mapping, the slab allocator over it, the eviction order and the records. A
+ * record's number is its slot's owner and its item in the policy. There are as many records as 4
+ * KiB slots; their memory is touched only as it is used. Failure: POOL_FULL, and the caller waits
+ * or answers BUSY. */
 #include "cache/pool-internal.h"
 
 #include <assert.h>
@@ -94,7 +94,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
-        p->held_look = 1;
+        p->held_scan = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
         return 0;
@@ -188,8 +188,9 @@ int pool_open_slab(struct pool *p, uint64_t huge_bytes)
 void pool_declare(struct pool *p, uint64_t bytes)
 {
         if (bytes > 0 && bytes <= p->slab_bytes)
-                (void)slabs_declare_class(p->slabs,
-                                          bytes); /* a full table means the shared class */
+                (void)slabs_declare_class(
+                        p->slabs,
+                        bytes); /* if the class table is full, the chunks use the shared class */
 }
 
 /* --- the table --- */
@@ -280,7 +281,7 @@ void pool_free_chunk(struct pool *p, uint32_t chunk)
         p->free_chunk = chunk;
 }
 
-void pool_tell(const struct pool *p, uint32_t chunk, bool is_there)
+void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
 {
         if (p->watch)
                 p->watch->changed(p->watch->userdata, chunk, is_there);
@@ -293,14 +294,14 @@ void pool_leave(struct pool *p, uint32_t chunk)
         struct pool_chunk *c = &p->chunks[chunk];
 
         if (!(c->flags & POOL_UNVERIFIED)) {
-                pool_tell(p, chunk, false);
+                pool_notify(p, chunk, false);
                 return;
         }
         c->flags &= ~(uint32_t)POOL_UNVERIFIED;
         p->stats.unverified--;
 }
 
-/* --- a chunk's life --- */
+/* --- acquiring, filling and dropping chunks --- */
 
 uint32_t pool_take_record(struct pool *p)
 {
@@ -316,12 +317,13 @@ uint32_t pool_take_record(struct pool *p)
         return p->high_water++;
 }
 
-/* Finds a slot, and once more when chunks were freed that clients no longer hold. */
+/* Finds a slot. If there is none, frees dropped chunks that clients no longer hold, and tries
+ * again. */
 static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab_slot *ret)
 {
         p->met_held = false;
         if (to_lease && pool_is_short_of_slabs(p)) {
-                pool_look_at_clients(p);
+                pool_scan_holds(p);
                 if (pool_acquire_in_leased_slab(p, class, ret))
                         return true;
         }
@@ -405,7 +407,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
                            c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
         evict_set_cost(p->evict, chunk, c->cost);
-        pool_tell(p, chunk, true);
+        pool_notify(p, chunk, true);
 }
 
 void pool_drop(struct pool *p, uint32_t chunk)
@@ -549,11 +551,11 @@ void pool_set_watch(struct pool *p, const struct pool_watch *watch)
         p->watch = watch;
 }
 
-bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata)
 {
-        for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
+        for (; *chunk < p->high_water && max_records > 0; max_records--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
                 if (pool_is_resident(p, *chunk))

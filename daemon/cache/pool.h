@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool: the DRAM tier, and the staging of every read and write. One mapping, cut into slabs of
- * equal slots, and a table of the chunks that lie in it.
+/* The pool: the memory tier, and the buffer of every read and write. It is one mapping, cut into
+ * slabs of equal slots, and a table of the chunks in these slots.
  *
- * A chunk is a number with a generation. It is FILLING from pool_acquire() until pool_commit(),
- * then it is resident and may be evicted whenever it is not pinned. A pin keeps the bytes where
- * they are; a lease is a pin too. pool_drop() makes a chunk unfindable at once and frees its slot
- * with the last pin. Loop thread. */
+ * A chunk is named by a number and a generation. It is FILLING from pool_acquire() until
+ * pool_commit(). Then it is resident, and may be evicted whenever it is not pinned. A pin keeps the
+ * bytes in place; a lease is a pin too. pool_drop() removes a chunk from the table at once, and its
+ * last unpin frees the slot. Loop thread. */
 #pragma once
 
 #include <assert.h>
@@ -24,17 +24,17 @@ struct backing;
 enum pool_answer { POOL_FULL = 1, POOL_TOO_LARGE = 2 };
 
 enum pool_flag {
-        POOL_FILLING = 1 << 0,    /* bytes are not there yet */
-        POOL_READING = 1 << 1,    /* FILLING from disk, not from a client */
-        POOL_STORED = 1 << 2,     /* the store has it, or had it since it came here */
-        POOL_WRITING = 1 << 3,    /* a write to the store is under way or waits */
-        POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins. What was purged
-                                     gets this later: pool_is_dropped() */
-        POOL_PREFETCHED = 1 << 5, /* the cache's: no request has asked for the bytes yet */
-        POOL_REFUSED = 1 << 6,    /* the cache's: not written, for the budget of writes */
-        POOL_UNVERIFIED = 1 << 7, /* left by an earlier process, and not compared with its checksum
-                                     yet: not found. pool-keep.c */
-        POOL_ASIDE = 1 << 8,      /* pinned, and out of the searches' way: pool-room.c */
+        POOL_FILLING = 1 << 0, /* the bytes are not complete yet */
+        POOL_READING = 1 << 1, /* filled from disk, not by a client */
+        POOL_STORED = 1 << 2,  /* the store has the chunk, or had it while the pool had it */
+        POOL_WRITING = 1 << 3, /* a write to the store is queued or in flight */
+        POOL_DROPPED = 1 << 4, /* not in the table; exists until its last unpin. Purged chunks get
+                                  this flag later: see pool_is_dropped() */
+        POOL_PREFETCHED = 1 << 5, /* set by the cache: no request has used the bytes yet */
+        POOL_REFUSED = 1 << 6,    /* set by the cache: the write budget refused the chunk */
+        POOL_UNVERIFIED = 1 << 7, /* left by an earlier process and not yet verified, so not found;
+                                     see pool-keep.c */
+        POOL_ASIDE = 1 << 8, /* pinned, and set aside so that searches skip it; see pool-room.c */
 };
 
 struct pool_chunk {
@@ -44,19 +44,20 @@ struct pool_chunk {
         uint32_t length;
         uint32_t crc;
         uint16_t slab, slot;
-        uint32_t next; /* in its bucket, or of the free records */
+        uint32_t next; /* next record in the bucket, in the free list or among held chunks */
         uint32_t generation;
         uint32_t pins;
-        uint32_t leases; /* of the pins */
-        uint32_t users;  /* lease.c's: the first of those that lease it, 0: none */
+        uint32_t leases; /* the pins that are leases */
+        uint32_t users;  /* used by lease.c: first user that leases the chunk; 0 if none */
         uint32_t flags : 24;
-        uint32_t cost : 8;        /* that it comes in with, as of evict.h */
-        uint32_t use;             /* that it comes in with, as of evict.h */
-        uint32_t user;            /* the cache's, with POOL_REFUSED: who put it */
-        uint64_t born;            /* the number of the last purge before it */
-        uint64_t created_ms;      /* the cache's: when it was put, Unix time */
-        uint64_t tag;             /* the cache's own: where the store has it */
-        struct list_node waiters; /* the cache's: waiters for the fill, or for the write */
+        uint32_t cost : 8;   /* cost at insertion, as in evict.h */
+        uint32_t use;        /* use at insertion, as in evict.h */
+        uint32_t user;       /* used by the cache with POOL_REFUSED: the user that put the chunk */
+        uint64_t born;       /* number of the last purge before the chunk was added */
+        uint64_t created_ms; /* used by the cache: time of the put, Unix time */
+        uint64_t tag; /* used by the cache: the chunk's place in the store, or its write or read */
+        struct list_node
+                waiters; /* used by the cache: requests that wait for the fill or the write */
 };
 static_assert(sizeof(struct pool_chunk) == 128, "two cache lines, and pool_warm() fetches them");
 
@@ -64,58 +65,58 @@ struct pool;
 
 struct pool_stats {
         uint64_t bytes, populated_bytes;
-        uint64_t huge_bytes;    /* of these, in huge pages */
+        uint64_t huge_bytes;    /* the part of populated_bytes that lies in huge pages */
         uint64_t used_bytes;    /* slots in use */
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
-        uint64_t leased_slabs;  /* with leased chunks */
-        uint64_t moved_chunks;  /* to such slabs */
+        uint64_t leased_slabs;  /* slabs with leased chunks */
+        uint64_t moved_chunks;  /* chunks moved to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
-        uint64_t unverified; /* of the chunks: those that are not found yet */
+        uint64_t unverified; /* chunks of an earlier process that are not verified yet */
         struct evict_stats evict;
 };
 
-/* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is
- * touched yet. */
+/* Creates a pool over a new memfd. `bytes` is rounded down to whole slabs, whose size is min(64
+ * MiB, bytes / 8) in steps of 2 MiB. No memory is touched yet. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
-/* Over memory of pool_whole_bytes(), which is the pool's from then on; on failure it stays the
- * caller's. */
+/* Creates a pool over existing memory of pool_whole_bytes(). The pool owns the memory on success,
+ * and the caller on failure. */
 int pool_new_over(struct pool **ret, const struct backing *backing, const char *policy);
-/* What `bytes` come to in whole slabs, and how large these are; 0: no pool can be so small, or so
- * large. */
+/* Returns `bytes` rounded down to whole slabs, and the size of a slab; 0 if `bytes` is too small or
+ * too large for a pool. */
 uint64_t pool_whole_bytes(uint64_t bytes, uint64_t *ret_slab_bytes);
 struct pool *pool_free(struct pool *p);
-/* As evict_switch(). */
+/* Switches the eviction policy. Returns the result of evict_switch(). */
 int pool_set_policy(struct pool *p, const char *policy);
 
 const struct backing *pool_backing(const struct pool *p);
-int pool_fd(const struct pool *p); /* read-only; borrowed */
+int pool_fd(const struct pool *p); /* read-only; owned by the pool */
 void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
-uint64_t pool_slab_bytes(const struct pool *p); /* also the largest chunk */
+uint64_t pool_slab_bytes(const struct pool *p); /* the size of the largest chunk, too */
 
-/* From now on it is populated with huge pages where the system has them. */
+/* Lets later calls of pool_populate() use huge pages where the system has them. */
 void pool_use_huge_pages(struct pool *p);
 bool pool_uses_huge_pages(const struct pool *p);
 
-/* Populating: the next slab that is not there yet, or -1. pool_populate() blocks and may run on a
- * worker; *ret_huge: how much of it lies in huge pages. When all of the slab is there,
- * pool_open_slab() puts it to use, and counts those. */
+/* Populating: pool_next_slab() returns the next slab without memory, or -1. pool_populate() blocks
+ * and may run on a worker; it sets *ret_huge to the bytes that lie in huge pages. When a whole slab
+ * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics. */
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
 int pool_open_slab(struct pool *p, uint64_t huge_bytes);
 
-/* --- what an earlier process has left in the same memory: pool-keep.c --- */
+/* --- chunks that an earlier process left in the same memory: pool-keep.c --- */
 
-/* Bytes of each slot of this slab; 0: it is not cut, or not open. */
+/* Returns the slot size of a slab; 0 if the slab is not cut or not open. */
 uint64_t pool_slab_slot_bytes(const struct pool *p, uint32_t slab);
 uint32_t pool_open_slabs(const struct pool *p);
-/* The record whose slot this is, POOL_NONE if it is free or there is no such slot. */
+/* Returns the chunk in a slot, or POOL_NONE if the slot is free or does not exist. */
 uint32_t pool_at_slot(const struct pool *p, uint32_t slab, uint32_t slot);
-/* Of a new pool, slab by slab: the next one is open at once, as its memory is there, and cut into
- * such slots, unless that is 0. pool_next_slab() and pool_open_slab() then go through these first.
- * 0, -EINVAL, -ENOMEM. */
+/* Opens the next slab of a new pool, which has its memory already, and cuts it into slots of
+ * `slot_bytes`, unless that is 0. pool_next_slab() and pool_open_slab() then begin with the slabs
+ * opened so. Returns 0, -EINVAL or -ENOMEM. */
 int pool_keep_slab(struct pool *p, uint64_t slot_bytes);
 
 struct pool_kept {
@@ -127,45 +128,49 @@ struct pool_kept {
         uint32_t user;
         uint64_t tag;
         uint64_t created_ms;
-        struct evict_record record; /* a policy that refuses it has the chunk as its youngest */
+        struct evict_record record; /* if the policy rejects it, the chunk counts as the youngest */
 };
-/* In the table, in its slot and the youngest of its class, but not found. 0, -EEXIST (the slot is
- * taken, or the key is there), -EINVAL (there is no such slot, or it is too small), -ENOMEM. */
+/* Adds a chunk to the table, in its slot and as the youngest of its class; it is not found before
+ * pool_verify(). Returns 0; -EEXIST if the slot is taken or the key exists; -EINVAL if the slot
+ * does not exist or is too small; or -ENOMEM. */
 int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_chunk);
-/* A slot that must not be reused, of which nothing else is known. It has one lease, whose end frees
- * it. 0, -EEXIST, -EINVAL, -ENOMEM. */
+/* Reserves a slot that must not be reused and whose chunk is unknown. It has one lease, whose end
+ * frees it. Returns 0, -EEXIST, -EINVAL or -ENOMEM. */
 int pool_keep_slot(struct pool *p, uint32_t slab, uint32_t slot, uint32_t *ret_chunk);
-/* Each chunk that a later process could take over so: its bytes are there, and nothing is under way
- * with it. */
+/* Calls each() for every chunk that a later process can take over: its bytes are complete, and it
+ * is not being written. */
 void pool_each_kept(const struct pool *p,
                     void (*each)(void *userdata, const struct pool_kept *kept), void *userdata);
-/* Is it still to be verified? A chunk that was evicted, dropped or purged meanwhile is not. */
+/* Returns whether a chunk still awaits verification. A chunk that was evicted, dropped or purged
+ * since does not. */
 bool pool_is_unverified(const struct pool *p, uint32_t chunk, uint32_t generation);
-/* Its bytes are as they were: it is found from now on, unless a purge has it. */
+/* Marks a chunk as verified: it is found from now on, unless it was purged. */
 void pool_verify(struct pool *p, uint32_t chunk);
-/* What is still to be verified of the key goes: other bytes are put under it. */
+/* Drops an unverified chunk of the key, before other bytes are put under the key. */
 void pool_drop_unverified(struct pool *p, uint32_t namespace_id, const struct key *key,
                           uint64_t hash);
-/* As pool_find(), with those that are unverified. */
+/* Returns what pool_find() returns, but finds unverified chunks too. */
 uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct key *key,
                        uint64_t hash);
 
-/* Chunks of this size get slots without rounding loss from now on. */
+/* Gives chunks of this size a slot class of exactly their size, if the class table has room. */
 void pool_declare(struct pool *p, uint64_t bytes);
 
-/* The chunk, filling or resident, or POOL_NONE. */
+/* Returns the chunk of a key, filling or resident, or POOL_NONE. */
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash);
-/* For many lookups in a row: step 0 for each, a little later step 1, then pool_find(). */
+/* Prefetches the CPU cache lines of a lookup. For many lookups in a row, call step 0 for each, then
+ * step 1 for each, then pool_find(). */
 void pool_warm(const struct pool *p, uint64_t hash, unsigned step);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);
 uint64_t pool_offset(const struct pool *p, uint32_t chunk);
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
-/* A slot, evicting if it must; in the table as FILLING, with one pin, the caller's. The key must
- * not be there yet. 0, POOL_FULL (all that would help is pinned, or not populated, or the search
- * has given up), POOL_TOO_LARGE. */
+/* Acquires a slot for a chunk, evicting other chunks if necessary, and adds the chunk to the table
+ * as FILLING, with one pin for the caller. The key must not be in the table yet. Returns 0,
+ * POOL_TOO_LARGE, or POOL_FULL if every suitable chunk is pinned, the memory is not populated yet,
+ * or the search has given up. */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
                  uint32_t length, uint32_t use, uint32_t *ret);
 /* Returns whether a search for room has given up since the last call. A request that found no room
@@ -175,13 +180,13 @@ bool pool_has_given_up(struct pool *p);
  * leased chunks, its slot is in a slab that has some, if possible. */
 int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
                           uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret);
-/* The bytes are there: resident, if it was not dropped meanwhile. */
+/* Makes a filled chunk resident, unless it was dropped since. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
-/* Unfindable at once; its slot is free with the last pin. */
+/* Removes a chunk from the table at once; its last unpin frees the slot. */
 void pool_drop(struct pool *p, uint32_t chunk);
 
 void pool_pin(struct pool *p, uint32_t chunk);
-/* True if that was the last pin: a slot may have become free or evictable. */
+/* Ends a pin. Returns true if it was the last one, so that a slot may be free or evictable now. */
 bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
@@ -191,133 +196,142 @@ bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
 /* Moves a chunk that is not pinned to a slab that has leased chunks already. Returns whether it
  * could: the chunk keeps its number, and its offset changes. */
 bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk);
-uint64_t pool_leased_bytes(const struct pool *p); /* as of its stats */
+uint64_t pool_leased_bytes(const struct pool *p); /* equals pool_stats.leased_bytes */
 
-/* Recency. A chunk of another generation is left alone. `use`: as of evict.h. */
+/* Records a use with the eviction policy, unless the chunk has another generation. `use` is as in
+ * evict.h. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
-/* As evict_turn(); -1: it is of another generation. */
+/* Returns the result of evict_turn(), or -1 if the chunk has another generation. */
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
-/* Its place in its chain, before it is touched at the chain's end. `parent`: what comes before it;
- * of another generation, there is no link. */
+/* Records a chunk's place in its chain, before it is touched at the end of the chain. `parent` is
+ * the preceding chunk; there is no link if that has another generation. */
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
                 uint32_t use, unsigned turn, bool is_end);
-/* As evict_hint(). True: it is of another generation. */
+/* Returns the result of evict_hint(), or true if the chunk has another generation. */
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
-/* Of a resident chunk: as evict_explain(). */
+/* Fills in evict_explain()'s answer for a resident chunk, and zeros for any other. */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
-/* Was it evicted from the pool, as far as the policy remembers? */
+/* Returns whether the policy remembers evicting the chunk of this hash from the pool. */
 bool pool_remembers(const struct pool *p, uint64_t hash);
-/* Are turns and places of any use? */
+/* Returns whether the policy uses turns and places of chains. */
 bool pool_wants_chains(const struct pool *p);
-void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
+void pool_warm_touch(const struct pool *p, uint32_t chunk,
+                     unsigned step); /* prefetches cache lines, like pool_warm() */
 
-/* Those that are evicted next, of classes in which chunks were evicted since the last report of it:
- * each chunk about twice, while it can still be read. `chance`: evict_chance(). They may not be
- * changed from within. Costs nothing where nothing was evicted. */
+/* Calls each() for the chunks that are evicted next, in classes that evicted chunks since their
+ * last report. Each chunk is reported about twice, while it can still be read. `chance` is
+ * evict_chance(). each() must not change the chunks. The call costs nothing if nothing was
+ * evicted. */
 void pool_report_leaving(struct pool *p,
                          void (*each)(void *userdata, uint32_t chunk, double chance),
                          void *userdata);
 
-/* Told of each chunk as it becomes resident and as it leaves, while it still has its key: from
- * within whatever does it. */
+/* Called when a chunk becomes resident and when it leaves, while it still has its key, from within
+ * the function that changes it. */
 struct pool_watch {
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         void *userdata;
 };
-/* `watch` is kept, not copied; NULL: none. */
+/* Sets the watch, or removes it if `watch` is NULL. The pool keeps the pointer. */
 void pool_set_watch(struct pool *p, const struct pool_watch *watch);
-/* Clients that get chunks from here by themselves, and hold them meanwhile, without a word to the
- * pool: it asks before it reuses what they may hold (lookup/pool-index.h). */
+/* Clients that find chunks through the pool index and hold them without a message. The pool asks
+ * this guard before it reuses a slot that a client may hold (lookup/pool-index.h). */
 struct pool_guard {
-        /* Are there any? Else nothing is held. */
+        /* Returns whether any client uses the pool index; otherwise no chunk is held. */
         bool (*has_clients)(void *userdata);
-        /* As pool_watch.changed(), and when the pool takes back what it had announced: no client
-         * finds it from then on. What was taken back already may be so again. */
+        /* Does what pool_watch.changed() does. Also called with `is_there` false before the pool
+         * evicts a chunk, after which no client finds it; it may be called so again for the same
+         * chunk. */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
-        /* Of a chunk that was taken back: does a client hold it? */
+        /* Returns whether a client holds a chunk that clients no longer find. */
         bool (*is_held)(void *userdata, uint32_t chunk);
-        /* Looks at all that is held, unless it has within so long, or it is too early for it; then
-         * was_held() of each is that, and what is_held() has found since. Calls
-         * pool_forget_held_slabs() first, and pool_note_held() of each, as is_held() does. Did it?
-         */
-        bool (*look)(void *userdata, uint64_t max_age_ns);
-        /* From when on, by clock_mono_ns(), it may be asked to look whatever the age: the more is
-         * held the longer that takes, and the longer it may not be repeated. */
-        uint64_t (*next_look_ns)(void *userdata);
+        /* Scans all holds, unless the last scan is younger than `max_age_ns` or the next one is not
+         * allowed yet. was_held() then answers from this scan and from later is_held() calls. Calls
+         * pool_forget_held_slabs() first, and pool_note_held() for each held chunk, as is_held()
+         * does. Returns whether it scanned. */
+        bool (*scan)(void *userdata, uint64_t max_age_ns);
+        /* Returns the time of clock_mono_ns() from which scan() may be asked to scan whatever its
+         * age. The more chunks are held, the longer a scan takes, and the longer the pause after
+         * it. */
+        uint64_t (*next_scan_ns)(void *userdata);
         bool (*was_held)(void *userdata, uint32_t chunk);
-        /* While it lasts no client finds anything. As often ended as begun. */
+        /* Hides all chunks from clients until the matching call with false. Calls are counted. */
         void (*suspend)(void *userdata, bool suspend);
         void *userdata;
 };
-/* `guard` is kept, not copied; NULL: none, and none has announced anything. */
+/* Sets the guard, or removes it if `guard` is NULL. The pool keeps the pointer. The guard must not
+ * have announced a chunk to clients yet. */
 void pool_set_guard(struct pool *p, const struct pool_guard *guard);
-/* The guard names the held chunks by these two: a slab in which a client holds one is not moved. */
+/* Let the guard report the held chunks, so that no slab with a held chunk is given to another
+ * class. */
 void pool_forget_held_slabs(struct pool *p);
 void pool_note_held(struct pool *p, uint32_t chunk);
-/* Dropped chunks whose slots wait: where there are clients, until it was looked whether they hold
- * them, and then for as long as they do. */
+/* Returns the number of dropped chunks whose slots are kept for clients: until a scan shows whether
+ * a client holds them, and then while one does. */
 uint32_t pool_held(const struct pool *p);
-/* Have there been more of them since the last pool_release_held(), or fewer clients, or did it not
- * look? */
+/* Returns whether dropped chunks were added or a client left since the last pool_release_held(), or
+ * that call was not allowed to scan. */
 bool pool_holds_more(const struct pool *p);
-/* A client has left: what only that held is to be freed. */
+/* Notes that a client has left, so that chunks that only it held can be freed. */
 void pool_hold_less(struct pool *p);
-/* Frees of them what no client holds, if it may look already. How many. */
+/* Frees the dropped chunks that no client holds, if a scan is allowed now. Returns their number. */
 uint32_t pool_release_held(struct pool *p);
-/* When it may: of clock_mono_ns(); 0: at any time. */
-uint64_t pool_next_look_ns(const struct pool *p);
-/* Has something found no room, where clients held what could have left? Asking ends it. */
+/* Returns the time of clock_mono_ns() from which a scan is allowed; 0 if at any time. */
+uint64_t pool_next_scan_ns(const struct pool *p);
+/* Returns whether a search found no room because clients held chunks that could have been evicted,
+ * and clears that state. */
 bool pool_was_held_up(struct pool *p);
-/* Numbers of chunks are below. */
+/* Returns the number that all chunk numbers are below. */
 uint32_t pool_max_chunks(const struct pool *p);
 
-/* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
- * among them. What becomes resident, or leaves, with a number below it, the caller learns from the
- * watch. False: there are no more. */
-bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+/* Calls each() for the resident chunks among the next `max_records` records from *chunk on,
+ * including chunks that a purge has yet to drop. The caller learns from the watch about chunks that
+ * become resident or leave below *chunk. Returns whether records are left. */
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
-/* Is it resident? */
 bool pool_is_resident(const struct pool *p, uint32_t chunk);
 
-/* All records that have been used are below. */
+/* Returns the number of records that were ever used; all chunk numbers are below it. */
 uint32_t pool_records(const struct pool *p);
 
-/* pool_drop() of every chunk of a namespace in the table. How many records it visited for that: it
- * stops behind the last that it can have to drop, so none if there is none. */
+/* Drops every chunk of a namespace. Returns the number of records that it visited; it stops after
+ * the last one that may have to be dropped, so it visits none if there is none. */
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id);
 
-/* The same, or of every chunk, without a long walk: from the call on they count as dropped, and
- * none is found; pool_sweep() drops them a step at a time and then calls complete(). With nothing
- * to drop that happens before the call returns. The memory is the caller's, and the pool's until
+/* Purges a namespace, or everything, in steps: from the call on its chunks count as dropped and are
+ * not found. pool_sweep() drops them step by step and then calls complete(), which runs before this
+ * call returns if there is nothing to drop. The caller owns the memory, which the pool uses until
  * complete(). */
 struct pool_purge {
         uint32_t namespace_id;
         bool all;
         void (*complete)(struct pool_purge *purge);
 
-        /* The pool's. */
+        /* Private to the pool. */
         struct list_node node, mark;
         uint64_t number;
         uint32_t stop;
         bool wrapped;
 };
 void pool_purge(struct pool *p, struct pool_purge *purge);
-/* Is it out of the table, or will be as soon as pool_sweep() visits it? What is there to be filled
- * or written is to be given up then. */
+/* Returns whether the chunk has left the table, or will leave it when pool_sweep() visits it. Fills
+ * and writes of such a chunk are to be abandoned. */
 bool pool_is_dropped(const struct pool *p, uint32_t chunk);
-/* A step: less than half a millisecond. How many records it visited; 0: no purge is under way. */
+/* Drops purged chunks for one step of less than half a millisecond. Returns the number of records
+ * that it visited; 0 if no purge is in progress. */
 uint32_t pool_sweep(struct pool *p);
 bool pool_is_sweeping(const struct pool *p);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
-/* What eviction has learned, to be kept over a restart; the chunks themselves are not. False: it
- * was saved of another policy, or is malformed. */
+/* pool_restore_learned() restores the policy's learned state, without chunks, after a restart. It
+ * returns false if the state was saved by another policy or is malformed. */
 const struct evict *pool_eviction(const struct pool *p);
 bool pool_restore_learned(struct pool *p, const char *policy, const struct evict_learned *learned,
                           const struct evict_record *remembered, uint64_t n);
-/* How long ago what was evicted had last been used, in nanoseconds: by the times that
- * pool_note_time() was given, as of evict_note_time(). */
+/* Returns the ages of evicted chunks: nanoseconds since their last use, by the times given to
+ * pool_note_time(). */
 const struct histogram *pool_evicted_ages(const struct pool *p);
-/* Once an iteration: the searches for room may pass over as many pinned chunks again. */
+/* Starts an iteration: sets the eviction policy's clock, and renews the number of pinned chunks
+ * that searches for room may pass over. */
 void pool_note_time(struct pool *p, uint64_t now_ns);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See populate.h. Owns the position: which pool, which slab, how far. One step at a time runs on a
- * blocking-call thread; everything else on the loop thread.
+/* See populate.h. Owns the position: pool, slab and offset. One step at a time runs on a
+ * blocking-call thread; everything else runs on the loop thread.
  *
- * Failures: short of memory, it waits RETRY_S and goes on where it was. A slab that a ring refuses
- * to register is used unregistered, and reported once. */
+ * Failures: if memory is short, populating waits RETRY_S and continues at the same position. A slab
+ * that a ring refuses to register is used unregistered, and reported once. */
 #include "cache/populate.h"
 
 #include <errno.h>
@@ -23,11 +23,12 @@ struct populate {
         struct event *retry;
         struct kio_request step;
         struct pool **pools;
-        unsigned pool;        /* whose slab is under way */
-        unsigned first_piece; /* of that pool */
-        uint64_t done;        /* bytes of the slab under way */
+        unsigned pool;        /* index of the pool whose slab is being populated */
+        unsigned first_piece; /* number of that pool's first piece in the io */
+        uint64_t done;        /* bytes of the current slab that are populated */
         uint64_t offset, bytes;
-        uint64_t step_huge, huge; /* in huge pages: of this step, of the steps of the slab before */
+        uint64_t step_huge,
+                huge; /* bytes in huge pages: of this step; of the earlier steps of the slab */
         bool short_of_memory, refused, stopped;
 };
 
@@ -55,7 +56,7 @@ static void on_registered(void *userdata, int r)
 {
         struct populate *p = userdata;
 
-        /* A ring that may not register it uses it unregistered; kio_get_info() says why. */
+        /* The ring uses the slab unregistered; kio_get_info() has the reason. */
         if (r < 0 && !p->refused) {
                 p->refused = true;
                 p->params.on_refused(p->params.userdata);
@@ -110,7 +111,7 @@ static void next_step(struct populate *p)
         uint64_t available, slab_bytes;
         int slab;
 
-        /* The first that has not all of its memory, from this one on. */
+        /* finds the next pool that lacks memory, beginning with the current one */
         for (unsigned i = 0; i < p->params.n_pools && pool_next_slab(p->pools[p->pool]) < 0; i++)
                 next_pool(p);
         slab = pool_next_slab(p->pools[p->pool]);

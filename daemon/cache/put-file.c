@@ -67,9 +67,9 @@ int put_file_check(int fd, uint64_t offset, uint64_t bytes, const char **ret_wro
         return 0;
 }
 
-/* A read was not possible at once. Lets a moment pass, and before that has the page cache written,
- * if something is there, for which no lock of the file's is needed. False: there have been enough
- * moments. */
+/* Waits for a moment after a read was not possible at once. The first time it writes back the page
+ * cache of the range instead, which needs no lock of the file. Returns false after WAITS
+ * attempts. */
 static bool wait_a_little(int fd, uint64_t offset, uint64_t bytes, unsigned *waits)
 {
         static const struct timespec moment = { .tv_nsec = WAIT_NS };

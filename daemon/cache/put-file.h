@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of a client's on a disk, from which the bytes of puts are taken: cuFile writes them there
- * out of GPU memory, and the daemon reads them into the pool. Nothing of the store is ever in such
- * a file, and nothing refers to it once a put has been read.
+/* A client's file on a disk, from which puts take their bytes: cuFile writes them there from GPU
+ * memory, and the daemon reads them into the pool. The store neither keeps data in such a file nor
+ * refers to it after the put has read it.
  *
- * It is hostile: its owner may change, cut and lock it at any time. What is stored is what was
- * read, with the checksum of the pool's memory. Reads do not wait for the file's lock (RWF_NOWAIT),
- * which its owner could hold for ever; one that cannot be had within a tenth of a second fails, and
- * so do all later ones of that file.
+ * The file is untrusted: its owner may change, truncate or lock it at any time. The stored bytes
+ * are those that were read, with the checksum of the pool's memory. Reads do not wait for the
+ * file's lock (RWF_NOWAIT), which its owner could hold forever. If a read cannot be done within a
+ * tenth of a second, it fails, and so do all later reads of that file.
  *
- * What may be registered is a regular file of ext4 or XFS on a block device, open for reading and
- * writing with O_DIRECT: what cuFile takes, and no file system that a user could answer for. */
+ * A file can be registered if it is a regular file of ext4 or XFS on a block device and open for
+ * reading and writing with O_DIRECT. cuFile requires the same, and these file systems are not
+ * served by a user's process. */
 #pragma once
 
 #include <stdatomic.h>
@@ -18,23 +19,26 @@
 
 #include "io/io.h"
 
-/* Of the blocking-call thread that reads them: io's, no device of the store has it. */
+/* Number of the blocking-call thread of io/ that reads these files; no volume of the store has this
+ * number. */
 enum { PUT_FILE_THREAD = KIO_VOLUMES_MAX - 5, PUT_FILE_PAGE = 4096 };
 
 struct put_file {
-        int fd;          /* borrowed */
-        uint64_t offset; /* where the registered stretch begins */
+        int fd;          /* owned by the caller */
+        uint64_t offset; /* start of the registered range */
         _Atomic bool is_stuck;
 };
 
-/* Is it a regular file on a block device? The kernel answers from what it has: a file system in
- * user space (FUSE), which might not answer, is not asked, and an unprivileged one has no device.
- * Loop thread; the others below: the blocking-call thread. */
+/* Returns whether the descriptor is of a regular file on a block device. The kernel answers from
+ * cached data, so that a file system in user space (FUSE), which might not answer, is not asked; an
+ * unprivileged one has no device. Runs on the loop thread; the functions below run on the
+ * blocking-call thread. */
 bool put_file_is_on_device(int fd);
-/* May [offset, offset + bytes) of such a file be registered? 0, or -EINVAL and what is wrong. */
+/* Checks whether [offset, offset + bytes) of the file may be registered. Returns 0, or -EINVAL and
+ * the reason. */
 int put_file_check(int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong);
-/* Whole pages to `to`, which has room for them, and the checksum of the first `length` bytes there.
- * 0; -ENODATA: the file ends before; -EBUSY: its lock could not be had, or
- * its device takes nothing; -errno. */
+/* Reads whole pages to `to`, which must have room for them, and computes the checksum of the first
+ * `length` bytes. Returns 0; -ENODATA if the file ends before; -EBUSY if the lock or the device did
+ * not become available in time; or -errno. */
 int put_file_read(struct put_file *f, uint64_t offset, void *to, uint64_t length,
                   uint32_t *ret_crc);

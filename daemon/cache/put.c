@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from a client into the pool, and from there to the store; see cache.c for the happy
- * path and the failures. Loop thread; a worker copies. Where the write hangs with a volume,
+/* Puts: from a client into the pool, and from there into the store; see cache.c for the normal path
+ * and the failures. Loop thread; a worker copies. If the volume hangs during the write,
  * on_write_abandoned() answers the put. */
 #include "cache/internal.h"
 
@@ -11,12 +11,12 @@
 #include "cache/put-file.h"
 #include "cleanup.h"
 
-/* A put that finds its key written and wants it durable. */
+/* A durable put whose key is already written, and which only waits for a sync. */
 struct sync {
         struct store_put store;
         struct cache *cache;
         struct cache_request *req;
-        uint32_t chunk; /* pinned; POOL_NONE: it is not in the pool */
+        uint32_t chunk; /* pinned; POOL_NONE if it is not in the pool */
 };
 
 size_t cache_sync_bytes(void)
@@ -45,7 +45,7 @@ enum cache_status cache_status_of_put(int result)
 {
         switch (result) {
         case 0:
-        case -ECANCELED: /* purged meanwhile: written, and then purged */
+        case -ECANCELED: /* purged during the write, so it counts as written and then purged */
                 return CACHE_OK;
         case STORE_NOT_DURABLE:
                 return CACHE_NOT_DURABLE;
@@ -62,7 +62,8 @@ enum cache_status cache_status_of_put(int result)
         }
 }
 
-/* It was evicted, or failed, as far as anyone knows. */
+/* Drops a written chunk from the store, because it was evicted during the write or its put was
+ * answered as failed. */
 static void write_dropped(struct write *w)
 {
         struct cache *c = w->cache;
@@ -72,7 +73,7 @@ static void write_dropped(struct write *w)
                 c->lost_evictions++;
 }
 
-/* The store has it, or never will. */
+/* Ends a write that the store has completed or refused. */
 static void write_done(struct write *w, int result)
 {
         struct cache *c = w->cache;
@@ -82,7 +83,7 @@ static void write_done(struct write *w, int result)
         bool dropped = pool_is_dropped(c->params.pool, w->chunk);
         enum cache_status status;
 
-        if (w->abandoned) { /* all is said */
+        if (w->abandoned) { /* all requests were answered when the device hung */
                 if (written && (w->drop || dropped))
                         write_dropped(w);
                 write_end(w);
@@ -95,15 +96,15 @@ static void write_done(struct write *w, int result)
         pc->tag = cache_pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
         if (written)
                 pc->flags |= POOL_STORED;
-        else if (!dropped && w->told)
+        else if (!dropped && w->acknowledged)
                 c->stats.pool_only++;
         c->retry_now = true;
 
-        /* What was purged or evicted while it was written was written and then purged, as far as
-         * anyone can tell. */
+        /* A chunk that was purged or evicted during its write counts as written and then removed.
+         */
         status = dropped && !written ? CACHE_OK : cache_status_of_put(result);
 
-        if (!written && !dropped && !w->told)
+        if (!written && !dropped && !w->acknowledged)
                 pool_drop(c->params.pool, w->chunk);
         cache_settle_waiters(c, w->chunk, WAITING_WRITE, written || dropped ? CACHE_OK : status);
         if (req) {
@@ -122,8 +123,8 @@ static void on_stored(struct store_put *store)
         write_done(w, store->result);
 }
 
-/* The device hangs: waiters are answered that the write failed, and room is made for others; but
- * the bytes stay until it is over. */
+/* Answers all waiters as failed, because the device hangs, and frees the write's share of the
+ * budget. The slot stays occupied until the device answers. */
 static void on_write_abandoned(struct store_put *store)
 {
         struct write *w = container_of(store, struct write, store);
@@ -142,7 +143,7 @@ static void on_write_abandoned(struct store_put *store)
                 c->lost_evictions++;
         list_unlink(&w->dropping);
         cache_pass_evictions(c);
-        if (!dropped && w->told)
+        if (!dropped && w->acknowledged)
                 c->stats.pool_only++;
         else if (!dropped)
                 pool_drop(c->params.pool, w->chunk);
@@ -168,16 +169,16 @@ bool cache_write_store(struct store_write *queued)
         r = store_put(c->params.store, &w->store);
         if (r == 0)
                 return true;
-        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
-         * Its bytes are not these, and even if it can be found already it is about to go. */
+        /* EXISTS: the store is still dropping an older chunk of the key, which was evicted. That
+         * chunk does not have these bytes, even if it can be found. */
         if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
                 return false;
         write_done(w, r == STORE_EXISTS ? -EIO : r);
         return true;
 }
 
-/* It is there, and is not written. Puts of the same key that wait for its bytes ask for
- * themselves. */
+/* Keeps a chunk in the pool that the write budget refused. Puts of the same key that wait for its
+ * bytes ask the budget themselves. */
 static void keep_in_pool(struct write *w)
 {
         struct cache *c = w->cache;
@@ -232,22 +233,23 @@ static void on_copied(struct kio_request *copy)
                 return;
         }
         if (req->ack == CACHE_ACCEPTED) {
-                w->told = true;
+                w->acknowledged = true;
                 w->req = NULL;
         } else {
                 req = NULL;
         }
-        /* Puts of the same key wait for the write from here on: it may end, and fail, at once. */
+        /* From here on, puts of the same key wait for the write, which may end, and fail, at once.
+         */
         list_for_each (&pc->waiters, n) {
                 struct cache_request *other = container_of(n, struct cache_request, node);
 
                 if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
-                        w->told = true;
+                        w->acknowledged = true;
                 else if (other->kind == KIND_PUT)
                         other->waiting = WAITING_WRITE;
         }
-        /* The answer carries the place in the store, so it comes after the store was asked; what
-         * was written or failed at once is freed by then, so it is pinned meanwhile. */
+        /* The answer contains the place in the store, so the store is asked first. A write that
+         * ends at once unpins the chunk, so this pin keeps it until the request is answered. */
         {
                 uint32_t chunk = w->chunk;
 
@@ -260,7 +262,7 @@ static void on_copied(struct kio_request *copy)
         }
 }
 
-/* `chunk` is pinned for the write, which takes the pin over. */
+/* Creates the write of a pinned chunk, and takes over the pin. Returns NULL if memory is short. */
 static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_request *req)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
@@ -324,7 +326,7 @@ static void on_synced(struct store_put *store)
                 cache_unpin(c, chunk);
 }
 
-/* The store has the key. */
+/* Answers a put whose key the store has, after a sync if the put is durable. */
 static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
                             struct store_ref ref)
 {
@@ -367,7 +369,7 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
                 cache_unpin(c, chunk);
                 return false;
         }
-        w->told = true;
+        w->acknowledged = true;
         if (req->ack != CACHE_ACCEPTED)
                 cache_wait_on(c, req, chunk, WAITING_WRITE);
         cache_queue_write(c, &w->queued);
@@ -385,7 +387,7 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         }
         if (req->ack == CACHE_ACCEPTED) {
                 if (pc->flags & POOL_WRITING)
-                        write_of(pc)->told = true;
+                        write_of(pc)->acknowledged = true;
                 else if (pc->flags & POOL_REFUSED && pc->use != req->use)
                         cache_admit_again(c, chunk, req->use);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
@@ -399,15 +401,15 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
                 finish_existing(c, req, chunk, ref);
                 return;
         }
-        /* In memory only, because its write failed or was refused, or because the store has evicted
-         * it: write what is here. */
+        /* Only the pool has the chunk, because its write failed or was refused, or the store
+         * evicted it. */
         if (!cache_admit(c, req, true))
                 cache_finish(c, req, CACHE_NO_SPACE);
         else if (!cache_write_resident(c, chunk, req))
                 cache_finish(c, req, CACHE_FAILED);
 }
 
-/* The blocking-call thread. */
+/* Reads the client's file. Runs on the blocking-call thread. */
 static int read_file(struct kio_request *copy)
 {
         struct write *w = container_of(copy, struct write, copy);
@@ -415,8 +417,8 @@ static int read_file(struct kio_request *copy)
         return put_file_read(w->file, w->file_offset, copy->buf, copy->length, &copy->crc);
 }
 
-/* What brings the client's bytes to the pool. */
-static void bring(struct write *w, const struct cache_request *req, void *to)
+/* Has a worker copy the client's bytes to the pool, or the blocking-call thread read them there. */
+static void submit_copy(struct write *w, const struct cache_request *req, void *to)
 {
         w->copy = (struct kio_request){
                 .op = KIO_COPY,
@@ -430,13 +432,14 @@ static void bring(struct write *w, const struct cache_request *req, void *to)
                 .payload = req->length,
                 .complete = on_copied,
         };
-        if (!req->file)
-                return;
-        w->file = req->file;
-        w->file_offset = req->file_offset;
-        w->copy.op = KIO_CALL;
-        w->copy.volume = PUT_FILE_THREAD;
-        w->copy.call = read_file;
+        if (req->file) {
+                w->file = req->file;
+                w->file_offset = req->file_offset;
+                w->copy.op = KIO_CALL;
+                w->copy.volume = PUT_FILE_THREAD;
+                w->copy.call = read_file;
+        }
+        kio_submit(w->cache->params.io, &w->copy, w->chunk);
 }
 
 bool cache_put_try(struct cache *c, struct cache_request *req)
@@ -461,7 +464,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         if (cache_join_direct_put(c, req))
                 return true;
-        /* What the shared tier has does not wait for the disk: it stays in the pool then. */
+        /* A chunk from the shared tier does not wait for the write budget; without budget it stays
+         * in the pool. */
         if (cache_others_first(c, req))
                 return false;
         over_budget = cache_over_budget(c, req);
@@ -472,7 +476,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, CACHE_NO_SPACE);
                 return true;
         }
-        /* What of a daemon before is still to be compared is not what this put brings. */
+        /* An unverified chunk of an earlier process may differ from the bytes of this put. */
         pool_drop_unverified(c->params.pool, req->namespace_id, &req->key, req->hash);
         if (cache_put_direct(c, req))
                 return true;
@@ -497,8 +501,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         w->req = req;
         w->refused = !admitted;
         req->waiting = WAITING_NOT;
-        bring(w, req, pool_at(c->params.pool, chunk));
-        kio_submit(c->params.io, &w->copy, chunk);
+        submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;
 }
 

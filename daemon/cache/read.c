@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reads of a cache: what each user has to be read from each volume of the store, and in which
- * order the store is asked.
+/* The reads of a cache, and the order in which they are passed to the store.
  *
- * A device serves reads in the order it is asked, so it is asked for no more than keeps it busy
- * (window_is_open()). What is beyond that waits here, per volume and user, and the next one is
- * always of the user that has the fewest bytes at that volume: a read of a user that reads little
- * stands behind one window of the others' at most. What a client waits for goes before what the
- * same user prefetches. A volume has a queue of its own: one that is slow, or hangs, holds up no
- * other.
+ * A device serves reads in the order in which it receives them, so it receives only as many as keep
+ * it busy (window_is_open()). Further reads wait, per volume and user. The next one is always taken
+ * from the user with the fewest bytes at that volume, so a user that reads little waits for at most
+ * one window of other users' reads. Reads that a client waits for precede the same user's
+ * prefetches. Each volume has its own queue, so a slow or hung volume delays no other.
  *
- * Loop thread. Failures: a volume that is bypassed has an open window, so that what waits for it is
- * asked for, and ends, at once. What hangs at a device counts no more once that is bypassed. */
+ * Loop thread. Failures: a bypassed volume has an open window, so that its waiting reads are
+ * started, and fail, at once. Reads at a hung device are no longer counted once the volume is
+ * bypassed. */
 #include "cache/internal.h"
 
 #include <errno.h>
 
 #include "checked.h"
 
-/* A window keeps a queue behind what the device is working on: with one user's reads of 64 KiB, 576
- * KiB and 2 MiB, 16 MiB leave it idle as rarely (at most 1 % of the time, 3 % with 64 KiB) as no
- * limit does, with 32, 14 and 4 reads at each of two workers. */
+/* A window keeps requests queued at the device while it works. With one user's reads of 64 KiB, 576
+ * KiB and 2 MiB and two workers, a window of 16 MiB held 32, 14 and 4 reads at each worker. It left
+ * the device idle as rarely as no limit: at most 1 % of the time, and 3 % with 64 KiB. */
 enum {
-        WINDOW_MIN_READS = 4, /* of a volume, however large they are */
+        WINDOW_MIN_READS = 4, /* per volume, of any size */
         WINDOW_MAX_READS = 1024,
-        STARTS = 1024, /* of an iteration, of each volume */
+        STARTS = 1024, /* per iteration and volume */
 };
 #define WINDOW_BYTES (UINT64_C(16) << 20)
 
 static bool window_is_open(const struct cache *c, unsigned volume)
 {
-        const struct path_reads *p = &c->reads[volume];
+        const struct volume_reads *p = &c->reads[volume];
 
         return p->n_in_store < WINDOW_MIN_READS ||
                (p->n_in_store < WINDOW_MAX_READS && p->in_store_bytes < WINDOW_BYTES) ||
@@ -52,68 +51,68 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
                 return -ENOMEM;
         list_init(&r->node);
         r->bytes = bytes;
-        r->path = (uint8_t)store_volume_of(ref);
+        r->volume = (uint8_t)store_volume_of(ref);
         r->order = (uint8_t)order;
         r->in_store = false;
-        r->user->reads[r->path].bytes += bytes;
+        r->user->reads[r->volume].bytes += bytes;
         return 0;
 }
 
-/* It waits no more. */
+/* Removes a waiting read from its user's queue. */
 static void leave_queue(struct cache *c, struct store_read *r)
 {
-        struct user_reads *reads = &r->user->reads[r->path];
+        struct user_reads *reads = &r->user->reads[r->volume];
 
         list_unlink(&r->node);
         if (!has_waiting(reads))
                 list_unlink(&reads->turn);
-        c->reads[r->path].n_waiting--;
+        c->reads[r->volume].n_waiting--;
         c->stats.queued_reads--;
 }
 
 void cache_read_end(struct cache *c, struct store_read *r)
 {
         struct cache_user *u = r->user;
-        struct path_reads *p = &c->reads[r->path];
+        struct volume_reads *p = &c->reads[r->volume];
 
         if (!u)
                 return;
         if (r->in_store) {
                 r->in_store = false;
-                u->reads[r->path].in_store -= r->bytes;
+                u->reads[r->volume].in_store -= r->bytes;
                 p->in_store_bytes -= r->bytes;
                 p->n_in_store--;
         } else if (!list_empty(&r->node)) {
                 leave_queue(c, r);
         }
-        u->reads[r->path].bytes -= r->bytes;
+        u->reads[r->volume].bytes -= r->bytes;
         r->user = NULL;
         cache_user_unref(u);
 }
 
 bool cache_read_is_due(const struct cache *c, const struct store_read *r)
 {
-        return c->reads[r->path].n_waiting == 0 && window_is_open(c, r->path);
+        return c->reads[r->volume].n_waiting == 0 && window_is_open(c, r->volume);
 }
 
 void cache_read_enter(struct cache *c, struct store_read *r)
 {
-        struct path_reads *p = &c->reads[r->path];
+        struct volume_reads *p = &c->reads[r->volume];
 
         r->in_store = true;
-        r->user->reads[r->path].in_store += r->bytes;
+        r->user->reads[r->volume].in_store += r->bytes;
         p->in_store_bytes += r->bytes;
         p->n_in_store++;
 }
 
 void cache_read_wait(struct cache *c, struct store_read *r)
 {
-        struct user_reads *reads = &r->user->reads[r->path];
+        struct user_reads *reads = &r->user->reads[r->volume];
 
         list_append(&reads->waits[r->order], &r->node);
         if (list_empty(&reads->turn))
-                list_append(&c->reads[r->path].readers, &reads->turn);
-        c->reads[r->path].n_waiting++;
+                list_append(&c->reads[r->volume].readers, &reads->turn);
+        c->reads[r->volume].n_waiting++;
         c->stats.queued_reads++;
 }
 
@@ -128,9 +127,9 @@ void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid)
                 return;
         leave_queue(c, r);
         r->order = READ_GET;
-        if (u->reads[r->path].bytes + r->bytes < r->user->reads[r->path].bytes) {
-                r->user->reads[r->path].bytes -= r->bytes;
-                u->reads[r->path].bytes += r->bytes;
+        if (u->reads[r->volume].bytes + r->bytes < r->user->reads[r->volume].bytes) {
+                r->user->reads[r->volume].bytes -= r->bytes;
+                u->reads[r->volume].bytes += r->bytes;
                 cache_user_unref(r->user);
                 r->user = u;
         } else {
@@ -139,9 +138,9 @@ void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid)
         cache_read_wait(c, r);
 }
 
-/* Of those with a read that waits the one that has the fewest bytes at the device; the first of
- * several. */
-static struct user_reads *next_reader(struct path_reads *p)
+/* Returns the reads of the user that has the fewest bytes at the device and a read that waits; the
+ * first of several. */
+static struct user_reads *next_reader(struct volume_reads *p)
 {
         struct user_reads *next = NULL;
 
@@ -154,24 +153,24 @@ static struct user_reads *next_reader(struct path_reads *p)
         return next;
 }
 
-static void submit_of_path(struct cache *c, unsigned volume)
+static void submit_reads_of_volume(struct cache *c, unsigned volume)
 {
-        struct path_reads *p = &c->reads[volume];
+        struct volume_reads *p = &c->reads[volume];
 
         for (unsigned i = 0; i < STARTS && p->n_waiting > 0 && window_is_open(c, volume); i++) {
                 struct user_reads *reads = next_reader(p);
-                bool ahead = list_empty(&reads->waits[READ_GET]);
+                bool is_prefetch = list_empty(&reads->waits[READ_GET]);
                 struct store_read *r =
-                        container_of(reads->waits[ahead ? PREFETCHED_BLOCKS : READ_GET].next,
+                        container_of(reads->waits[is_prefetch ? READ_PREFETCH : READ_GET].next,
                                      struct store_read, node);
 
                 leave_queue(c, r);
-                /* Behind those that have as much at the device. */
+                /* moves the user behind those with as many bytes at the device */
                 if (has_waiting(reads)) {
                         list_unlink(&reads->turn);
                         list_append(&p->readers, &reads->turn);
                 }
-                /* The read, and its user, may be freed. */
+                /* These calls may free the read and its user. */
                 if (r->in_pool)
                         cache_fill_start(c, r);
                 else
@@ -182,7 +181,7 @@ static void submit_of_path(struct cache *c, unsigned volume)
 void cache_submit_reads(struct cache *c)
 {
         for (unsigned volume = 0; c->stats.queued_reads > 0 && volume < STORE_MAX_VOLUMES; volume++)
-                submit_of_path(c, volume);
+                submit_reads_of_volume(c, volume);
 }
 
 bool cache_has_due_reads(const struct cache *c)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See region.h. A region is checked -> mapped -> registered with the rings, if it is large enough
- * to gain by it -> unregistered -> unmapped. What asks the file system or takes as long as the
- * region has pages (run_*) runs on a blocking-call thread of its own, REGION_THREAD, so that a
- * client's file delays no call of the store's volumes.
+ * to benefit -> unregistered -> unmapped. The functions run_*() ask the file system or take time in
+ * proportion to the region's size. They run on a blocking-call thread of their own, REGION_THREAD,
+ * so that a client's file delays no call of the store's volumes.
  *
- * Failures: a file that may not be registered is refused with a text that says why. A ring that
+ * Failures: a file that cannot be registered is refused with a text that says why. A ring that
  * refuses a region uses it unregistered. */
 #include "cache/region.h"
 
@@ -33,11 +33,11 @@ static_assert((int)REGION_THREAD > (int)STORE_MAX_VOLUMES,
 
 bool region_is_memory(int fd)
 {
-        /* The kernel answers this by itself, for files on tmpfs and hugetlbfs alone. */
+        /* The kernel answers this without the file system, and only for tmpfs and hugetlbfs. */
         return fcntl(fd, F_GET_SEALS) >= 0;
 }
 
-/* When the file was made, in ns; 0: its file system does not record that. */
+/* Returns when the file was created, in ns; 0 if its file system does not record that. */
 static uint64_t born_ns(int fd)
 {
         struct statx more;
@@ -77,8 +77,8 @@ int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity
         *ret_wrong = "the file ends before the range does";
         if (!range_within(offset, bytes, (uint64_t)st.st_size))
                 return -EINVAL;
-        /* Memory that is not there yet would be charged to the daemon once it is touched. SEEK_HOLE
-         * would say where, but waits for the file's lock, which its owner can hold for ever. */
+        /* A hole's memory would be charged to the daemon when it touches it. SEEK_HOLE would find
+         * holes, but waits for the file's lock, which its owner can hold forever. */
         *ret_wrong = "the range has a hole; allocate all of it";
         if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
                 return -EINVAL;
@@ -117,7 +117,7 @@ void *region_at(const struct region *r, uint64_t offset, uint64_t length)
         return (char *)r->base + offset;
 }
 
-/* --- on the thread, and what follows --- */
+/* --- calls on the thread, and their completion --- */
 
 static void call_on(unsigned thread, struct kio *io, struct kio_request *req,
                     int (*run)(struct kio_request *), void (*complete)(struct kio_request *))
@@ -138,7 +138,7 @@ static void call(struct kio *io, struct kio_request *req, int (*run)(struct kio_
         call_on(REGION_THREAD, io, req, run, complete);
 }
 
-/* A disk that hangs delays no memory that is registered. */
+/* Files on disk use another thread than memory, so that a hung disk does not delay memory. */
 static unsigned thread_of(const struct region_file *f)
 {
         return f->on_disk ? PUT_FILE_THREAD : REGION_THREAD;
@@ -186,7 +186,7 @@ static int run_map(struct kio_request *req)
         struct region *r = container_of(req, struct region, call);
         int result = region_map(r, r->fd, r->offset, r->bytes);
 
-        close(TAKE_FD(r->fd)); /* if it is the last one, that frees the memory */
+        close(TAKE_FD(r->fd)); /* closing the last descriptor frees the memory */
         return result;
 }
 

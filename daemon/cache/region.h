@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory: a stretch of a client's file, mapped here so that bytes move between it and
- * the disks (rule R2). It is hostile: the client may change it at any time and, where it is not
- * sealed F_SEAL_SHRINK, cut it as well, so the CPU touches it under io's guard only and nothing
- * that was read there is believed before its checksum.
+/* Registered memory: a range of a client's file, mapped into the daemon so that bytes move between
+ * it and the disks (rule R2). The memory is untrusted: the client may change it at any time, and
+ * truncate the file unless it is sealed with F_SEAL_SHRINK. The CPU therefore accesses it only
+ * under io's guard, and bytes that were read there are not used before their checksum is verified.
  *
- * region_is_memory() may run on the loop thread: it never asks the file system, which could be one
- * in user space that does not answer. What takes as long as the stretch has pages runs on a
- * blocking-call thread. The rest: loop thread. */
+ * region_is_memory() may run on the loop thread, because it never asks the file system, which may
+ * be a user's process that does not answer. Calls whose duration grows with the range run on a
+ * blocking-call thread. Everything else runs on the loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,69 +14,75 @@
 
 #include "io/io.h"
 
-/* Of the blocking-call thread that maps and unmaps the memory of clients: io's, no device of the
- * store has it. */
+/* Number of the blocking-call thread of io/ that maps and unmaps clients' memory; no volume of the
+ * store has this number. */
 enum { REGION_THREAD = KIO_VOLUMES_MAX - 3 };
 
-/* Is it a descriptor of a memfd or of a file on tmpfs or hugetlbfs? */
+/* Returns whether the descriptor is of a memfd, or of a file on tmpfs or hugetlbfs. */
 bool region_is_memory(int fd);
 
-/* Which file a descriptor is of. */
+/* Identifies the file of a descriptor. */
 struct region_identity {
         uint64_t device, inode;
-        uint64_t born_ns; /* an inode number is given out again; 0: not recorded, as on hugetlbfs */
+        uint64_t born_ns; /* distinguishes reused inode numbers; 0 if not recorded, as on hugetlbfs
+                           */
 };
 
-/* A client's descriptor, and the stretch of its file that is to be registered. The caller's; not
- * while region_file_check() or region_file_close() is under way. */
+/* A client's descriptor, and the range of its file that is to be registered. Owned by the caller,
+ * except while region_file_check() or region_file_close() is running. */
 struct region_file {
         struct kio *io;
-        int fd;       /* -1: closed */
-        bool on_disk; /* to be one of put-file.h */
+        int fd;       /* -1 if closed */
+        bool on_disk; /* the file must be one of put-file.h */
         uint64_t offset, bytes;
-        /* Of region_file_check(): 0; -EINVAL: the file is not as it must be, `wrong`, a static
-         * text, says what, and the descriptor is closed. Of region_file_close(): 0. */
+        /* Called at the end of region_file_check() with 0, or with -EINVAL if the file cannot be
+         * registered: then `wrong` is a static text with the reason, and the descriptor is closed.
+         * Called at the end of region_file_close() with 0. */
         void (*done)(struct region_file *f, int result);
-        struct region_identity identity; /* of a file that was checked */
+        struct region_identity identity; /* set by a successful region_file_check() of memory */
         const char *wrong;
 
         struct kio_request call;
 };
 
-/* Checks the file; set before: io, fd, offset, bytes, done. */
+/* Checks the file and calls done(). The caller sets io, fd, on_disk, offset, bytes and done. */
 void region_file_check(struct region_file *f);
-/* Closes the descriptor, if it is open: the last one of a file frees its memory. */
+/* Closes the descriptor, if it is open, and calls done(). Runs on the thread, because closing the
+ * last descriptor of a file frees its memory. */
 void region_file_close(struct region_file *f);
 
-/* Open from opened() with 0 until region_close(), and the region's own until closed(). */
+/* A region. It is open from opened() with result 0 until region_close(), and must not be freed
+ * before closed(). */
 struct region {
-        void *base; /* NULL: not open */
+        void *base; /* NULL if not open */
         uint64_t bytes;
-        struct kio_region in_rings; /* what requests name; how registering it went */
+        struct kio_region in_rings; /* named by requests; has the result of registering */
 
         struct kio *io;
-        void (*opened)(struct region *r, int result); /* 0; -errno: it cannot be mapped */
-        void (*registered)(struct region *r); /* with the rings, or not: it can be used meanwhile */
+        void (*opened)(struct region *r,
+                       int result);           /* 0, or -errno if the range cannot be mapped */
+        void (*registered)(struct region *r); /* registering ended; the region can be used before */
         void (*closed)(struct region *r);
 
-        /* The region's. */
+        /* Private to the region. */
         struct kio_request call;
         int fd;
         uint64_t offset;
         bool registers;
 };
 
-/* Maps [offset, offset + bytes) of a file that was checked, and registers a large one with the
- * rings. Set before: io, and the three to be called. The descriptor is closed by then. */
+/* Maps [offset, offset + bytes) of a checked file and closes the descriptor; registers a large
+ * region with the rings. The caller sets io and the three callbacks. */
 void region_open(struct region *r, int fd, uint64_t offset, uint64_t bytes);
-/* No request may use it any more. */
+/* Unregisters and unmaps the region, and calls closed(). No request may use the region. */
 void region_close(struct region *r);
-/* The address of [offset, offset + length), or NULL where that is not within the region. */
+/* Returns the address of [offset, offset + length), or NULL if the range exceeds the region. */
 void *region_at(const struct region *r, uint64_t offset, uint64_t length);
 
-/* What the thread does. The descriptor stays the caller's and may be closed afterwards. */
-/* 0, or -EINVAL and what is wrong. */
+/* The blocking parts, which run on the thread. The caller keeps the descriptor and may close it
+ * afterwards. region_check() returns 0, or -EINVAL and the reason; region_map() returns 0 or
+ * -errno. */
 int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity *ret,
                  const char **ret_wrong);
-int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes); /* 0, -errno */
+int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes);
 void region_unmap(struct region *r);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache and the tier behind it that hosts share. Loop thread.
+/* The cache and the shared tier. Loop thread.
  *
- * In: a get of what is in neither tier asks the shared one, once for all gets of the key that come
- * meanwhile. What it has is in a buffer of its own; a put of the cache's own takes it from there
- * into the pool, as a client's put would, and the chunk becomes visible only if its bytes have the
- * checksum that the object says. Whether it goes to the disk is for admission. So an engine that
- * hangs has no memory of the pool, and each get ends at its deadline by the cache's own clock.
- * Out: what was put, what is used again, and what is about to be evicted though it is expected to
- * be used again, is offered; when its turn comes, cache_remote_load() brings the bytes, checked,
- * from the pool or the store. What was evicted before its turn is dropped: no slot waits for it.
+ * In: a get whose key is in neither tier asks the shared one, once for all gets of that key. The
+ * shared tier reads the chunk into a buffer of its own. The cache then puts the chunk into the pool
+ * as it would a client's, and the chunk becomes visible only if its bytes have the checksum that
+ * the stored object states. Admission decides whether the chunk is written to the disk. So a hung
+ * storage engine occupies no memory of the pool, and the cache ends each get at its deadline.
  *
- * Failures: whatever goes wrong is a miss for all that wait. What is purged or evicted meanwhile is
- * forgotten: nothing of it is put, nor answered. */
+ * Out: chunks that were put, are used again, or are about to be evicted although another use is
+ * expected, are offered. When the shared tier takes an offer, cache_remote_load() loads the bytes
+ * from the pool or the store and checks them. An offered chunk keeps no slot: if it was evicted
+ * before its turn, the offer is dropped.
+ *
+ * Failures: every failure is a miss for all gets that wait. If the key is purged or evicted during
+ * the fetch, the fetch is abandoned: its chunk is neither put nor returned. */
 #include "cache/internal.h"
 
 #include <errno.h>
@@ -22,25 +24,26 @@
 #include "remote/remote.h"
 
 enum {
-        FETCHES_AHEAD = 128, /* of prefetches, in flight: gets stand behind these */
+        PREFETCH_FETCHES = 128, /* prefetches in flight, which later gets wait behind */
         PAGE = 4096,
 };
 
-/* Of what is evicted: one in so many is expected to be used again. */
+/* Chunks about to be evicted are offered if the chance of another use is at least this. */
 #define WORTH_WRITING 0.25
 
-/* A key that the shared tier is asked for. */
+/* One key that the shared tier was asked for. */
 struct fetch {
         struct remote_get remote;
-        struct cache_request put; /* of what it had */
+        struct cache_request put; /* puts the chunk that it returned */
         struct cache_fetched fetched;
         struct cache *cache;
-        struct list_node node;     /* in its list of cache.fetches, until it is over or forgotten */
+        struct list_node
+                node; /* in a list of cache.fetches, until the fetch ends or is abandoned */
         struct list_node waiters;  /* struct cache_request */
-        uint64_t last_deadline_ns; /* of these */
+        uint64_t last_deadline_ns; /* the latest deadline of the waiters */
         uint32_t user, use;
-        bool ahead;    /* by a prefetch */
-        bool unwanted; /* forgotten */
+        bool is_prefetch; /* started by a prefetch */
+        bool unwanted;    /* abandoned */
 };
 
 int cache_remote_init(struct cache *c)
@@ -60,7 +63,7 @@ void cache_remote_fini(struct cache *c)
         free(c->fetches);
 }
 
-/* --- in --- */
+/* --- from the shared tier --- */
 
 static struct fetch *find(const struct cache *c, uint32_t namespace_id, const struct key *key,
                           uint64_t hash)
@@ -82,14 +85,14 @@ bool cache_remote_is_fetching(const struct cache *c, uint32_t namespace_id, cons
         return find(c, namespace_id, key, hash) != NULL;
 }
 
-/* It is not joined any more. */
+/* Removes a fetch from the list, so that no get joins it. */
 static void leave_list(struct fetch *f)
 {
         if (list_empty(&f->node))
                 return;
         list_unlink(&f->node);
         f->cache->n_fetches--;
-        f->cache->n_fetches_ahead -= f->ahead;
+        f->cache->n_prefetch_fetches -= f->is_prefetch;
 }
 
 static void fetch_free(struct fetch *f)
@@ -100,8 +103,8 @@ static void fetch_free(struct fetch *f)
         free(f);
 }
 
-/* The shared tier has nothing for them. What was put here meanwhile is found, and what can wait for
- * longer than the tier was given asks once more. */
+/* Retries or ends all gets of a fetch that returned no chunk. They find a chunk that was put in the
+ * meantime, and a get whose deadline is later than the fetch's asks the shared tier once more. */
 static void settle_unfound(struct fetch *f, enum cache_status status)
 {
         struct cache *c = f->cache;
@@ -140,7 +143,7 @@ static void on_put(struct cache_request *put)
         if (put->status == CACHE_OK) {
                 c->stats.fetched++;
                 c->stats.fetched_bytes += put->length;
-                if (f->ahead && list_empty(&f->waiters)) {
+                if (f->is_prefetch && list_empty(&f->waiters)) {
                         pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
                         c->stats.prefetched++;
                         c->stats.prefetched_bytes += put->length;
@@ -157,7 +160,8 @@ static void on_put(struct cache_request *put)
         cache_unpin(c, chunk);
 }
 
-/* Is it older than its namespace allows? Then it is not there. */
+/* Returns whether the fetched chunk is older than its namespace's lifetime, and so counts as
+ * absent. */
 static bool has_expired(const struct fetch *f)
 {
         const struct cache *c = f->cache;
@@ -167,14 +171,17 @@ static bool has_expired(const struct fetch *f)
                f->remote.created_ms < store_born_after_ms(lifetime_s, clock_unix_ms());
 }
 
-/* It may wait for room, with a buffer of the tier's: so no longer than a read there may take. */
+/* Puts the fetched chunk into the pool. The put occupies a buffer of the shared tier while it waits
+ * for room, so it waits no longer than a read of the tier may take. */
 static void put_into_pool(struct fetch *f)
 {
         const struct remote_get *found = &f->remote;
 
         f->fetched = (struct cache_fetched){
                 .crc = found->crc,
-                .created_ms = MIN(found->created_ms, clock_unix_ms()), /* by another host's clock */
+                .created_ms =
+                        MIN(found->created_ms, clock_unix_ms()), /* created_ms is another host's
+                                                                    time, which may be ahead */
         };
         f->put = (struct cache_request){
                 .namespace_id = found->namespace_id,
@@ -201,7 +208,8 @@ static void on_fetched(struct remote_get *remote)
 {
         struct fetch *f = container_of(remote, struct fetch, remote);
         struct cache *c = f->cache;
-        bool is_wanted = !f->unwanted && !c->stopping && (f->ahead || !list_empty(&f->waiters));
+        bool is_wanted =
+                !f->unwanted && !c->stopping && (f->is_prefetch || !list_empty(&f->waiters));
 
         if (remote->found && is_wanted && has_expired(f)) {
                 list_for_each (&f->waiters, n)
@@ -217,7 +225,7 @@ static void on_fetched(struct remote_get *remote)
         settle_unfound(f, CACHE_MISS);
 }
 
-/* NULL: the tier does not have it, or is not to be asked now. */
+/* Starts a fetch. Returns NULL if the shared tier does not have the key, or cannot be asked now. */
 static struct fetch *begin(struct cache *c, const struct fetch *as)
 {
         struct fetch *f = malloc(sizeof(*f));
@@ -234,7 +242,7 @@ static struct fetch *begin(struct cache *c, const struct fetch *as)
         }
         list_append(&c->fetches[f->remote.hash % CACHE_FETCHES], &f->node);
         c->n_fetches++;
-        c->n_fetches_ahead += f->ahead;
+        c->n_prefetch_fetches += f->is_prefetch;
         c->stats.fetching++;
         c->pending++;
         return f;
@@ -282,14 +290,14 @@ enum cache_status cache_remote_prefetch(struct cache *c, uint32_t user, uint32_t
                             .hash = hash,
                             .deadline_ns = UINT64_MAX },
                 .user = user,
-                .ahead = true,
+                .is_prefetch = true,
         };
 
         if (!c->params.remote)
                 return CACHE_MISS;
         if (find(c, namespace_id, key, hash))
                 return CACHE_OK;
-        if (c->n_fetches_ahead >= FETCHES_AHEAD)
+        if (c->n_prefetch_fetches >= PREFETCH_FETCHES)
                 return remote_presence(c->params.remote, namespace_id, hash) == 0 ? CACHE_MISS
                                                                                   : CACHE_BUSY;
         return begin(c, &as) ? CACHE_OK : CACHE_MISS;
@@ -313,7 +321,8 @@ static void finish_all(struct cache *c, struct list_node *waiters, enum cache_st
         }
 }
 
-/* What it brings is dropped, and a get that comes from now on asks anew. */
+/* Abandons a fetch: its chunk will be dropped, and a later get of the key starts a new fetch. Moves
+ * the waiting gets to `waiters`. */
 static void forget(struct fetch *f, struct list_node *waiters)
 {
         leave_list(f);
@@ -356,7 +365,7 @@ void cache_remote_stop(struct cache *c)
         finish_all(c, &waiters, CACHE_CANCELLED);
 }
 
-/* --- out --- */
+/* --- to the shared tier --- */
 
 void cache_remote_offer(struct cache *c, uint32_t namespace_id, const struct key *key,
                         uint64_t hash, uint32_t length, bool again)
@@ -387,7 +396,7 @@ void cache_offer_leaving_disk(struct store *store, struct remote *remote)
                 store_report_leaving(store, offer_leaving_disk, remote);
 }
 
-/* What has been on disk was offered from there. */
+/* Skips chunks that have been on disk, because they are offered when they leave it. */
 static void offer_leaving_memory(void *userdata, uint32_t chunk, double chance)
 {
         struct cache *c = userdata;
@@ -405,13 +414,13 @@ void cache_offer_leaving_memory(struct cache *c)
                 pool_report_leaving(c->params.pool, offer_leaving_memory, c);
 }
 
-/* A chunk on its way to a buffer of the shared tier's. */
+/* The load of a chunk into a buffer of the shared tier. */
 struct load {
         struct cache *cache;
         struct remote_put *put;
         struct kio_request copy;
         struct store_get get;
-        uint32_t chunk; /* pinned; POOL_NONE */
+        uint32_t chunk; /* pinned; POOL_NONE if loaded from the store */
         uint32_t want_crc;
 };
 
@@ -427,7 +436,8 @@ static void load_end(struct load *l, bool loaded, uint32_t crc)
         free(l);
 }
 
-/* What was dropped from memory only, meanwhile, is still on disk. */
+/* Returns whether the chunk still exists: a chunk that was dropped from memory only is still on
+ * disk. */
 static bool is_still_there(const struct load *l)
 {
         const struct cache *c = l->cache;
@@ -451,7 +461,7 @@ static void on_read(struct store_get *get)
         load_end(l, get->result == 0 && get->length == l->put->length, get->crc);
 }
 
-/* Its buffer is the device's until it answers. */
+/* The device may write to the buffer until it answers; on_read() ends the load then. */
 static void on_read_abandoned(struct store_get *get)
 {
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See staging.h. Opened on the loop thread when its client asks for it, closed as
- * session/staging-closer.h says. A failure leaves nothing open. */
+/* See staging.h. The loop thread opens a staging area when its client asks for one;
+ * session/staging-closer.h closes it. A failure leaves nothing open. */
 #include "cache/staging.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A staging area: the memory of one session in which its client leaves bytes for `put` and gets
- * them by `get into`. A memfd sealed SHRINK|GROW|SEAL, mapped read-write on both sides: the client
- * may change it at any time, so what matters is always copied out first. */
+/* A staging area: memory of one session, in which its client places the bytes of puts and receives
+ * those of gets. It is a memfd with the seals SHRINK, GROW and SEAL, mapped read-write on both
+ * sides. The client may change it at any time, so its content is copied before it is checked. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,8 @@ struct staging {
 enum { STAGING_MAX_BYTES = 64 << 20 };
 
 int staging_open(struct staging *ret, uint64_t bytes);
-/* Any thread; takes milliseconds if it was used. */
+/* Runs on any thread; takes milliseconds if the area was used. */
 void staging_close(struct staging *l);
-/* The address of [offset, offset + length), or NULL where that is not within the staging area. */
+/* Returns the address of [offset, offset + length), or NULL if the range exceeds the staging
+ * area. */
 void *staging_at(const struct staging *l, uint64_t offset, uint64_t length);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See tails.h. Owns the blocks; one whose pages are all free is kept for the next requests. */
+/* See tails.h. Owns the blocks. One block whose pages are all free is kept for later requests. */
 #include "cache/tails.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ enum {
 struct tail_block {
         struct list_node node; /* in tails.with_room */
         char *pages;
-        uint32_t free; /* by bit */
+        uint32_t free; /* bit mask of free pages */
 };
 
 void tails_init(struct tails *t)
@@ -83,7 +83,7 @@ void tail_release(struct tails *t, struct tail *tail)
                 return;
         b->free |= 1u << ((unsigned)((char *)tail->page - b->pages) / TAIL_BYTES);
         *tail = (struct tail){ 0 };
-        /* What is nearly full comes first, so that others become free as a whole. */
+        /* A nearly full block is used first, so that other blocks become wholly free. */
         if (list_empty(&b->node))
                 list_prepend(&t->with_room, &b->node);
         if (b->free == ALL_FREE && t->with_room.next->next != &t->with_room)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages for the tails of direct requests: what of a chunk is not a whole block of the device. They
- * come in blocks that are mapped and unmapped whole, since the allocator takes twice the memory for
- * an aligned page and keeps it. Loop thread. */
+/* Pages for the tails of direct transfers: the last part of a chunk, which does not fill a block of
+ * the device. Pages are mapped and unmapped in blocks of several, because malloc() needs twice the
+ * memory for an aligned page and does not return it. Loop thread. */
 #pragma once
 
 #include "base/list.h"
@@ -10,7 +10,7 @@ enum { TAIL_BYTES = 4096 };
 
 struct tail_block;
 struct tail {
-        void *page; /* NULL: none */
+        void *page; /* NULL if none */
         struct tail_block *block;
 };
 
@@ -21,7 +21,7 @@ struct tails {
 void tails_init(struct tails *t);
 void tails_fini(struct tails *t); /* all must be released */
 
-/* A page, aligned; its content is undefined. 0, -ENOMEM. */
+/* Takes an aligned page with undefined content. Returns 0 or -ENOMEM. */
 int tail_take(struct tails *t, struct tail *ret);
-/* Harmless if there is none. */
+/* Releases the page and clears *tail. No effect if there is no page. */
 void tail_release(struct tails *t, struct tail *tail);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The users of a cache: what each has on its way to the store, and in which order the store is
- * handed it.
+/* The users of a cache, and the order in which their writes are passed to the store.
  *
- * The store serves writes in the order it is asked, so it is handed no more than keeps its devices
- * busy (window_is_open()). What is beyond that waits here, per user, and the next one is always of
- * the user that has the fewest bytes in the store: a write of a user that writes little stands
- * behind one window of the others' at most, however much they have accepted.
+ * The store serves writes in the order in which it receives them, so it receives only as many as
+ * keep its devices busy (window_is_open()). Further writes wait in a queue per user. The next one
+ * is always taken from the user with the fewest bytes in the store, so a user that writes little
+ * waits for at most one window of other users' writes.
  *
- * A user is kept from the first thing that waits, is written or is read until the last has ended.
- * Loop thread. Failures: a write that the store cannot take yet stays in front of its user's queue
- * and is tried again; it holds up neither that user's others nor another user. */
+ * A user object exists from its first waiting request, write or read until the last of them has
+ * ended. Loop thread. Failures: a write that the store cannot take yet stays at the front of its
+ * user's queue and is tried again. It delays neither that user's other writes nor another user. */
 #include "cache/internal.h"
 
 #include <assert.h>
@@ -19,7 +18,7 @@
 #include "checked.h"
 
 enum {
-        WINDOW_MIN_WRITES = 4, /* of each volume, however large they are */
+        WINDOW_MIN_WRITES = 4, /* per volume, of any size */
         WINDOW_MAX_WRITES = 1024,
 };
 #define WINDOW_BYTES (UINT64_C(32) << 20)
@@ -101,7 +100,7 @@ int cache_unwritten_begin(struct cache *c, struct store_write *w, uint32_t uid, 
         return 0;
 }
 
-/* The store has it no more. */
+/* Ends the accounting of a write in the store. */
 static void leave_store(struct cache *c, struct store_write *w)
 {
         if (!w->in_store)
@@ -129,14 +128,14 @@ void cache_unwritten_end(struct cache *c, struct store_write *w)
 
 static bool window_is_open(const struct cache *c)
 {
-        unsigned paths = MAX(store_volumes_up(c->params.store), 1u);
+        unsigned volumes = MAX(store_volumes_up(c->params.store), 1u);
 
-        return c->n_in_store < (uint64_t)WINDOW_MIN_WRITES * paths ||
-               (c->n_in_store < (uint64_t)WINDOW_MAX_WRITES * paths &&
-                c->in_store_bytes < WINDOW_BYTES * paths);
+        return c->n_in_store < (uint64_t)WINDOW_MIN_WRITES * volumes ||
+               (c->n_in_store < (uint64_t)WINDOW_MAX_WRITES * volumes &&
+                c->in_store_bytes < WINDOW_BYTES * volumes);
 }
 
-/* It may have ended, and be freed, when this returns true. */
+/* Passes a write to the store. If this returns true, the write may have ended and been freed. */
 static bool ask_store(struct cache *c, struct store_write *w)
 {
         struct cache_user *u = w->user;
@@ -174,7 +173,7 @@ void cache_queue_write(struct cache *c, struct store_write *w)
         enlist(c, u);
 }
 
-/* What the store could not take: each user's first few, in order. */
+/* Passes writes that the store could not take to it again: the first few of each user, in order. */
 static void ask_again(struct cache *c)
 {
         struct list_node turn = LIST_INIT(turn), *n;
@@ -204,8 +203,7 @@ static void ask_again(struct cache *c)
         }
 }
 
-/* Of those with a write for the store the one that has the fewest bytes there; NULL: no user has
- * one. */
+/* Returns the user with the fewest bytes in the store that has a write ready, or NULL. */
 static struct cache_user *next_writer(struct cache *c)
 {
         struct cache_user *next = NULL;
@@ -230,7 +228,7 @@ void cache_submit_writes(struct cache *c)
 
                 c->n_ready--;
                 u->refs++;
-                /* Behind those that have as much in the store. */
+                /* moves the user behind those with as many bytes in the store */
                 list_unlink(&u->write_turn);
                 if (ask_store(c, w)) {
                         c->stats.queued_writes--;

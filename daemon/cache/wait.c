@@ -13,27 +13,27 @@
 #include "checked.h"
 
 enum {
-        /* In a wait for room the first of a line goes first, so that a large one is not starved by
-         * small ones. But one that has found none for so long, since what it needs is leased, does
-         * not hold up those behind it any more. */
+        /* The first request of a queue is served first, so that small requests do not starve a
+         * large one. After this time without room, because leases occupy it, it no longer delays
+         * the requests behind it. */
         HEAD_OF_LINE_MS = 100,
-        STEPS = 1024, /* of an iteration, at waiters, and at those whose deadline may have passed */
+        STEPS = 1024, /* per iteration: waiters tried, and deadlines visited */
 };
 #define HEAD_OF_LINE_NS (HEAD_OF_LINE_MS * UINT64_C(1000000))
-#define TICK_NS         (UINT64_C(1) << 21) /* a wait ends so much late at most */
+#define TICK_NS         (UINT64_C(1) << 21) /* the most by which a wait ends late */
 
 /* --- the ends of waits ---
  *
- * A client chooses the end of each wait, so what an end costs must not grow with the number of
- * those that wait. They are in buckets by the tick that follows their end; the buckets are
- * visited in a circle, and a wait that is found a round too early stays. */
+ * Clients choose their deadlines, so the cost of one deadline must not grow with the number of
+ * waiting requests. Requests are kept in buckets by the tick after their deadline. The buckets are
+ * visited in a circle, and a request that is visited one round too early stays in its bucket. */
 
 static bool has_waiting(const struct cache *c)
 {
         return c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] + c->n_waiting_remote > 0;
 }
 
-/* The next time that the bucket of this tick is looked at. */
+/* Returns the tick at which the bucket of `tick` is visited next. */
 static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)
 {
         return c->tick + 1 + (tick - c->tick - 1) % CACHE_DEADLINES;
@@ -65,7 +65,7 @@ static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
 
 static void note_wait(struct cache *c, struct cache_request *req)
 {
-        /* Who waits alone begins the time anew. */
+        /* If no other request waits, no bucket up to the present has to be visited. */
         if (!has_waiting(c) && list_empty(&c->late))
                 c->tick = MAX(c->tick, req->waits_since_ns / TICK_NS);
         if (req->owner)
@@ -73,7 +73,7 @@ static void note_wait(struct cache *c, struct cache_request *req)
         note_deadline(c, req);
 }
 
-/* It waits, in its user's queue or to be put back there. */
+/* Counts a request as waiting for room; the caller has put it into a list of the user, or will. */
 static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
 {
         note_wait(c, req);
@@ -97,7 +97,7 @@ void cache_stop_waiting_remote(struct cache *c, struct cache_request *req)
         c->n_waiting_remote--;
 }
 
-/* It waits no more; what becomes of it is the caller's. */
+/* Removes a request from the user's queue. The caller decides how it continues. */
 static void stop_waiting(struct cache *c, struct cache_request *req)
 {
         struct cache_user *u = req->waits_as;
@@ -126,8 +126,8 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         req->waits_since_ns = clock_mono_ns();
         if (c->retry_ns == 0)
                 c->retry_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
-        /* Before those that wait for the disk: it does not, and has a buffer of the shared tier's.
-         */
+        /* A chunk from the shared tier precedes other puts: it does not wait for the disk, and it
+         * occupies a buffer of the shared tier. */
         if (req->fetched)
                 list_prepend(&u->waits[req->kind], &req->node);
         else
@@ -138,7 +138,7 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         cache_user_count(c, u);
 }
 
-/* A user within its share may use the reserve, too: so it is let in whatever the others have. */
+/* A user within its share may use the reserve too, so it is admitted whatever other users have. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req)
 {
         const struct cache_user *u = cache_user_find(c, req->user);
@@ -155,7 +155,7 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         const struct cache_user *u;
         const struct list_node *list;
 
-        /* It is its turn: see let_in(). */
+        /* admit_waiters() is trying this request */
         if (req->waiting == WAITING_ROOM || c->n_waiting[req->kind] == 0)
                 return false;
         if (c->kicked && !req->nowait)
@@ -198,20 +198,21 @@ bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
                         stop_waiting(c, req);
                 list_append(&cancelled, &req->node);
         }
-        more = !list_empty(owner); /* the last one's end may free the owner */
+        more = !list_empty(owner); /* completing the last request may free the owner */
         finish_all(c, &cancelled, CACHE_CANCELLED);
         return more;
 }
 
-/* One round of let_in(). */
+/* State of one run of admit_waiters(). */
 struct round {
-        uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths that the pool has none for */
+        uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths for which the pool has no room */
         unsigned n_no_room;
         uint64_t now_ns;
 };
 
-/* The user's next one. False: the user is to wait for the next round. */
-static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
+/* Tries the user's next request. Returns false if the user must wait for the next round. */
+static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned kind,
+                              struct round *round)
 {
         struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
@@ -219,13 +220,13 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
 
         if (kind == KIND_PUT && !req->fetched && cache_over_budget(c, req))
                 return false;
-        /* What there is no room for once, there is none for a second time. */
+        /* A length that found no room in this round would not find any now. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)
                 tried = req->length == round->no_room[i];
         if (!tried) {
                 uint32_t length;
 
-                stop_waiting(c, req); /* it may be freed when it is let in */
+                stop_waiting(c, req); /* an admitted request may be freed */
                 if (kind == KIND_GET ? cache_get_try(c, req) : cache_put_try(c, req))
                         return true;
                 length = req->length;
@@ -244,8 +245,9 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
         return false;
 }
 
-/* Lets in as many as find room: of each user one after the other, users in turn. */
-static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
+/* Admits the waiting requests that find room; users are served in turn, and the requests of one
+ * user in order. */
+static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
 {
         struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
         struct round round = { .now_ns = now_ns };
@@ -255,18 +257,18 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
         while (round.n_no_room < CACHE_FAILED_TRIES && steps++ < STEPS && (n = list_pop(&turn))) {
                 struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
 
-                bool goes_on;
+                bool continues;
 
                 u->refs++;
-                goes_on = let_in_next(c, u, kind, &round) && !list_empty(&u->waits[kind]);
+                continues = admit_next_waiter(c, u, kind, &round) && !list_empty(&u->waits[kind]);
                 list_unlink(n);
-                if (goes_on)
+                if (continues)
                         list_append(&turn, n);
                 else if (!list_empty(&u->waits[kind]) || !list_empty(&u->stay))
                         list_append(&over, n);
                 cache_user_unref(u);
         }
-        /* Those that had their turn come behind those that had none. */
+        /* Users that were served go behind those that were not. */
         list_splice(&turn, &over);
         while ((n = list_pop(&turn))) {
                 struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
@@ -314,7 +316,7 @@ static void expire(struct cache *c, uint64_t now_ns)
 
 static bool may_submit(const struct cache *c)
 {
-        /* What the store could not take may have stood behind another cache's. */
+        /* A write that the store refused may have waited for a write of another cache. */
         return cache_has_writes(c) && (c->retry_now || store_pending(c->params.store) == 0 ||
                                        store_pending(c->params.store) != c->retry_pending);
 }
@@ -333,8 +335,8 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
         if (c->kicked || (c->retry_ns != 0 && c->retry_ns <= now_ns)) {
                 c->kicked = false;
                 c->retry_ns = 0;
-                let_in(c, KIND_GET, now_ns);
-                let_in(c, KIND_PUT, now_ns);
+                admit_waiters(c, KIND_GET, now_ns);
+                admit_waiters(c, KIND_PUT, now_ns);
                 c->kicked |= pool_has_given_up(c->params.pool);
         }
         if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)

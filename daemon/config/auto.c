@@ -43,7 +43,8 @@ __attribute__((format(printf, 2, 3))) static void tell(void (*say)(const char *t
         say(text);
 }
 
-/* Is the key still "auto"? If so it is marked as chosen. */
+/* Returns whether the daemon must choose the value of this key because it is "auto", and marks it
+ * as chosen. */
 static bool take_auto(struct config *c, const char *name)
 {
         int row = config_row_find(name);
@@ -271,7 +272,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
 
 /* --- disk --- */
 
-/* What the files of a store's folder take. 0 if there is none. */
+/* Returns the space that the files of a store's folder occupy; 0 if it does not exist. */
 static uint64_t store_usage(const char *path)
 {
         DIR *dir = opendir(path);
@@ -325,7 +326,7 @@ int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_
         return 0;
 }
 
-/* What the volumes could have, each file system once. */
+/* Adds up the space that the volumes can use, counting each file system once. */
 static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_devices,
                           struct config_error *ret_error)
 {
@@ -357,7 +358,8 @@ static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_d
                 if (!checked_add(free_bytes, bytes, &free_bytes))
                         free_bytes = UINT64_MAX;
         }
-        /* As if it were like the others, so that the limit stays about what it was with it. */
+        /* Counts a missing volume like an average other one, so that the limit stays about the same
+         * without it. */
         if (missing > 0 && (!checked_mul(free_bytes / n_devices, (uint64_t)missing, &bytes) ||
                             !checked_add(free_bytes, bytes, &free_bytes)))
                 free_bytes = UINT64_MAX;
@@ -399,11 +401,11 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         if (c->store.limit < least) {
                 c->store.limit = 0;
                 units_bytes(least, chosen);
-                return config_fail(ret_error, -ENOSPC,
-                                   "store.limit: only %s are free %s, and the smallest store takes "
-                                   "%s of twice as much; "
-                                   "make room, or set store.path or store.limit",
-                                   all, where, chosen);
+                return config_fail(
+                        ret_error, -ENOSPC,
+                        "store.limit: only %s are free %s; auto uses half of that, and a store "
+                        "needs at least %s. Free some space, or set store.path or store.limit",
+                        all, where, chosen);
         }
         units_bytes(c->store.limit, chosen);
         if (free_bytes / 2 > limit_most)
@@ -464,7 +466,7 @@ static int resolve_socket(struct config *c, void (*say)(const char *text),
         } else {
                 snprintf(text, sizeof(text), "%u", (unsigned)geteuid());
                 snprintf(volume, sizeof(volume), "/tmp/kvcache-%s/kvcache.sock", text);
-                from = "there is no $XDG_RUNTIME_DIR";
+                from = "$XDG_RUNTIME_DIR is not set";
         }
         memcpy(given, c->given, sizeof(given));
         r = config_assign(c, (unsigned)row, volume, false, why);
@@ -498,10 +500,10 @@ static int resolve_path(struct config *c, void (*say)(const char *text),
         } else {
                 home = home_folder();
                 if (!home || strlen(home) >= PATH_MAX)
-                        return config_fail(ret_error, -EINVAL,
-                                           "store.path: auto finds no place: there is no "
-                                           "$XDG_STATE_HOME and no home "
-                                           "directory; set it");
+                        return config_fail(
+                                ret_error, -EINVAL,
+                                "store.path: auto finds no directory: neither $XDG_STATE_HOME nor "
+                                "a home directory is set; set store.path");
                 snprintf(volume, sizeof(volume), "%s/.local/state/kvcache", home);
                 from = "in the home directory";
         }

@@ -121,7 +121,7 @@ static void print_where(const struct config *c, const struct config_place *place
         ret[0] = '\0';
         switch (place->from) {
         case CONFIG_FROM_NOWHERE:
-        case CONFIG_FROM_SET: /* which is in front of who reads the error */
+        case CONFIG_FROM_SET: /* the caller names the option in the error */
                 break;
         case CONFIG_FROM_FILE:
                 snprintf(ret, CONFIG_WHERE, "%s:%u:%u: ", c->file, place->line, place->column);
@@ -308,7 +308,7 @@ int config_tenant_add(struct config *c, struct config_tenant **ret)
         c->tenants = p;
         c->tenants[c->n_tenants] = (struct config_tenant){};
         *ret = &c->tenants[c->n_tenants++];
-        /* Of numbers and lists that is all zero already. */
+        /* sets the defaults that are not zero; numbers and lists are complete */
         for (unsigned i = 0; i < config_n_tenant_rows; i++) {
                 const struct config_row *row = &config_tenant_rows[i];
                 char why[CONFIG_WHY];
@@ -345,7 +345,7 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
         if (!is_default && t->users.n == 0 && t->groups.n == 0)
                 return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
         if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
-                return config_refuse(why, "there may be %d tenants, \"default\" included",
+                return config_refuse(why, "more than %d tenants, \"default\" included; remove some",
                                      CONFIG_MAX_TENANTS);
         return 0;
 }
@@ -452,7 +452,7 @@ int config_set(struct config *c, const char *assignment, const char *origin,
         return 0;
 }
 
-/* What the storage engine of the shared tier must have. */
+/* Checks the keys that the storage engine of the shared tier needs. */
 static int check_remote(const struct config *c, struct config_error *ret_error)
 {
         const struct {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration: YAML, KVCACHE_* variables and --set into one struct, from one table.
+/* The configuration: YAML, KVCACHE_* variables and --set are read into one struct, by one table.
  *
- * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help.
- * The parser, --help, --print-config, the commented conf/kvcache.yaml and the man page's list are
- * made from it, and tests compare them. Order of precedence: default < file <
- * environment < --set.
+ * config.def has a row for each key: dotted name, member, type, default, range, unit, whether it
+ * can be reloaded, and help. The parser, --help, --print-config, the commented conf/kvcache.yaml
+ * and the list in the man page are made from it, and tests compare them. Order of precedence:
+ * default < file < environment < --set.
  *
- * All text in a struct config is its own; config_fini() frees it. */
+ * A struct config owns all its text; config_fini() frees it. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +31,8 @@ struct config_strings {
         unsigned n;
 };
 
-/* Where a value was given, for errors that show only when all is read. */
+/* The place where a value was given, for errors that are found only after everything has been
+ * read. */
 struct config_place {
         enum {
                 CONFIG_FROM_NOWHERE, /* the default */
@@ -39,11 +40,11 @@ struct config_place {
                 CONFIG_FROM_ENVIRONMENT,
                 CONFIG_FROM_SET,
         } from;
-        uint32_t line, column; /* of a file; from 1 */
-        bool broken;           /* what was given is refused, and it has its default */
+        uint32_t line, column; /* in a file, from 1 */
+        bool broken;           /* the given value was refused; the key has its default */
 };
 
-/* An entry of `tenants`. 0 of a number: "auto", that is, no limit of its own. */
+/* An entry of `tenants`. A number of 0 means "auto": the tenant has no limit of its own. */
 struct config_tenant {
         char *name;
         struct config_strings users, groups;
@@ -52,17 +53,18 @@ struct config_tenant {
                 stored_bytes, pinned_bytes;
         bool remote;                     /* tenants.remote */
         char *remote_secret;             /* tenants.remote_secret: a path, or "off" */
-        uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of tenant.def */
+        uint64_t given[2], automatic[2]; /* one bit per row of tenant.def, as in struct config */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
 };
 
 struct config {
         struct {
-                char *socket;  /* listen.socket: volume; "" decides by who runs it (see
-                                * config_resolve)
-                                */
-                char *http;    /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
-                uint32_t mode; /* listen.mode: octal permissions of the socket */
+                char *socket;     /* listen.socket: volume; "" decides by who runs it (see
+                                   * config_resolve)
+                                   */
+                char *http;       /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                uint32_t mode;    /* listen.mode: octal permissions of the socket */
+                uint64_t idle_ms; /* listen.idle: without clients, the daemon stops after it */
         } listen;
         struct {
                 bool allow_remote; /* http.allow_remote: listen.http need not be loopback */
@@ -72,10 +74,10 @@ struct config {
         struct {
                 struct config_strings path; /* store.path: one or a list; empty: decided */
                 uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
-                uint64_t segment; /* store.segment: bytes of a data file, wished */
+                uint64_t segment; /* store.segment: preferred bytes of a data file */
                 uint64_t entries; /* store.entries; 0 (auto) */
                 bool prewrite;    /* store.prewrite */
-                uint64_t error_budget;      /* store.error_budget: of a volume in a minute */
+                uint64_t error_budget;      /* store.error_budget: errors of a volume in a minute */
                 uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
                 uint64_t scrub_interval_ms; /* store.scrub_interval */
@@ -104,19 +106,19 @@ struct config {
                 char *spin;       /* io.spin: auto | on | off | long */
         } io;
         struct {
-                char *backend;                      /* remote.backend: off | directory | ... */
-                char *path;                         /* remote.path; "off" of all of these: none */
-                bool sync;                          /* remote.sync */
-                char *pool, *ceph_conf, *ceph_user; /* remote.pool, ... */
-                char *endpoint, *bucket, *region;   /* remote.endpoint, ... */
-                char *credentials, *ca;             /* remote.credentials, remote.ca: files */
-                char *prefix;                       /* remote.prefix */
+                char *backend; /* remote.backend: off | directory | ... */
+                char *path;    /* remote.path; "off" in any of these means none */
+                bool sync;     /* remote.sync */
+                char *pool, *ceph_conf, *ceph_user;     /* remote.pool, ... */
+                char *endpoint, *bucket, *region;       /* remote.endpoint, ... */
+                char *credentials, *ca;                 /* remote.credentials, remote.ca: files */
+                char *prefix;                           /* remote.prefix */
                 struct config_strings local_namespaces; /* remote.local_namespaces */
                 char *write;                            /* remote.write: never | reused | all */
                 uint64_t write_rate; /* remote.write_rate: bytes a second; 0: any */
                 uint64_t write_queue, read_inflight, write_inflight; /* remote.*: bytes */
                 uint64_t timeout_ms, presence_lifetime_ms, absence_lifetime_ms,
-                        generation_interval_ms; /* remote.timeout, ... */
+                        generation_interval_ms; /* remote.timeout and others */
                 uint64_t probe_rate;            /* remote.probe_rate: a second */
         } remote;
         struct {
@@ -131,7 +133,7 @@ struct config {
                                                         anyone the socket's mode lets in */
         } access;
         struct {
-                uint64_t expire_ms; /* namespaces.expire: of one that is not used; 0: off */
+                uint64_t expire_ms; /* namespaces.expire: of an unused namespace; 0: off */
         } namespaces;
         struct {
                 uint64_t connections;   /* limits.connections */
@@ -161,44 +163,46 @@ struct config {
                 char *format; /* log.format */
         } log;
 
-        struct config_tenant *tenants; /* in file order */
+        struct config_tenant *tenants; /* in the order of the file */
         unsigned n_tenants;
 
-        /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose
-         * "auto" config_resolve() replaced by what it chose. */
+        /* One bit per row of the table: keys that were given instead of defaulted, and keys whose
+         * "auto" config_resolve() replaced by a value. */
         uint64_t given[2], automatic[2];
         struct config_place place[CONFIG_MAX_ROWS];
-        char file[256]; /* its name, as errors say it */
-        /* No key: the pools of the daemon before, whose memory is not available, and theirs. */
+        char file[256]; /* name of the file, as used in errors */
+        /* Not a key: bytes of the pools that an earlier daemon left. They are not available memory,
+         * but the new pools use them. */
         uint64_t kept_bytes;
 };
 
-/* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt";
- * did you mean "store.limit"?` */
+/* An error, with its place and a hint where that helps: `unknown key "store.limt"; did you mean
+ * "store.limit"?` */
 struct config_error {
         char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...",
                            "KVCACHE_STORE_LIMIT: ..." */
-        /* Not NULL: gets every error, and reading goes on behind one where it can. Then `n` counts
-         * them, `broken` says that what follows an error could not be read at all, and what is
-         * returned is that of the first. */
+        /* If not NULL, receives every error, and reading continues after an error where it can. `n`
+         * then counts the errors, `broken` means that the text after an error could not be read at
+         * all, and the first error is returned. */
         void (*each)(void *userdata, const char *text);
         void *userdata;
         unsigned n;
         bool broken;
-        uint64_t noted[32]; /* what was said is not said again: of the first ones, a hash */
+        uint64_t noted[32]; /* hashes of the first errors, so that none is reported twice */
 };
 
-void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
+void config_init(struct config *c); /* sets the defaults; aborts if memory is short */
 void config_fini(struct config *c);
 
-/* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then.
+/* Each function returns 0, or -EINVAL or -errno with *ret_error set; `c` may be partly changed
+ * then.
  *
  * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above
- * `limit: 64GiB`, or `store.limit: 64GiB`. Each may come once. `tenants:` is a list of mappings, a
- * tenant each; or the mapping `default` of `users` and `groups`, another way to write access.users
- * and access.groups. `text` need not end in a NUL; `name` is what errors call it.
+ * `limit: 64GiB`, or `store.limit: 64GiB`. Each may occur once. `tenants:` is a list of mappings,
+ * one per tenant; or the mapping `default` of `users` and `groups`, another way to write
+ * access.users and access.groups. `text` need not end with a NUL; errors use `name` for it.
  *
- * In the environment and with --set a list is written with commas; there the last one of several
+ * In the environment and with --set a list is written with commas, and the last of several values
  * wins. An empty variable counts as unset. */
 enum { CONFIG_MAX_FILE = 1024 * 1024 };
 int config_load_text(struct config *c, const char *name, const char *text, size_t length,
@@ -208,83 +212,84 @@ int config_load_environment(struct config *c, char *const *environ, void (*warn)
                             struct config_error *ret_error);
 int config_set(struct config *c, const char *assignment, const char *origin,
                struct config_error *ret_error);
-/* What rows cannot say alone (ranges that depend on each other). */
+/* Checks conditions between several keys, such as ranges that depend on each other. */
 int config_check(const struct config *c, struct config_error *ret_error);
-/* All of the above, in order, into a config_init()ed `c`. `path` may be NULL: no file. Without
- * `path_must_exist` a file that is not there counts as empty. Resolves nothing. `warn` as for
- * config_load_environment(). */
+/* Does all of the above, in order, for a `c` initialized by config_init(). Without a file, `path`
+ * is NULL. Unless `path_must_exist` is set, a missing file counts as empty. Does not resolve
+ * "auto". `warn` is as for config_load_environment(). */
 int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
 
-/* What this host must have: users and groups that are named, memory for the pools. Of a
- * configuration that is resolved. 0, -EINVAL. */
+/* Checks that this host has the named users and groups and memory for the pools. `c` must be
+ * resolved. Returns 0 or -EINVAL. */
 int config_check_host(const struct config *c, struct config_error *ret_error);
-/* Can the store and the sockets be made where they are to be? Changes nothing. 0, -EINVAL, -errno.
- * One unusable volume among several is a `warn`: the daemon starts without it. */
+/* Checks, without changing anything, whether the store and the sockets can be created. Returns 0,
+ * -EINVAL or -errno. If one volume of several is unusable, only calls `warn`: the daemon starts
+ * without it. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
 
-/* A file with a secret: is it a regular file of root's or the daemon's user, which others can
- * neither read nor write, and its group cannot write? `key`: of the configuration, for the
- * sentence. 0, -EINVAL, -errno. */
+/* Checks a file with a secret: it must be a regular file owned by root or the daemon's user, which
+ * others can neither read nor write and its group cannot write. `key` is the configuration key for
+ * the error text. Returns 0, -EINVAL or -errno. */
 int config_check_secret(const char *key, const char *path, char ret_error[static 256]);
 
-/* Fills in what "auto" means on this machine: socket volume ($RUNTIME_DIRECTORY/kvcache.sock, which
- * is /run/kvcache/kvcache.sock in the unit and for root, else
- * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store volume
+/* Fills in the keys that are "auto" for this machine: the socket ($RUNTIME_DIRECTORY/kvcache.sock,
+ * which is /run/kvcache/kvcache.sock in the unit and for root, else
+ * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), the store's directory
  * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
- * ~/.local/state/kvcache), limit, entries, pool, workers, leased bytes. Tells `say` each choice, a
- * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
- * put it. Once done, does nothing when called again. What an admin should look at, a pool that
- * cannot fill, goes to `warn`. */
+ * ~/.local/state/kvcache), limit, entries, pool, workers and leased bytes. Reports each choice to
+ * `say`, in one sentence, and problems that need an admin, such as a pool that cannot fill, to
+ * `warn`. Returns 0; -ENOSPC if the file system has no room for the smallest store; -EINVAL if
+ * there is no directory for the store. A second call has no effect. */
 int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)(const char *text),
                    struct config_error *ret_error);
 
-/* What limits.uid_connections and limits.uid_keys are where they are "auto". */
+/* Computes the values of limits.uid_connections and limits.uid_keys, also if they are "auto". */
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
 
-/* For who collects errors with `each` over several of these: what one of them returned, noted, is
- * 0. -ENOMEM, and what makes going on senseless, stay. */
+/* For callers that collect errors with `each` over several functions: returns 0 for an error that
+ * `each` received. Returns -ENOMEM, and errors after which reading cannot continue, unchanged. */
 int config_note(struct config_error *ret_error, int r);
 
-/* Was the key given by file, environment or --set? `name` is dotted. */
+/* Returns whether a key was given by file, environment or --set. `name` is dotted. */
 bool config_given(const struct config *c, const char *name);
-/* Was the size of this tenant's pool chosen by config_resolve()? NULL: of `default`. */
+/* Returns whether config_resolve() chose the size of a tenant's pool. NULL means `default`. */
 bool config_pool_is_automatic(const struct config *c, const struct config_tenant *t);
 
-/* YAML that config_load_file() reads back to the same; comments tell what is a default, and what
- * was chosen. */
+/* Prints YAML from which config_load_file() reads the same configuration. Comments mark defaults
+ * and chosen values. */
 void config_print(const struct config *c, FILE *out);
-/* Every key with its help and range, at its default and commented out: the text of
+/* Prints every key with its help and range, at its default and commented out: the text of
  * conf/kvcache.yaml. */
 void config_print_template(FILE *out);
-/* The keys, one a line with type, default and help, for --help. */
+/* Prints the keys for --help, one per line with type, default and help. */
 void config_print_keys(FILE *out);
 
-/* What became of a key that has another value in the configuration that was read anew. */
+/* The outcome of a reload for a key whose value has changed. */
 enum config_change {
         CONFIG_APPLIED,
         CONFIG_NEEDS_RESTART,
-        CONFIG_KEPT, /* for want of memory */
+        CONFIG_KEPT, /* memory was short */
 };
 struct config_report {
         void (*say)(void *userdata, enum config_change change, const char *text);
         void *userdata;
 };
 
-/* Can `next` (loaded, not resolved) be taken while `c` (resolved) runs? To be asked before
- * config_reload(). 0, -EINVAL. */
+/* Checks whether the daemon that runs with `c` (resolved) can take over `next` (loaded, not
+ * resolved). Call it before config_reload(). Returns 0 or -EINVAL. */
 int config_reload_check(const struct config *c, const struct config *next,
                         struct config_error *ret_error);
-/* Takes from `next` what may change while running, into `c`. Reports each key that differs. Returns
- * how many took effect. */
+/* Copies the reloadable values of `next` into `c`, and reports each key that differs. Returns the
+ * number of keys that took effect. */
 unsigned config_reload(struct config *c, const struct config *next,
                        const struct config_report *report);
 
-/* How much memory this process may still come to use: MemAvailable, and the limits of its control
- * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds
- * proc/ and sys/. *ret_limited: a control group says so. Always an answer. */
+/* Returns the memory that this process may still use: the least of MemAvailable and the limits of
+ * its control groups (v1 and v2, with all their ancestors). `root` is "" or, in tests, a folder
+ * with proc/ and sys/. Sets *ret_limited if a control group decides. Never fails. */
 uint64_t config_available_memory(const char *root, bool *ret_limited);
 /* Returns the bytes of all tenants' pools; UINT64_MAX if the sum overflows. */
 uint64_t config_pools_bytes(const struct config *c);

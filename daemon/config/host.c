@@ -28,7 +28,7 @@ static bool is_number(const char *name)
         return units_parse_count(name, &n) == 0 && n < UINT32_MAX;
 }
 
-/* `where`: of the list. */
+/* Checks that the host knows all names of a list. `where` is where the list was given. */
 static int check_names(const struct config_strings *names, bool groups, const char *key,
                        const char *where, struct config_error *ret_error)
 {
@@ -212,8 +212,8 @@ int config_check_host(const struct config *c, struct config_error *ret_error)
 
 /* --- places --- */
 
-/* Can a directory be used, or be made with those above it? 0; -errno, and what `ret_at` is about
- * it. */
+/* Checks that a directory can be used, or can be created together with its missing parents. Returns
+ * 0, or -errno with the path that failed in ret_at. */
 static int check_directory(const char *path, char ret_at[static PATH_MAX])
 {
         struct stat st;
@@ -297,7 +297,8 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         config_where(c, key, where), key, path, at,
                         r == -ENOENT ? "the directories below it are missing" : strerror(-r),
                         hint_for(r));
-        /* As at startup. Root may check on behalf of the user that is to run the daemon. */
+        /* Applies the rule of startup, except that root may check for the user that is to run the
+         * daemon. */
         if (makes_directory && there && stat(at, &st) == 0 &&
             (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
              (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))

@@ -240,7 +240,7 @@ static void print_section(unsigned row, const char *before, FILE *out)
         fprintf(out, "%s%.*s:\n", row > 0 ? before : "", (int)n, config_rows[row].name);
 }
 
-/* What was given of it, and what was chosen. */
+/* Prints the keys of a tenant that were given or chosen. */
 static void print_tenant(const struct config_tenant *t, FILE *out)
 {
         const char *before = "- ";

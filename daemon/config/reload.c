@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What changes while the daemon runs: compares the configuration in force with one that was just
- * read, takes what may change, and reports that and the rest.
+/* Reload: compares the configuration in force with one that was just read, takes over the keys that
+ * may change, and reports these and all others that differ.
  *
- * Runs on the loop thread. Keeps nothing. What is wrong is found before anything is changed. */
+ * Runs on the loop thread. Keeps no state. Errors are found before anything is changed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                 to = config_format(next, row);
                 if (!from || !to) {
                         report->say(report->userdata, CONFIG_KEPT,
-                                    "out of memory: the rest stays as it is");
+                                    "out of memory: the remaining keys keep their values");
                         return changed;
                 }
                 if (!(row->flags & CONFIG_RELOAD)) {
@@ -73,7 +73,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                         continue;
                 }
                 if (config_assign_to(t, row, to, false, why) < 0)
-                        continue; /* it was read from the same text */
+                        continue; /* cannot fail, because `next` was read from such a text */
                 config_bit_set(t->given, i, config_bit(next->given, i));
                 snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
                          from, to);
@@ -83,7 +83,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
         return changed;
 }
 
-/* Limits change; who there is, and in which order they are asked, does not. */
+/* Reloads the tenants' limits. The set of tenants and their order need a restart. */
 static unsigned reload_tenants(struct config *c, const struct config *next,
                                const struct config_report *report)
 {
@@ -108,7 +108,8 @@ int config_reload_check(const struct config *c, const struct config *next,
 {
         char a[32], b[32], where[CONFIG_WHERE];
 
-        /* With a larger pool of its own it is right after a restart: config_reload(). */
+        /* A configuration with its own pool size may be valid after a restart; config_reload() then
+         * defers the key. */
         if (next->limits.leased_bytes <= c->memory.pool || next->memory.pool != 0)
                 return 0;
         config_exact_bytes(next->limits.leased_bytes, a);
@@ -143,7 +144,7 @@ unsigned config_reload(struct config *c, const struct config *next,
                 to = config_format(next, row);
                 if (!from || !to) {
                         report->say(report->userdata, CONFIG_KEPT,
-                                    "out of memory: the rest stays as it is");
+                                    "out of memory: the remaining keys keep their values");
                         return changed;
                 }
                 if (!(row->flags & CONFIG_RELOAD) || is_above_pool(c, next, row)) {
@@ -153,15 +154,15 @@ unsigned config_reload(struct config *c, const struct config *next,
                         report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
                         continue;
                 }
-                /* what may change while running is one word, number or path: its text says all of
-                 * it */
+                /* the reloadable keys are single words, numbers or paths, so their text is complete
+                 */
                 if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
                         c->limits.leased_bytes = c->memory.pool / 4;
                 else
                         r = config_assign(c, i,
                                           row->type == CONFIG_FILE
                                                   ? *(char *const *)config_member(next, row)
-                                                  : to, /* which may be in quotes */
+                                                  : to, /* formatted text may be quoted */
                                           false, why);
                 if (r < 0) {
                         snprintf(text, sizeof(text), "%s stays %.160s: %s", row->name, from, why);

@@ -47,15 +47,13 @@ static int check_path(const struct config_row *row, const char *text, char why[s
         if (*text == '\0')
                 return config_refuse(why, "%s: a path cannot be empty", row->name);
         if (text[0] == '~')
-                return config_refuse(why,
-                                     "%s: \"~\" in %s is not replaced here; write the whole path",
+                return config_refuse(why, "%s: \"~\" in %s is not expanded; write the whole path",
                                      row->name, quoted);
         if (strstr(text, "://") || strncmp(text, "file:", 5) == 0)
                 return config_refuse(why, "%s: %s is a URL; write the path alone, as in /srv/x",
                                      row->name, quoted);
         if (strchr(text, '$'))
-                return config_refuse(why,
-                                     "%s: \"$\" in %s is not replaced here; write the whole path",
+                return config_refuse(why, "%s: \"$\" in %s is not expanded; write the whole path",
                                      row->name, quoted);
         if (strlen(text) >= PATH_MAX - 64) /* file names are put behind it */
                 return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
@@ -151,8 +149,8 @@ static int check_http(const struct config_row *row, const char *text, char why[s
         return where_is(text, host) != NOWHERE
                        ? 0
                        : config_refuse(why,
-                                       "%s: %s has no address in front of the port; 127.0.0.1, "
-                                       "[::1] and localhost are",
+                                       "%s: %s has no address in front of the port; use 127.0.0.1, "
+                                       "[::1] or localhost",
                                        row->name, quoted);
 }
 
@@ -190,7 +188,9 @@ static int check_word(const struct config_row *row, const char *text, char why[s
                                              row->name, config_quote(text, quoted));
         if (n > 0 && n <= LONGEST)
                 return 0;
-        return config_refuse(why, n == 0 ? "%s: it is empty; off is none" : "%s: it is too long",
+        return config_refuse(why,
+                             n == 0 ? "%s: the value is empty; write off for none"
+                                    : "%s: the value is too long",
                              row->name);
 }
 
@@ -218,7 +218,7 @@ static int check_name(const struct config_row *row, const char *text, char why[s
         return 0;
 }
 
-/* It stands in metrics and in the store. */
+/* Checks a tenant's name, which appears in metrics and in the store. */
 static int check_tenant(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         static const char allowed[] =

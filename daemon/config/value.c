@@ -187,7 +187,7 @@ static int refuse_word(const struct config_row *row, const char *text, char why[
                 return config_refuse(why, "%s: %s is not one of %s; did you mean \"%s\"?",
                                      row->name, quoted, all, best);
         if (!strchr(row->words, '|'))
-                return config_refuse(why, "%s: %s is not known; this version has %s", row->name,
+                return config_refuse(why, "%s: %s is unknown; this version supports %s", row->name,
                                      quoted, all);
         return config_refuse(why, "%s: %s is not one of %s", row->name, quoted, all);
 }
@@ -229,7 +229,7 @@ void config_note_given(struct config *c, unsigned row)
         config_bit_set(c->automatic, row, false);
 }
 
-/* Is it a number that a YAML tool may change to another one? */
+/* Returns whether the text is a number with a leading zero, which a YAML tool may read as octal. */
 static bool has_leading_zero(const char *text)
 {
         size_t n = strlen(text);
@@ -258,8 +258,8 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                         return r;
                 if (row->type == CONFIG_PATHS && strcmp(items[i], "auto") == 0)
                         return config_refuse(why,
-                                             "%s: auto stands alone; write \"./auto\" for a "
-                                             "directory of that name",
+                                             "%s: auto cannot be one of several values; write "
+                                             "\"./auto\" for a directory of that name",
                                              row->name);
                 if (row->type == CONFIG_NAMES && has_leading_zero(items[i]))
                         return config_refuse(why,
@@ -415,7 +415,7 @@ static int assign_choice(char **member, const struct config_row *row, const char
         return refuse_word(row, text, why);
 }
 
-/* Of the types that rows with CONFIG_AUTO have. */
+/* Assigns "auto" to a member, for the types of rows with CONFIG_AUTO. */
 static int assign_auto(void *member, enum config_type type)
 {
         switch (type) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any thread; keeps nothing. The bytes may be anything: no size in them is believed before it was
- * compared with what there is. What is not checked here, numbers of slabs, slots and namespaces, is
- * where it is used (pool-keep.c, adopt.c). */
+/* See format.h. Runs on any thread; keeps no state. The bytes are untrusted: no size is used before
+ * it was compared with the length of the map. Numbers of slabs, slots and namespaces are checked
+ * where they are used (cache/pool-keep.c, keep.c). */
 #include "keep/format.h"
 
 #include <stdbool.h>
@@ -93,7 +93,7 @@ static const char *check_holders(const char *at, size_t left, struct keep_map *r
 static const char *check_readers(const char *at, size_t left, struct keep_map *ret)
 {
         if (left != ret->head->n_readers * sizeof(struct keep_reader))
-                return "the index is not as long as its parts";
+                return "the length of the index does not match its parts";
         ret->readers = (const void *)at;
         for (uint32_t i = 0; i < ret->head->n_readers; i++)
                 if (ret->readers[i].pool >= ret->head->n_pools ||
@@ -113,10 +113,10 @@ const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
         if (bytes < sizeof(*head) || memcmp(head->magic, magic, sizeof(magic)) != 0)
                 return "the file is not a map, or was used already";
         if (head->version != KEEP_VERSION)
-                return "the map has another version";
+                return "the map has an unsupported version";
         if (head->bytes != bytes || head->index_bytes < sizeof(*head) ||
             head->index_bytes > bytes || head->index_bytes % 8 != 0)
-                return "the map is not as long as it was written";
+                return "the map does not have the length that it states";
         if (head->crc != crc_of(map, head->index_bytes))
                 return "the map does not match its checksum";
         if (head->n_pools > KEEP_MAX_POOLS || head->n_holders > KEEP_MAX_HOLDERS ||

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map of the memory that a daemon hands on to its successor: what lies where in each pool, and
- * which slots clients of the old one may still read.
+/* The format of the map that a daemon leaves for its successor: the layout of each pool, and the
+ * slots that clients of the old daemon may still read.
  *
- * The index, of one CRC: a head; the pools, each with the slot size of each of its slabs; the
- * holders, each with its slots; the credentials of the clients that were given each pool. A map
- * whose index does not match it is of no use. Behind it the chunks, pool by pool, the one that was
- * used last at the end: each has a CRC of its own, of the map's number, too, and one that does not
- * match it costs itself alone.
+ * The index has one CRC. It consists of a head; the pools, each with the slot size of each of its
+ * slabs; the holders, each with its slots; and the credentials of the clients that received each
+ * pool. A map whose index does not match its CRC is not used. The chunks follow, pool by pool, in
+ * order of their last use, the latest at the end. Each chunk has a CRC of its own, which includes
+ * the map's number; a chunk that does not match its CRC is skipped alone.
  *
- * It is of this host: numbers are as the machine has them. */
+ * The map is valid on this host only: numbers have the machine's byte order. */
 #pragma once
 
 #include <assert.h>
@@ -22,19 +22,19 @@ enum {
         KEEP_VERSION = 2,
         KEEP_MAX_POOLS = 64,
         KEEP_MAX_HOLDERS = 4000, /* the unit's FileDescriptorStoreMax= has room for them */
-        KEEP_MAX_READERS = 1024, /* recorded for each pool */
+        KEEP_MAX_READERS = 1024, /* readers recorded for each pool */
         KEEP_MAX_GROUPS = 64,
         KEEP_NUMBER_BYTES = 16,
-        KEEP_NAME_BYTES = 64, /* of pools: a tenant's; of holders: a descriptor's. With its NUL */
+        KEEP_NAME_BYTES = 64, /* name of a pool's tenant or of a holder's descriptor, with a NUL */
 };
 
 struct keep_head {
         char magic[8];
         uint32_t version;
-        uint32_t crc;                      /* CRC32C of what follows, up to index_bytes */
-        uint64_t bytes;                    /* of the map */
-        uint64_t index_bytes;              /* the chunks begin there */
-        uint8_t number[KEEP_NUMBER_BYTES]; /* random: the store has the same */
+        uint32_t crc;                      /* CRC32C of the following bytes, up to index_bytes */
+        uint64_t bytes;                    /* length of the map */
+        uint64_t index_bytes;              /* length of the index; the chunks follow it */
+        uint8_t number[KEEP_NUMBER_BYTES]; /* random; the store's folder has a copy */
         uint64_t saved_ms;                 /* Unix time */
         uint32_t n_pools, n_holders;
         uint64_t rights; /* digest of the access rights under which the pools were handed out */
@@ -46,15 +46,16 @@ static_assert(sizeof(struct keep_head) == 80, "map format");
 enum { KEEP_POOL_MANY_READERS = 1 };
 
 struct keep_pool {
-        char name[KEEP_NAME_BYTES];  /* of the tenant */
-        char files[KEEP_NAME_BYTES]; /* its descriptors are named so, with -rw and -ro */
-        char policy[8];              /* of the records */
+        char name[KEEP_NAME_BYTES];  /* name of the tenant */
+        char files[KEEP_NAME_BYTES]; /* name of its descriptors, followed by -rw and -ro */
+        char policy[8];              /* policy that the records belong to */
         uint64_t bytes, slab_bytes;
         uint64_t inode;
         uint64_t n_chunks;
-        uint32_t n_slabs;      /* that were open */
+        uint32_t n_slabs;      /* number of open slabs */
         uint32_t flags;        /* KEEP_POOL_MANY_READERS: not all of its readers are recorded */
-        uint32_t slot_bytes[]; /* of each; 0: not cut. An even number of them is written */
+        uint32_t slot_bytes[]; /* slot size of each slab, 0 if it is not cut; padded to an even
+                                  number */
 };
 static_assert(sizeof(struct keep_pool) == 176, "map format");
 
@@ -63,16 +64,16 @@ struct keep_slot {
 };
 
 struct keep_holder {
-        char name[KEEP_NAME_BYTES]; /* of the socket whose end is to be waited for */
-        uint32_t pool;              /* by position */
+        char name[KEEP_NAME_BYTES]; /* name of the socket whose end the daemon waits for */
+        uint32_t pool;              /* position of the pool in the map */
         uint32_t n_slots;
         struct keep_slot slots[];
 };
 static_assert(sizeof(struct keep_holder) == 72, "map format");
 
-/* The credentials of a client that was given the pool, and may have it mapped still. */
+/* The credentials of a client that received the pool, and may still have it mapped. */
 struct keep_reader {
-        uint32_t pool; /* by position */
+        uint32_t pool; /* position of the pool in the map */
         uint32_t uid, gid;
         uint32_t n_groups;
         uint32_t groups[KEEP_MAX_GROUPS];
@@ -86,8 +87,8 @@ struct keep_chunk {
         uint32_t payload_crc;
         uint32_t slab, slot;
         uint32_t flags; /* KEEP_STORED, KEEP_REFUSED */
-        uint32_t user;  /* of one that is KEEP_REFUSED */
-        uint32_t crc;   /* CRC32C of all else, of its position and of the map's number */
+        uint32_t user;  /* the user of a KEEP_REFUSED chunk */
+        uint32_t crc;   /* CRC32C of the other fields, the chunk's position and the map's number */
         struct evict_record record;
 };
 static_assert(sizeof(struct keep_chunk) == 88, "map format");
@@ -97,7 +98,7 @@ enum { KEEP_STORED = 1, KEEP_REFUSED = 2 };
 struct keep_map {
         const struct keep_head *head;
         const struct keep_pool *pools[KEEP_MAX_POOLS];
-        const struct keep_chunk *chunks[KEEP_MAX_POOLS]; /* of each: n_chunks */
+        const struct keep_chunk *chunks[KEEP_MAX_POOLS]; /* n_chunks of each pool */
         const struct keep_holder *holders[KEEP_MAX_HOLDERS];
         const struct keep_reader *readers; /* n_readers */
 };
@@ -112,12 +113,12 @@ static inline size_t keep_holder_bytes(uint32_t n_slots)
         return sizeof(struct keep_holder) + (size_t)n_slots * sizeof(struct keep_slot);
 }
 
-/* Magic, version, bytes and CRC of a map that is complete otherwise. */
+/* Fills in magic, version, lengths and CRC of a map that is complete otherwise. */
 void keep_seal(struct keep_head *map, size_t bytes, size_t index_bytes);
-/* NULL: it is one, and *ret is where its parts are. Else what is wrong with it. `map`: aligned to
- * 8. */
+/* Checks a map, which must be aligned to 8 bytes. Returns NULL and fills in *ret if it is valid,
+ * and otherwise a text that says what is wrong. */
 const char *keep_check(const void *map, size_t bytes, struct keep_map *ret);
 
-/* `position`: of all pools' chunks together. */
+/* Computes a chunk's CRC. `position` counts the chunks of all pools. */
 uint32_t keep_chunk_crc(const struct keep_head *head, const struct keep_chunk *chunk,
                         uint64_t position);

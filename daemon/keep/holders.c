@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients whose leases outlive their session: each has a socket, whose peer is the client, and a
- * lease of its own on each chunk that it may still read.
+/* Holders: clients whose leases outlive their session. Each has a socket, whose peer is the client,
+ * and a lease of its own on each chunk that it may still read.
  *
- * Of this daemon's clients they are collected while it stops, and nothing is waited for. Those of a
- * daemon before are watched as sessions are (session/sessions.c): edge-triggered, since a peer that
- * left messages unread is reported again and again otherwise. When the peer has closed, the leases
- * end, and the socket is handed to its owner to be closed: messages that were never read may have
- * descriptors. Failures: of memory, or of descriptors; then the memory is not handed on. */
+ * This daemon's clients are collected while it stops, and are not watched. Clients of an earlier
+ * daemon are watched like sessions (session/sessions.c): edge-triggered, because a peer that left
+ * messages unread would otherwise be reported repeatedly. When the peer has closed, the leases end,
+ * and the socket is passed to its owner to be closed, because messages that were never read may
+ * contain descriptors. Failures: if memory or descriptors are short, the memory is not handed
+ * on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include "cleanup.h"
 #include "keep/internal.h"
 
-/* The leases end; the last one takes its place. */
+/* Ends the leases of a holder and removes it; the last holder takes its place in the list. */
 static void holder_end(struct keep *k, unsigned i)
 {
         struct holder *h = &k->holders[i], ended = *h;

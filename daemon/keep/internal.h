@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this room share. Only they include this. */
+/* The state of the keep, and the functions that its files share. Only they include this header. */
 #pragma once
 
 #include "io/io.h"
@@ -9,17 +9,18 @@ struct keep_ref {
         uint32_t chunk, generation;
 };
 
-/* What is to be verified of a pool, what was used last at the end. */
+/* The chunks of a pool that are to be verified, in order of their last use, the latest at the
+ * end. */
 struct keep_queue {
         struct keep_ref *refs;
         uint64_t left;
 };
 
-/* A client, of this daemon or of one before, whose leases outlive its session. */
+/* A client of this daemon or of an earlier one whose leases outlive its session. */
 struct holder {
         char name[KEEP_NAME_BYTES];
         unsigned tenant;
-        int fd;      /* -1: it has ended */
+        int fd;      /* -1 if it has ended */
         bool is_new; /* the service manager does not have it yet */
         uint32_t *chunks;
         uint32_t n_chunks, room;
@@ -28,17 +29,17 @@ struct holder {
 struct keep {
         struct keep_params params;
         struct keep_tenant *tenants;
-        struct keep_queue *queues; /* one a tenant */
+        struct keep_queue *queues; /* one per tenant */
         unsigned turn;
         struct check *checks;
         unsigned n_checks, n_checking;
         uint64_t began_ns;
         bool stopping;
 
-        struct holder *holders; /* in no order; an ended one is removed */
+        struct holder *holders; /* unordered; an ended holder is removed */
         unsigned n_holders, holders_room;
-        uint64_t name_of_this, names; /* of sockets: never the same twice */
-        int closed_fd;                /* the epoll that says which peers have closed */
+        uint64_t name_of_this, names; /* parts of sockets' names, which are never reused */
+        int closed_fd;                /* epoll descriptor that reports closed peers */
         struct event *closed;
         struct keep_stats stats;
 };
@@ -47,9 +48,9 @@ struct keep {
 
 int holders_init(struct keep *k);
 void holders_fini(struct keep *k);
-/* Swallows the descriptor. The holder it then has as its last. 0, -errno. */
+/* Adds a holder at the end of the list, and takes over the descriptor. Returns 0 or -errno. */
 int holders_add_take_fd(struct keep *k, const char *name, unsigned tenant, int fd, bool is_new);
-/* Of the last: its lease on the chunk is taken by the caller. */
+/* Adds a chunk, which the caller has leased, to the last holder. */
 int holders_add_chunk(struct keep *k, uint32_t chunk);
-/* Its peer's end is waited for from now on. */
+/* Starts to watch the last holder's socket for the end of its peer. */
 int holders_watch(struct keep *k);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See keep.h: taking over what the map says, and having it verified.
+/* See keep.h. Takes over the pools of a map, and verifies their chunks.
  *
- * Owns what waits to be verified, the requests that do it, and the holders. A chunk is pinned while
- * a worker reads it, and looked at again afterwards: a purge, an eviction, and whatever brings the
- * key into the pool anew win over the map at any time. Failures: a chunk that does not match is
- * dropped and counted. */
+ * Owns the queues of unverified chunks, the requests that read them, and the holders. A chunk is
+ * pinned while a worker reads it and checked again afterwards, because a purge, an eviction, or a
+ * new put or read of the key prevails over the map at any time. Failures: a chunk that does not
+ * match is dropped and counted. */
 #include "keep/internal.h"
 
 #include <assert.h>
@@ -70,7 +70,7 @@ struct keep *keep_free(struct keep *k)
 
 /* --- taking over --- */
 
-/* Is it of the store as it is now? Fills in what the pool is to have of it. */
+/* Returns whether a chunk of the map agrees with the store, and fills in its pool record. */
 static bool is_current(const struct keep *k, const struct keep_tenant *t,
                        const struct keep_chunk *chunk, struct pool_kept *ret)
 {
@@ -157,7 +157,7 @@ static int adopt_pool(struct keep *k, const struct keep_file *f, unsigned tenant
         return 0;
 }
 
-/* What its client may still read stays where it is. */
+/* Adds a holder of the map, and leases the slots that its client may still read. */
 static int adopt_holder(struct keep *k, const struct keep_holder *h, unsigned tenant, int fd)
 {
         struct pool *pool = k->tenants[tenant].pool;
@@ -236,7 +236,7 @@ static void check_begin(struct keep *k, unsigned tenant, struct keep_ref ref)
                 .chunk = ref.chunk,
                 .generation = ref.generation,
                 .busy = true,
-                /* Before other work: until it is done, gets go to the disk. */
+                /* precedes other work, because gets read from disk until the chunk is verified */
                 .req = { .op = KIO_COPY,
                          .class = KIO_CLASS_GET,
                          .src = pool_at(pool, ref.chunk),
@@ -247,7 +247,7 @@ static void check_begin(struct keep *k, unsigned tenant, struct keep_ref ref)
         kio_submit(k->params.io, &check->req, ref.chunk);
 }
 
-/* The tenant whose turn it is, of those with something left; they take turns. */
+/* Returns the queue of the next tenant with unverified chunks, or NULL. Tenants take turns. */
 static struct keep_queue *next_queue(struct keep *k, unsigned *ret_tenant)
 {
         for (unsigned i = 0; i < k->params.n_tenants; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map: written by a daemon that stops, read by the one that starts; and the number by which
- * both know that nothing else had the store between them. See format.h for what is in it.
+/* Writes the map when a daemon stops, and reads it when the next one starts. Also keeps the number
+ * by which both know that no other process had the store between them. See format.h for the format.
  *
- * Runs on the loop thread, which serves nothing at either time. Failures: the memory is not taken
+ * Runs on the loop thread, which serves no client at either time. Failures: the memory is not taken
  * over. */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 /* --- writing --- */
 
-/* Aligned, and zero. */
+/* Returns the next `bytes` of the map, which are aligned and zero. */
 static void *take(char **at, size_t bytes)
 {
         void *taken = *at;
@@ -126,7 +126,7 @@ static size_t most_chunks_of(const struct keep *k)
         return n;
 }
 
-/* Into memory that is all zero. Returns the map's length. */
+/* Writes the map into zeroed memory. Returns its length. */
 static size_t save(const struct keep *k, const struct keep_handover *handover, char *map,
                    size_t index_bytes, uint64_t *ret_chunks)
 {
@@ -247,7 +247,7 @@ struct keep_file *keep_file_free(struct keep_file *f)
         return NULL;
 }
 
-/* Does every slab exist, and can it be cut so? */
+/* Returns whether every slab exists and can be cut into its slots. */
 static bool fits(const struct keep_pool *p)
 {
         if (p->n_slabs > p->bytes / p->slab_bytes)
@@ -346,7 +346,7 @@ int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES])
 
         if (dir < 0)
                 return -errno;
-        /* A FIFO that lies there must not hold up the start. */
+        /* O_NONBLOCK, so that a FIFO at this place does not block startup */
         fd = openat(dir, NUMBER_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (unlinkat(dir, NUMBER_FILE, 0) < 0 || fd < 0)
                 return -errno;

@@ -63,9 +63,9 @@ const char *learned_check(const void *file, size_t bytes)
         if (bytes < sizeof(*head) || memcmp(head->magic, magic, sizeof(magic)) != 0)
                 return "not a file of saved eviction state";
         if (head->version != LEARNED_VERSION)
-                return "the file has another version";
+                return "the file has an unsupported version";
         if (head->bytes != bytes)
-                return "the file is not as long as it was written";
+                return "the file does not have the length that it states";
         if (head->crc != crc_of(file, bytes))
                 return "the file does not match its checksum";
         return check_sections(head, bytes);

@@ -317,7 +317,7 @@ static void reap(void *userdata, uint32_t namespace_id, const struct key *key)
         h->hashes[h->n++] = hash;
 }
 
-static void bring_in(struct harvest *h, unsigned tier)
+static void add_harvest(struct harvest *h, unsigned tier)
 {
         for (unsigned i = 0; i < h->n; i++)
                 lookup_table_add(h->t->next, h->hashes[i], tier);
@@ -371,13 +371,13 @@ static void build_step(struct tenant *t, uint64_t now_ns)
 
         if (t->phase == PHASE_STORE) {
                 store_walk(t->all->store, &t->store_cursor, STEP, reap, &h);
-                bring_in(&h, WIRE_TIER_DISK);
+                add_harvest(&h, WIRE_TIER_DISK);
                 if (t->store_cursor == STORE_WALK_END)
                         t->phase = PHASE_POOL;
                 return;
         }
         more = pool_walk(t->pool, &t->pool_cursor, STEP, reap, &h);
-        bring_in(&h, WIRE_TIER_MEMORY);
+        add_harvest(&h, WIRE_TIER_MEMORY);
         if (!more)
                 build_done(t, now_ns);
 }

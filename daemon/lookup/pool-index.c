@@ -53,9 +53,9 @@ struct pool_index {
         struct key_secret secret, tags;
         uint32_t filled; /* number of records visited */
         unsigned suspended;
-        uint32_t *looks; /* by record: number of the last scan that found it held */
-        uint32_t look;
-        uint64_t look_ns;      /* time of the last scan */
+        uint32_t *scans; /* by record: number of the last scan that found it held */
+        uint32_t scan;
+        uint64_t scan_ns;      /* time of the last scan */
         uint64_t scan_cost_ns; /* estimated cost of the last scan */
         struct list_node clients;
         struct pool_judge judge;
@@ -211,9 +211,9 @@ static int make_index(struct pool_index *pi)
         struct backing backing;
         int r;
 
-        if (!pi->looks)
-                pi->looks = pages_map((size_t)n_records * sizeof(*pi->looks));
-        if (!pi->looks)
+        if (!pi->scans)
+                pi->scans = pages_map((size_t)n_records * sizeof(*pi->scans));
+        if (!pi->scans)
                 return -ENOMEM;
         if (getrandom(&pi->secret, sizeof(pi->secret), 0) != sizeof(pi->secret) ||
             getrandom(&pi->tags, sizeof(pi->tags), 0) != sizeof(pi->tags))
@@ -355,7 +355,7 @@ static bool on_has_clients(void *userdata)
 
 static void note_held(struct pool_index *pi, uint32_t chunk)
 {
-        pi->looks[chunk] = pi->look;
+        pi->scans[chunk] = pi->scan;
         pool_note_held(pi->pool, chunk);
 }
 
@@ -408,7 +408,7 @@ static void revoke_client(struct pool_client *client)
         client->index->stats.revoked++;
 }
 
-/* Revokes the clients that the last look has seen hold too much, if their users are barred. */
+/* Revokes the clients that the last scan found holding too much, if their users are barred. */
 static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
 {
         list_for_each (&pi->clients, n) {
@@ -426,25 +426,25 @@ static uint64_t rest_ns(const struct pool_index *pi)
         return pi->scan_cost_ns > SCAN_CHEAP_NS ? SCAN_PART * pi->scan_cost_ns : 0;
 }
 
-static uint64_t on_next_look_ns(void *userdata)
+static uint64_t on_next_scan_ns(void *userdata)
 {
         const struct pool_index *pi = userdata;
 
-        return pi->look_ns + rest_ns(pi);
+        return pi->scan_ns + rest_ns(pi);
 }
 
-static bool on_look(void *userdata, uint64_t max_age_ns)
+static bool on_scan(void *userdata, uint64_t max_age_ns)
 {
         struct pool_index *pi = userdata;
         uint64_t now_ns = clock_mono_ns();
         bool is_over = false;
 
-        if (max_age_ns > 0 && pi->look_ns != 0 &&
-            now_ns - pi->look_ns <= MAX(max_age_ns, rest_ns(pi)))
+        if (max_age_ns > 0 && pi->scan_ns != 0 &&
+            now_ns - pi->scan_ns <= MAX(max_age_ns, rest_ns(pi)))
                 return false;
         pool_forget_held_slabs(pi->pool);
-        pi->look++;
-        pi->look_ns = now_ns;
+        pi->scan++;
+        pi->scan_ns = now_ns;
         pi->scan_cost_ns = 0;
         fence();
         list_for_each (&pi->clients, n) {
@@ -460,7 +460,7 @@ static bool on_look(void *userdata, uint64_t max_age_ns)
                         pool_judge_note_over(&pi->judge, client->uid);
                 is_over |= client->is_over;
         }
-        pool_judge_end_look(&pi->judge, now_ns);
+        pool_judge_end_scan(&pi->judge, now_ns);
         if (is_over)
                 revoke_barred(pi, now_ns);
         return true;
@@ -470,7 +470,7 @@ static bool on_was_held(void *userdata, uint32_t chunk)
 {
         const struct pool_index *pi = userdata;
 
-        return pi->looks && pi->looks[chunk] == pi->look;
+        return pi->scans && pi->scans[chunk] == pi->scan;
 }
 
 struct holds {
@@ -536,8 +536,8 @@ int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io)
                 .has_clients = on_has_clients,
                 .changed = on_changed,
                 .is_held = on_is_held,
-                .look = on_look,
-                .next_look_ns = on_next_look_ns,
+                .scan = on_scan,
+                .next_scan_ns = on_next_scan_ns,
                 .was_held = on_was_held,
                 .suspend = on_suspend,
                 .userdata = pi,
@@ -555,8 +555,8 @@ struct pool_index *pool_index_free(struct pool_index *pi)
         pool_set_guard(pi->pool, NULL);
         if (pi->header)
                 backing_close(&pi->backing);
-        if (pi->looks)
-                munmap(pi->looks, (size_t)pool_max_chunks(pi->pool) * sizeof(*pi->looks));
+        if (pi->scans)
+                munmap(pi->scans, (size_t)pool_max_chunks(pi->pool) * sizeof(*pi->scans));
         free(pi);
         return NULL;
 }

@@ -38,7 +38,7 @@ struct pool_client {
         uint64_t taken;                /* words of its ring */
         struct pool_index_seen *seen;  /* counts by namespace */
         uint64_t joined_ns, keys_seen; /* for what is possible */
-        bool is_over;                  /* the last look has seen it hold too much */
+        bool is_over;                  /* the last scan found that it holds too much */
         bool revoked;                  /* the daemon has taken its holds away */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See pool-judge.h. A look that finds nothing takes one back that did, so that a user whose holds
- * were read while they changed is forgotten. Users that are neither over nor barred leave their
- * places; where none is free, the user that was over least often does. */
+/* See pool-judge.h. A scan that does not find a user over cancels one that did, so that a user
+ * whose holds were read while they changed is forgotten. Users that are neither over nor barred
+ * leave their places; if none is free, the user that was over least often is replaced. */
 #include "lookup/pool-judge.h"
 
 #include <stddef.h>
@@ -45,7 +45,7 @@ void pool_judge_note_over(struct pool_judge *j, uid_t uid)
         u->is_over = true;
 }
 
-void pool_judge_end_look(struct pool_judge *j, uint64_t now_ns)
+void pool_judge_end_scan(struct pool_judge *j, uint64_t now_ns)
 {
         unsigned kept = 0;
 

@@ -83,14 +83,14 @@ static bool take(struct tally_page *p, const uint64_t *counter, uint64_t *seen, 
         return is_possible;
 }
 
-bool tally_page_take(struct tally_page *p, unsigned number, struct tally_keys *ret,
+bool tally_page_take(struct tally_page *p, unsigned number, struct lookup_counts *ret,
                      uint64_t *ret_declined)
 {
         struct tally_page_seen *seen;
         bool found, missing, declined;
 
         if (!p->counts || number >= WIRE_TALLY_NAMESPACES) {
-                *ret = (struct tally_keys){ 0 };
+                *ret = (struct lookup_counts){ 0 };
                 *ret_declined = 0;
                 return true;
         }

@@ -4,7 +4,7 @@
  * daemon accepts only as many keys as are possible. Loop thread. */
 #pragma once
 
-#include "lookup/tally.h"
+#include "lookup/counters.h"
 #include "wire.h"
 
 /* No client looks up keys faster, because hashing one takes longer. */
@@ -29,5 +29,5 @@ void tally_page_read(struct tally_page *p, uint64_t now_ns);
 /* Takes the lookups in a namespace since the previous reading, and the keys of declined loads.
  * Returns false if some counts were impossible, which are left out. `number`: the session's number
  * of the namespace, minus one. */
-bool tally_page_take(struct tally_page *p, unsigned number, struct tally_keys *ret,
+bool tally_page_take(struct tally_page *p, unsigned number, struct lookup_counts *ret,
                      uint64_t *ret_declined);

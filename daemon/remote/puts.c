@@ -81,7 +81,7 @@ bool remote_takes_leaving(const struct remote *r)
 /* --- the engine's answer --- */
 
 /* Returns whether a result is more recent than the last suspension of writes. */
-static bool is_news(const struct remote *r, const struct operation *o)
+static bool is_newer_than_pause(const struct remote *r, const struct operation *o)
 {
         return r->paused_until_ns == 0 || o->op.submitted_ns >= r->paused_until_ns;
 }
@@ -109,16 +109,16 @@ static void on_written(struct operation *o, int result)
                 r->stats.puts += result == 0;
                 r->stats.put_bytes += result == 0 ? w->put.length : 0;
                 r->stats.puts_existing += result == -EEXIST;
-                if (is_news(r, o))
+                if (is_newer_than_pause(r, o))
                         resume(r);
         } else if (result == -ENOSPC) {
                 r->stats.dropped[DROPPED_FULL_ENGINE]++;
-                if (is_news(r, o))
+                if (is_newer_than_pause(r, o))
                         pause(r, now_ns);
                 r->full = true;
         } else {
                 r->stats.dropped[DROPPED_FAILED]++;
-                if ((result == -EACCES || result == -EROFS) && is_news(r, o))
+                if ((result == -EACCES || result == -EROFS) && is_newer_than_pause(r, o))
                         pause(r, now_ns);
         }
         end(w);

@@ -503,7 +503,8 @@ static uint64_t start_queued(struct s3 *s, uint64_t now)
                 if (op->deadline_ns <= now) {
                         list_unlink(n);
                         snprintf(op->error, sizeof(op->error),
-                                 "%u requests of earlier operations are under way", s->n_active);
+                                 "%u requests of earlier operations are still in progress",
+                                 s->n_active);
                         if (!s->closed)
                                 backend_op_end(op, -ETIMEDOUT);
                 } else {

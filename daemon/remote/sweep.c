@@ -168,7 +168,7 @@ static bool choose_age(struct sweeper *s)
 
 /* --- on the thread --- */
 
-static bool goes_on(struct sweeper *s)
+static bool has_more(struct sweeper *s)
 {
         int e;
 
@@ -220,7 +220,7 @@ static bool on_listed(void *userdata, const struct backend_entry *e)
         }
         if (parse_chunk(s, e->name, &generation, &id))
                 s->newest_ms = MAX(s->newest_ms, e->used_ms);
-        return goes_on(s);
+        return has_more(s);
 }
 
 static bool on_older(void *userdata, const struct backend_entry *e)
@@ -230,7 +230,7 @@ static bool on_older(void *userdata, const struct backend_entry *e)
         const char *id;
 
         if (!parse_chunk(s, e->name, &generation, &id))
-                return goes_on(s);
+                return has_more(s);
         s->sums.seen++;
         s->sums.seen_bytes += e->bytes;
         if (!is_older(s, generation, id)) {
@@ -239,7 +239,7 @@ static bool on_older(void *userdata, const struct backend_entry *e)
         } else {
                 (void)delete (s, e, UINT64_MAX);
         }
-        return goes_on(s);
+        return has_more(s);
 }
 
 static bool on_oldest(void *userdata, const struct backend_entry *e)
@@ -250,7 +250,7 @@ static bool on_oldest(void *userdata, const struct backend_entry *e)
         unsigned age;
 
         if (!parse_chunk(s, e->name, &generation, &id) || is_older(s, generation, id))
-                return goes_on(s);
+                return has_more(s);
         age = age_of(s, e->used_ms);
         if (age > s->oldest_kept) {
                 (void)delete (s, e, e->used_ms);
@@ -258,7 +258,7 @@ static bool on_oldest(void *userdata, const struct backend_entry *e)
                 if (delete (s, e, e->used_ms))
                         s->of_that_bytes -= MIN(e->bytes, s->of_that_bytes);
         }
-        return goes_on(s);
+        return has_more(s);
 }
 
 static void list(struct sweeper *s, bool (*each)(void *userdata, const struct backend_entry *e))

@@ -32,7 +32,7 @@ static_assert((int)METRICS_ACKS == (int)CACHE_ACKS, "each class has its histogra
 static_assert((int)METRICS_STAGES == (int)STAGES, "each stage has its histogram");
 static_assert((int)METRICS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
 
-static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys *keys)
+static void add_lookups(struct metrics *s, unsigned by, const struct lookup_counts *keys)
 {
         s->lookup_keys[by] += (double)(keys->found + keys->missing);
         s->lookup_found[by] += (double)keys->found;
@@ -53,10 +53,10 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 for (unsigned i = 0; i < WIRE_STATUS_END; i++)
                         s->key_results[i] += (double)t->results[i];
                 add_lookups(s, METRICS_LOOKUPS_DAEMON,
-                            &service->tenants[k].tally.all[TALLY_LOOKUPS]);
+                            &service->tenants[k].lookup_counters.all[COUNTED_LOOKUPS]);
                 add_lookups(s, METRICS_LOOKUPS_CLIENT,
-                            &service->tenants[k].tally.all[TALLY_OWN_LOOKUPS]);
-                s->loads_declined += (double)service->tenants[k].tally.declined;
+                            &service->tenants[k].lookup_counters.all[COUNTED_OWN_LOOKUPS]);
+                s->loads_declined += (double)service->tenants[k].lookup_counters.declined;
                 s->impossible_tallies += (double)service->tenants[k].impossible_tallies;
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
@@ -204,7 +204,7 @@ static void collect_tenants(const struct service *service, const struct tenant *
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 const struct tenant *of = &service->tenants[i];
                 struct store_tenant_usage stored;
-                struct tally_keys lookups;
+                struct lookup_counts lookups;
                 struct quota_usage usage;
                 struct cache_stats cache;
                 struct pool_stats pool;
@@ -240,7 +240,7 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->tenant_pinned_bytes_limit[i] = (double)of->pinned_limit;
                 s->tenant_pool_bytes_limit[i] = (double)pool.bytes;
                 s->tenant_pool_bytes[i] = (double)pool.used_bytes;
-                lookups = status_lookups(of->tally.all);
+                lookups = status_lookups(of->lookup_counters.all);
                 s->tenant_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->tenant_lookup_found_keys[i] = (double)lookups.found;
                 cache_get_stats(of->cache, &cache);
@@ -422,6 +422,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->handovers = (double)st.handovers;
         s->handover_replacements = (double)st.handover_replacements;
         s->handover_failures = (double)st.handover_failures;
+        s->store_detached_files = (double)st.detached_files;
         s->store_files_given_up = (double)st.files_given_up;
         s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;
@@ -446,6 +447,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->table_pages_written = (double)st.table_pages_written;
         s->table_entries_written = (double)st.table_entries_written;
         s->table_entries_carried = (double)st.table_entries_carried;
+        s->store_lost_chunks = (double)st.lost_chunks;
         s->recovered_chunks = (double)st.recovered_chunks;
         s->recovery_skipped_pages = (double)st.skipped_pages;
         s->recovery_seconds = (double)st.recover_ms / 1e3;
@@ -475,6 +477,8 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 s->volume_write_errors[i] = (double)p.stats.write_errors;
                 s->volume_sync_errors[i] = (double)p.stats.sync_errors;
                 s->volume_checksum_errors[i] = (double)p.stats.crc_failures;
+                s->volume_lost_chunks[i] = (double)p.stats.lost_chunks;
+                s->volume_lost_files[i] = (double)p.stats.lost_files;
                 s->volume_full[i] = p.full;
                 s->volume_full_refusals[i] = (double)p.full_refusals;
                 s->volume_limit_bytes[i] = (double)p.stats.limit;

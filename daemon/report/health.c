@@ -23,6 +23,9 @@
 /* How long a volume is degraded after a checksum mismatch. */
 #define CHECKSUMS_NS (UINT64_C(3600) * 1000000000)
 
+/* How long a volume is degraded after startup found files missing or short. */
+#define LOSSES_NS (UINT64_C(3600) * 1000000000)
+
 /* --- volumes --- */
 
 const char *status_volume_state(const struct store_volume_stats *p)
@@ -89,6 +92,25 @@ static void check_checksums(const struct store_volume_stats *p, uint64_t now_ns,
             units_ms((now_ns - MIN(now_ns, failed_ns)) / 1000000, since));
 }
 
+/* A table or a directory that is missing says nothing of the number of chunks. */
+static void check_losses(const struct store_volume_stats *p, uint64_t now_ns,
+                         struct status_health *h)
+{
+        uint64_t found_ns = p->stats.lost_ns;
+        char chunks[UNITS_TEXT], files[UNITS_TEXT], since[UNITS_TEXT];
+
+        if (found_ns == 0 || now_ns - MIN(now_ns, found_ns) > LOSSES_NS)
+                return;
+        add(h, METRICS_DEGRADED_VOLUME_LOSSES,
+            "volume %.200s lost %s, as %s of it had been removed or cut; found when it was opened "
+            "%s ago, and the log names the files",
+            p->path,
+            p->stats.lost_chunks > 0 ? units_count(p->stats.lost_chunks, "chunk", chunks)
+                                     : "chunks",
+            units_count(p->stats.lost_files, "file", files),
+            units_ms((now_ns - MIN(now_ns, found_ns)) / 1000000, since));
+}
+
 static void check_volumes(const struct store *store, struct status_health *h)
 {
         static const enum metrics_degradation of_state[STORE_VOLUME_STATE_END] = {
@@ -108,6 +130,7 @@ static void check_volumes(const struct store *store, struct status_health *h)
                                     "space above store.reserve",
                                     p.path);
                         check_checksums(&p, now_ns, h);
+                        check_losses(&p, now_ns, h);
                         continue;
                 }
                 describe_volume(&p, text);

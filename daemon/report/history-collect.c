@@ -23,7 +23,8 @@ static void collect(const struct status_sources *from, struct history_counters *
         sessions_count_lookups(from->sessions);
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 const struct traffic *t = &service->tenants[i].traffic;
-                struct tally_keys lookups = status_lookups(service->tenants[i].tally.all);
+                struct lookup_counts lookups =
+                        status_lookups(service->tenants[i].lookup_counters.all);
 
                 counters[HISTORY_LOOKUP_KEYS] += lookups.found + lookups.missing;
                 counters[HISTORY_LOOKUP_FOUND] += lookups.found;

@@ -98,8 +98,8 @@ const char *metrics_resource_name(unsigned resource)
 VALUES(registered_value, "pool", "region");
 VALUES(spin_value, "loop", "workers");
 VALUES(degradation_value, "store_offline", "volume_failed", "volume_hung", "volume_suspended",
-       "volume_resuming", "volume_full", "volume_checksums", "io_fallback", "io_buffered",
-       "io_unregistered", "pool_short", "http_off", "remote_offline", "remote_full");
+       "volume_resuming", "volume_full", "volume_checksums", "volume_losses", "io_fallback",
+       "io_buffered", "io_unregistered", "pool_short", "http_off", "remote_offline", "remote_full");
 
 const char *metrics_degradation_name(enum metrics_degradation reason)
 {

@@ -76,6 +76,7 @@ enum metrics_degradation {
         METRICS_DEGRADED_VOLUME_RESUMING,
         METRICS_DEGRADED_VOLUME_FULL,
         METRICS_DEGRADED_VOLUME_CHECKSUMS,
+        METRICS_DEGRADED_VOLUME_LOSSES,
         METRICS_DEGRADED_IO_FALLBACK,
         METRICS_DEGRADED_IO_BUFFERED,
         METRICS_DEGRADED_IO_UNREGISTERED,
@@ -139,7 +140,7 @@ enum { METRICS_HTTP_401, METRICS_HTTP_421, METRICS_HTTP_429, METRICS_HTTP_REFUSE
 enum { METRICS_VOLUMES = 16, METRICS_VOLUME_NAME = 256 };
 /* The largest namespaces, followed by the sum of all others. */
 enum { METRICS_NAMESPACES = 20, METRICS_NAMESPACE_SERIES, METRICS_NAMESPACE_NAME = 832 };
-enum { METRICS_NAMESPACE_SCOPES = 4 }; /* by enum census_scope */
+enum { METRICS_NAMESPACE_SCOPES = 4 }; /* by enum namespace_scope */
 
 struct metrics {
         /* Label values that come from the configuration; "": the entry is unused. Valid in every

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements namespaces.h. Owns nothing, cannot fail. The largest namespaces come from
- * tenant/census.h, and their requested and found keys from lookup/tally.h. */
+ * tenant/namespace-counts.h, and their requested and found keys from lookup/counters.h. */
 #include "report/namespaces.h"
 
 #include <stdio.h>
@@ -11,7 +11,8 @@
 
 enum { FINGERPRINT_SHOWN = 512 }; /* bytes shown, of at most 4096 */
 
-static_assert((int)METRICS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
+static_assert((int)METRICS_NAMESPACES == (int)NAMESPACE_LARGEST_MAX,
+              "each of the largest has its series");
 
 const char *status_tenant_name(const struct service *service, uint16_t store_tenant)
 {
@@ -29,22 +30,22 @@ static int tenant_seen(const struct client *viewer)
 /* --- the status --- */
 
 /* Returns the lookups of a namespace, and its gets; zeros if nothing was counted. */
-static struct tally_keys lookups_and_gets(const struct service *service,
-                                          const struct store_namespace *ns,
-                                          struct tally_keys *ret_gets)
+static struct lookup_counts lookups_and_gets(const struct service *service,
+                                             const struct store_namespace *ns,
+                                             struct lookup_counts *ret_gets)
 {
         const struct tenant *tenant = tenant_in_store(service, ns->tenant);
-        struct tally_keys keys[TALLY_KINDS] = { 0 };
+        struct lookup_counts keys[COUNTED_KINDS] = { 0 };
 
         if (tenant)
-                tally_get(&tenant->tally, ns, keys);
-        *ret_gets = keys[TALLY_GETS];
+                lookup_counters_get(&tenant->lookup_counters, ns, keys);
+        *ret_gets = keys[COUNTED_GETS];
         return status_lookups(keys);
 }
 
 static void add_keys(cJSON *o, const struct service *service, const struct store_namespace *ns)
 {
-        struct tally_keys gets, lookups = lookups_and_gets(service, ns, &gets);
+        struct lookup_counts gets, lookups = lookups_and_gets(service, ns, &gets);
 
         cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
         cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
@@ -67,18 +68,20 @@ static void add_namespace(cJSON *list, const struct service *service,
         cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
         add_keys(o, service, ns);
         cJSON_AddStringToObject(o, "fingerprint", fingerprint);
-        cJSON_AddNumberToObject(o, "sessions", census_sessions(service->census, ns->id));
+        cJSON_AddNumberToObject(o, "sessions",
+                                namespace_counts_sessions(service->namespace_counts, ns->id));
         cJSON_AddItemToArray(list, o);
 }
 
-static bool is_near(const struct census_use *use)
+static bool is_near(const struct namespace_use *use)
 {
-        return (uint64_t)use->has * 100 >= (uint64_t)use->most * CENSUS_WARN_PERCENT;
+        return (uint64_t)use->has * 100 >= (uint64_t)use->most * NAMESPACE_WARN_PERCENT;
 }
 
 /* Describes the limits that are nearly reached; "": none. */
-static void warning_text(const struct census_stats *all, const struct census_use *tenant,
-                         const struct census_use *user, char *ret, size_t room)
+static void warning_text(const struct namespace_counts_stats *all,
+                         const struct namespace_use *tenant, const struct namespace_use *user,
+                         char *ret, size_t room)
 {
         size_t n = 0;
 
@@ -91,12 +94,12 @@ static void warning_text(const struct census_stats *all, const struct census_use
                 n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
                                       n ? "; " : "", all->tenants_near,
                                       all->tenants_near == 1 ? "tenant is" : "tenants are",
-                                      CENSUS_WARN_PERCENT);
+                                      NAMESPACE_WARN_PERCENT);
         if (all && all->users_near)
                 n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
                                       n ? "; " : "", all->users_near,
                                       all->users_near == 1 ? "user is" : "users are",
-                                      CENSUS_WARN_PERCENT);
+                                      NAMESPACE_WARN_PERCENT);
         if (tenant && is_near(tenant))
                 n += (size_t)snprintf(ret + n, room - n,
                                       "the tenant has %u of at most %u namespaces", tenant->has,
@@ -112,29 +115,30 @@ static void warning_text(const struct census_stats *all, const struct census_use
 void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope)
 {
-        static struct census_largest largest; /* too large for the stack */
+        static struct largest_namespaces largest; /* too large for the stack */
         cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
               *usage = cJSON_AddObjectToObject(root, "namespace_usage");
-        struct census_stats stats;
-        struct census_use tenant, user;
+        struct namespace_counts_stats stats;
+        struct namespace_use tenant, user;
         char warning[400];
         int only = tenant_seen(scope->viewer);
         unsigned shown;
 
-        census_get_stats(service->census, &stats);
-        census_get_largest(service->census, only, &largest);
+        namespace_counts_get_stats(service->namespace_counts, &stats);
+        namespace_counts_get_largest(service->namespace_counts, only, &largest);
         shown = scope->named ? largest.n : 0;
         for (unsigned i = 0; i < shown; i++)
                 add_namespace(list, service, &largest.list[i]);
         if (scope->viewer)
-                user = census_get_user(service->census, scope->viewer->tenant->store_tenant,
-                                       scope->viewer->uid);
+                user = namespace_counts_get_user(service->namespace_counts,
+                                                 scope->viewer->tenant->store_tenant,
+                                                 scope->viewer->uid);
         if (only < 0) {
                 warning_text(&stats, NULL, scope->viewer ? &user : NULL, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", stats.count);
                 cJSON_AddNumberToObject(usage, "limit", stats.most);
         } else {
-                census_get_tenant(service->census, (uint16_t)only, &tenant);
+                namespace_counts_get_tenant(service->namespace_counts, (uint16_t)only, &tenant);
                 warning_text(NULL, &tenant, &user, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", tenant.has);
                 cJSON_AddNumberToObject(usage, "limit", tenant.most);
@@ -173,25 +177,26 @@ static void label_of(const struct service *service, const struct store_namespace
 void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s)
 {
-        struct census_stats stats;
+        struct namespace_counts_stats stats;
         int only = tenant_seen(scope->viewer);
 
-        census_get_stats(service->census, &stats);
+        namespace_counts_get_stats(service->namespace_counts, &stats);
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
         s->namespaces_expired = (double)stats.expired;
         for (unsigned i = 0; i < METRICS_NAMESPACE_SCOPES; i++)
                 s->namespaces_refused[i] = (double)stats.refused[i];
-        s->namespaces_near[CENSUS_USER] = stats.users_near;
-        s->namespaces_near[CENSUS_TENANT] = stats.tenants_near;
-        s->namespaces_near[CENSUS_STORE] = stats.store_near;
+        s->namespaces_near[NAMESPACES_OF_USER] = stats.users_near;
+        s->namespaces_near[NAMESPACES_OF_TENANT] = stats.tenants_near;
+        s->namespaces_near[NAMESPACES_OF_STORE] = stats.store_near;
         for (unsigned i = 0; i < service->n_tenants; i++) {
-                struct census_use use;
+                struct namespace_use use;
 
                 if (only >= 0 && service->tenants[i].store_tenant != only)
                         continue;
-                if (!census_get_tenant(service->census, service->tenants[i].store_tenant, &use))
+                if (!namespace_counts_get_tenant(service->namespace_counts,
+                                                 service->tenants[i].store_tenant, &use))
                         continue;
                 s->tenant_namespaces[i] = use.has;
                 s->tenant_namespaces_limit[i] = use.most;
@@ -201,11 +206,12 @@ void status_collect_namespace_limits(const struct service *service,
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
                                struct metrics *s)
 {
-        static struct census_largest largest;
-        struct tally_keys lookups, gets;
+        static struct largest_namespaces largest;
+        struct lookup_counts lookups, gets;
 
         status_collect_namespace_limits(service, scope, s);
-        census_get_largest(service->census, tenant_seen(scope->viewer), &largest);
+        namespace_counts_get_largest(service->namespace_counts, tenant_seen(scope->viewer),
+                                     &largest);
         strcpy(s->namespace_names[METRICS_NAMESPACES], "other");
         s->namespace_chunks[METRICS_NAMESPACES] = (double)largest.chunks;
         s->namespace_bytes[METRICS_NAMESPACES] = (double)largest.bytes;

@@ -108,6 +108,10 @@ const char *page_advice(const char *reason)
                   "verify</code> finds all others; <code>smartctl -a</code> and "
                   "<code>dmesg</code> have what is known of the device. If more come, suspend the "
                   "volume and replace the disk." },
+                { "volume_losses",
+                  "The chunks are misses, and engines compute them again. The log names the files. "
+                  "Find out who removed or cut them (a cleanup job, a restored backup, a file "
+                  "system check), and keep others out of the directory." },
                 { "io_fallback",
                   "All works, and costs more CPU. Permit io_uring (<code>sysctl "
                   "kernel.io_uring_disabled=0</code>; in a container, its seccomp profile), or set "
@@ -540,10 +544,23 @@ static void print_namespaces(FILE *out, const cJSON *status)
 
 /* --- the whole page --- */
 
+/* Prints the name of the host between two texts, or nothing if the status has none. */
+static void print_host(FILE *out, const cJSON *status, const char *before, const char *after)
+{
+        const char *host = text(status, "host");
+
+        if (host[0] == '\0')
+                return;
+        fputs(before, out);
+        html_text_short(out, host, NAME_SHOWN);
+        fputs(after, out);
+}
+
 static void print_header(FILE *out, const struct page *page, const cJSON *status)
 {
         fputs("<header><h1>kvcache-daemon ", out);
         html_text_short(out, text(status, "version"), NAME_SHOWN);
+        print_host(out, status, " on ", "");
         fputs("</h1><span class=\"soft\">up ", out);
         html_seconds(out, floor(number(status, "uptime_seconds")));
         fputs(GAP, out);
@@ -559,8 +576,9 @@ void page_print(FILE *out, const struct page *page)
 {
         cJSON *status = page->status ? cJSON_Parse(page->status) : NULL;
 
-        fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-              "<title>kvcache-daemon</title>\n"
+        fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>", out);
+        print_host(out, status, "", GAP);
+        fputs("kvcache-daemon</title>\n"
               "<meta name=\"viewport\" content=\"width=device-width\">\n",
               out);
         if (!page->paused)

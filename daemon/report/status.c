@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -52,6 +53,15 @@ static void add_number(void *userdata, const char *key, double value)
         } else if (isfinite(value) && !cJSON_GetObjectItem(o, key)) {
                 cJSON_AddNumberToObject(o, key, value);
         }
+}
+
+/* Adds the name of the host, which in a container is that of the container. */
+static void add_host(cJSON *root)
+{
+        struct utsname host;
+
+        if (uname(&host) == 0)
+                cJSON_AddStringToObject(root, "host", host.nodename);
 }
 
 static void add_tenants(cJSON *root, const struct metrics *s)
@@ -218,6 +228,8 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
                 cJSON_AddNumberToObject(errors, "write", (double)p.stats.write_errors);
                 cJSON_AddNumberToObject(errors, "sync", (double)p.stats.sync_errors);
                 cJSON_AddNumberToObject(errors, "checksum", (double)p.stats.crc_failures);
+                cJSON_AddNumberToObject(one, "lost_chunks", (double)p.stats.lost_chunks);
+                cJSON_AddNumberToObject(one, "lost_files", (double)p.stats.lost_files);
                 cJSON_AddBoolToObject(one, "direct", p.stats.direct);
                 cJSON_AddNumberToObject(one, "pending", (double)p.pending);
                 cJSON_AddNumberToObject(one, "oldest_operation_seconds", (double)p.oldest_ns / 1e9);
@@ -437,6 +449,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
 
         cJSON_AddStringToObject(root, "version", KVCACHE_BUILD_VERSION);
+        add_host(root);
         cJSON_AddNumberToObject(root, "pid", getpid());
         cJSON_AddStringToObject(root, "instance", instance);
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
@@ -456,6 +469,9 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_remote(root, from, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
+        if (from->config->listen.idle_ms)
+                cJSON_AddNumberToObject(sessions, "idle_stop_seconds",
+                                        (double)from->config->listen.idle_ms / 1000);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "stagings", s.stagings);
         cJSON_AddNumberToObject(sessions, "staging_bytes", s.staging_bytes);
@@ -571,7 +587,7 @@ void status_log_started(const struct status_sources *from)
                 log_info("tenant %s: number %u in the store, memory pool %s",
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
                          units_bytes(pool_bytes(service->tenants[i].pool), pool));
-        census_log_started(service->census);
+        namespace_counts_log_started(service->namespace_counts);
         log_info("ready: socket %s, HTTP %s%s, memory pool %s", from->config->listen.socket,
                  from->http ? http_address(from->http) : "off",
                  from->http && http_needs_token(from->http) ? " with a token" : "",

@@ -75,22 +75,22 @@ void status_collect_pools(const struct service *service, struct pool_stats *ret)
         }
 }
 
-struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS])
+struct lookup_counts status_lookups(const struct lookup_counts of[COUNTED_KINDS])
 {
-        return (struct tally_keys){
-                .found = of[TALLY_LOOKUPS].found + of[TALLY_OWN_LOOKUPS].found,
-                .missing = of[TALLY_LOOKUPS].missing + of[TALLY_OWN_LOOKUPS].missing,
+        return (struct lookup_counts){
+                .found = of[COUNTED_LOOKUPS].found + of[COUNTED_OWN_LOOKUPS].found,
+                .missing = of[COUNTED_LOOKUPS].missing + of[COUNTED_OWN_LOOKUPS].missing,
         };
 }
 
 const char *status_hit_ratio(const struct service *service, double *ret_ratio)
 {
-        struct tally_keys lookups = { 0 }, gets = { 0 }, of;
+        struct lookup_counts lookups = { 0 }, gets = { 0 }, of;
 
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct cache_stats cache;
 
-                of = status_lookups(service->tenants[i].tally.all);
+                of = status_lookups(service->tenants[i].lookup_counters.all);
                 lookups.found += of.found;
                 lookups.missing += of.missing;
                 cache_get_stats(service->tenants[i].cache, &cache);

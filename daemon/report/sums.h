@@ -2,7 +2,7 @@
 /* Sums over all tenants. Loop thread. */
 #pragma once
 
-#include "lookup/tally.h"
+#include "lookup/counters.h"
 
 struct cache_stats;
 struct service;
@@ -11,7 +11,7 @@ struct pool_stats;
 void status_collect_cache(const struct service *service, struct cache_stats *ret);
 void status_collect_pools(const struct service *service, struct pool_stats *ret);
 /* Returns the lookups answered by the daemon and by clients together. */
-struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS]);
+struct lookup_counts status_lookups(const struct lookup_counts of[COUNTED_KINDS]);
 /* Computes the share of requested keys that were found, over all tenants, as of the last
  * sessions_count_lookups(). Lookups count, or gets if there were no lookups, but never both, since
  * a client that looks up a key and then gets it has requested it once. Returns "lookups" or "gets",

@@ -136,23 +136,25 @@ static void bench_refuse(struct request req, int error, const char *name)
                 request_fail(req, WIRE_INVALID, "a session's name is " SNAPSHOT_NAME_RULE);
                 break;
         case -EEXIST:
-                snprintf(text, sizeof(text), "there is a session %s already", name);
+                snprintf(text, sizeof(text), "benchmark session %s already exists", name);
                 request_fail(req, WIRE_EXISTS_ALREADY, text);
                 break;
         case -ENOENT:
-                snprintf(text, sizeof(text), "there is no session %s", name);
+                snprintf(text, sizeof(text), "benchmark session %s does not exist", name);
                 request_fail(req, WIRE_MISS, text);
                 break;
         case -ESRCH:
                 request_fail(req, WIRE_STALE, "no session is active");
                 break;
         case -ENOSPC:
-                snprintf(text, sizeof(text), "there are %d sessions, and no more can be",
+                snprintf(text, sizeof(text),
+                         "the limit of %d benchmark sessions is reached; delete one first",
                          BENCH_MAX_SESSIONS);
                 request_fail(req, WIRE_QUOTA, text);
                 break;
         default:
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the session");
+                request_fail(req, WIRE_BUSY,
+                             "out of memory or descriptors for the benchmark session");
         }
 }
 
@@ -295,8 +297,8 @@ static void purge_end(struct purge *p)
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
         } else if (p->remote_result != 0) {
                 snprintf(text, sizeof(text),
-                         "purged on this host, but not on the shared tier, from where it may come "
-                         "back: %s; \"kvcachectl remote status\" says how it is",
+                         "purged on this host, but not on the shared tier, which may restore the "
+                         "chunks: %s; see \"kvcachectl remote status\"",
                          strerror(p->remote_result < 0 ? -p->remote_result : EIO));
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
         } else {

@@ -164,8 +164,9 @@ static void batch_end(struct batch *b)
                 .value = b->value,
                 .value64 = b->value64,
         };
-        tally_add(&client->tenant->tally, client->tenant->service->store, b->head.namespace_id,
-                  b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
+        lookup_counters_add(&client->tenant->lookup_counters, client->tenant->service->store,
+                            b->head.namespace_id,
+                            b->head.hdr.op == WIRE_GET ? COUNTED_GETS : COUNTED_LOOKUPS, b->keys);
         if (client->tenant->service->recorder && b->head.hdr.op == WIRE_GET)
                 recorder_got(client->tenant->service->recorder, b);
         client->keys_inflight -= b->head.count;

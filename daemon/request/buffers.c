@@ -134,7 +134,7 @@ void buffer_unregister(struct request req, const struct wire_unregister *msg)
         struct buffer *d;
 
         if (!buffers_bit(client, msg->region)) {
-                request_fail(req, WIRE_INVALID, "there is no such region");
+                request_fail(req, WIRE_INVALID, "the region does not exist");
                 return;
         }
         d = client->buffers.all[msg->region - 1];
@@ -189,8 +189,8 @@ static const char *registered_refusal(enum wire_status status)
 {
         return status == WIRE_BUSY ? "registered memory of all clients is at limits.registered, "
                                      "there are too many regions, or the daemon has no memory"
-                                   : "registered memory, or the number of regions, of this user "
-                                     "or tenant is at its limit";
+                                   : "this user or tenant has reached its limit of registered "
+                                     "memory or of regions";
 }
 
 static void buffer_opened(struct buffer *d)

@@ -13,25 +13,25 @@
 
 enum {
         CHAIN_MAX_KEYS = 64 * 1024, /* a longer chain is touched in parts */
-        STRETCH_MIN = 16,           /* keys; each range has twice as many as the previous one */
-        STRETCH_MAX = 1024,
-        STRETCH_OVERHEAD = 32, /* overhead of the allocator */
-        STRETCH_STEPS = 64,    /* cost of touching a range, in ended leases */
+        RANGE_MIN = 16,             /* keys; each range has twice as many as the previous one */
+        RANGE_MAX = 1024,
+        RANGE_OVERHEAD = 32, /* overhead of the allocator */
+        RANGE_STEPS = 64,    /* cost of touching a range, in ended leases */
         WARM_DISTANCE = 12,
 };
 
 /* Places of consecutive keys of a chain, for as many messages as have room. */
-struct stretch {
+struct range {
         struct list_node node;
         uint32_t n, room;
         struct cache_place places[];
 };
 
 struct chain {
-        struct client *client;      /* charged through its user */
-        struct list_node node;      /* in the client's chains_over */
-        struct list_node stretches; /* the root first */
-        struct list_node *walked;   /* the range that `walk` visits next */
+        struct client *client;    /* charged through its user */
+        struct list_node node;    /* in the client's chains_over */
+        struct list_node ranges;  /* the root first */
+        struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
         unsigned unanswered; /* messages in progress */
         uint32_t keys;
@@ -43,7 +43,7 @@ uint32_t chain_part_use(const struct chain_part *part)
         return part->chain ? part->chain->walk.use : part->walk.use;
 }
 
-void chain_part_brings(struct chain_part *part)
+void chain_part_note_new(struct chain_part *part)
 {
         (part->chain ? &part->chain->walk : &part->walk)->is_due = true;
 }
@@ -80,64 +80,63 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
 
 /* --- places --- */
 
-static uint64_t stretch_bytes(uint32_t room)
+static uint64_t range_bytes(uint32_t room)
 {
-        return sizeof(struct stretch) + room * sizeof(struct cache_place);
+        return sizeof(struct range) + room * sizeof(struct cache_place);
 }
 
 /* Adds room for at least `n` places at the end of the chain. Returns NULL if there is no memory, or
  * none for this user. */
-static struct stretch *stretch_add(struct chain *ch, uint32_t n)
+static struct range *range_add(struct chain *ch, uint32_t n)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
         struct quota_holder *holds = &ch->client->holds;
-        uint32_t room = MAX(MIN(MAX(ch->keys, (uint32_t)STRETCH_MIN), (uint32_t)STRETCH_MAX), n);
-        struct stretch *stretch;
-        uint64_t charge = stretch_bytes(room) + STRETCH_OVERHEAD;
+        uint32_t room = MAX(MIN(MAX(ch->keys, (uint32_t)RANGE_MIN), (uint32_t)RANGE_MAX), n);
+        struct range *range;
+        uint64_t charge = range_bytes(room) + RANGE_OVERHEAD;
 
         if (quota_charge(holds, QUOTA_REQUEST_BYTES, charge) != 0)
                 return NULL;
-        if (room == STRETCH_MAX && memory->n_chain_spares > 0)
-                stretch = memory->chain_spares[--memory->n_chain_spares];
+        if (room == RANGE_MAX && memory->n_chain_spares > 0)
+                range = memory->chain_spares[--memory->n_chain_spares];
         else
-                stretch = malloc(stretch_bytes(room));
-        if (!stretch) {
+                range = malloc(range_bytes(room));
+        if (!range) {
                 quota_uncharge(holds, QUOTA_REQUEST_BYTES, charge);
                 return NULL;
         }
-        stretch->n = 0;
-        stretch->room = room;
-        list_init(&stretch->node);
-        list_append(&ch->stretches, &stretch->node);
-        return stretch;
+        range->n = 0;
+        range->room = room;
+        list_init(&range->node);
+        list_append(&ch->ranges, &range->node);
+        return range;
 }
 
-/* Returns places for a message of `n` keys, or NULL as stretch_add() does. */
+/* Returns places for a message of `n` keys, or NULL as range_add() does. */
 static struct cache_place *places_take(struct chain *ch, uint32_t n)
 {
-        struct stretch *stretch = list_empty(&ch->stretches)
-                                          ? NULL
-                                          : container_of(ch->stretches.prev, struct stretch, node);
+        struct range *range =
+                list_empty(&ch->ranges) ? NULL : container_of(ch->ranges.prev, struct range, node);
         struct cache_place *places;
 
-        if (!stretch || n > stretch->room - stretch->n)
-                stretch = stretch_add(ch, n);
-        if (!stretch)
+        if (!range || n > range->room - range->n)
+                range = range_add(ch, n);
+        if (!range)
                 return NULL;
-        places = stretch->places + stretch->n;
-        stretch->n += n;
+        places = range->places + range->n;
+        range->n += n;
         ch->keys += n;
         return places;
 }
 
 /* Walks through the next range from the root, or, after all, touches the last one from the end. */
-static void settle_stretch(struct chain *ch)
+static void settle_range(struct chain *ch)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
-        struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
+        struct range *last = container_of(ch->ranges.prev, struct range, node);
 
-        if (ch->walked != &ch->stretches) {
-                struct stretch *next = container_of(ch->walked, struct stretch, node);
+        if (ch->walked != &ch->ranges) {
+                struct range *next = container_of(ch->walked, struct range, node);
 
                 walk(ch->client->tenant->cache, &ch->walk, next->places, next->n, next == last);
                 ch->walked = ch->walked->next;
@@ -146,8 +145,8 @@ static void settle_stretch(struct chain *ch)
         touch(ch->client->tenant->cache, last->places, last->n, ch->walk.use);
         list_unlink(&last->node);
         quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES,
-                       stretch_bytes(last->room) + STRETCH_OVERHEAD);
-        if (last->room == STRETCH_MAX && memory->n_chain_spares < REQUEST_CHAIN_SPARES)
+                       range_bytes(last->room) + RANGE_OVERHEAD);
+        if (last->room == RANGE_MAX && memory->n_chain_spares < REQUEST_CHAIN_SPARES)
                 memory->chain_spares[memory->n_chain_spares++] = last;
         else
                 free(last);
@@ -155,7 +154,7 @@ static void settle_stretch(struct chain *ch)
 
 static void chain_free(struct chain *ch)
 {
-        assert(list_empty(&ch->stretches));
+        assert(list_empty(&ch->ranges));
         quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES, sizeof(*ch));
         list_unlink(&ch->node);
         free(ch);
@@ -166,14 +165,14 @@ static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
                 return;
-        ch->walked = ch->stretches.next;
-        if (ch->keys > STRETCH_MAX) {
+        ch->walked = ch->ranges.next;
+        if (ch->keys > RANGE_MAX) {
                 list_append(&ch->client->chains_over, &ch->node);
                 ch->client->idle(ch->client);
                 return;
         }
-        while (!list_empty(&ch->stretches))
-                settle_stretch(ch);
+        while (!list_empty(&ch->ranges))
+                settle_range(ch);
         chain_free(ch);
 }
 
@@ -182,9 +181,9 @@ bool chain_settle_some(struct client *client, uint32_t *steps)
         while (*steps > 0 && !list_empty(&client->chains_over)) {
                 struct chain *ch = container_of(client->chains_over.next, struct chain, node);
 
-                *steps -= MIN(*steps, (uint32_t)STRETCH_STEPS);
-                settle_stretch(ch);
-                if (list_empty(&ch->stretches))
+                *steps -= MIN(*steps, (uint32_t)RANGE_STEPS);
+                settle_range(ch);
+                if (list_empty(&ch->ranges))
                         chain_free(ch);
         }
         return !list_empty(&client->chains_over);
@@ -234,7 +233,7 @@ static struct chain *chain_new(struct client *client, const struct wire_batch *b
         }
         ch->client = client;
         list_init(&ch->node);
-        list_init(&ch->stretches);
+        list_init(&ch->ranges);
         walk_begin(client, b, namespace_id, &ch->walk);
         return ch;
 }

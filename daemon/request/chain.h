@@ -30,7 +30,7 @@ static inline size_t chain_part_bytes(uint32_t n)
 /* Returns the use to which all keys of the chain belong. */
 uint32_t chain_part_use(const struct chain_part *part);
 /* Records that a key of the part was put, or read from disk. */
-void chain_part_brings(struct chain_part *part);
+void chain_part_note_new(struct chain_part *part);
 
 /* Returns the part for a message of `b->count` keys, the last of which is `last`. It belongs to the
  * chain that the message continues, or to a new one. `namespace_id`: the store's. The part is in

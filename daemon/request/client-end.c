@@ -58,7 +58,8 @@ void client_fini(struct client *client)
         (void)chain_settle_some(client, &all);
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)
-                        census_unref(client->tenant->service->census, client->namespaces[i]);
+                        namespace_counts_unref(client->tenant->service->namespace_counts,
+                                               client->namespaces[i]);
         (void)client_release_some(client, UINT32_MAX);
         (void)loans_end_some(client, UINT32_MAX);
         lease_holder_fini(client->tenant->leases, &client->leases);

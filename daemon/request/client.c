@@ -201,13 +201,13 @@ void client_count_lookups(struct client *client, uint64_t now_ns)
                 return;
         tally_page_read(&client->page, now_ns);
         for (unsigned i = 0; i < client->n_namespaces; i++) {
-                struct tally_keys keys;
+                struct lookup_counts keys;
                 uint64_t declined;
 
                 is_possible &= tally_page_take(&client->page, i, &keys, &declined);
-                tenant->tally.declined += declined;
-                tally_add(&tenant->tally, tenant->service->store, client->namespaces[i],
-                          TALLY_OWN_LOOKUPS, keys);
+                tenant->lookup_counters.declined += declined;
+                lookup_counters_add(&tenant->lookup_counters, tenant->service->store,
+                                    client->namespaces[i], COUNTED_OWN_LOOKUPS, keys);
         }
         tenant->impossible_tallies += !is_possible;
 }
@@ -227,7 +227,7 @@ void client_forget_namespace(struct client *client, uint32_t id)
         if (number == 0)
                 return;
         client_count_lookups(client, clock_mono_ns());
-        census_unref(client->tenant->service->census, id);
+        namespace_counts_unref(client->tenant->service->namespace_counts, id);
         client->namespaces[number - 1] = 0;
         client->open_namespaces--;
 }

@@ -76,7 +76,7 @@ static void get_done(struct cache_request *req)
 
         b->part->places[i] = req->place;
         if (req->tier == CACHE_DISK || req->tier == CACHE_REMOTE)
-                chain_part_brings(b->part);
+                chain_part_note_new(b->part);
         b->keys.found += req->chunk_length > 0;
         b->keys.missing += status == WIRE_MISS;
         result->chunk_length = req->chunk_length;

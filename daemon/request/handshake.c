@@ -27,7 +27,7 @@ struct namespace_open {
         struct request request;
         bool makes;          /* the namespace is new */
         uint64_t charged;    /* bytes of memory */
-        uint32_t highest_id; /* the census had it before this one was created */
+        uint32_t highest_id; /* highest id before this namespace was created */
         struct removal removal;
         unsigned removals; /* started for this open */
 };
@@ -50,7 +50,8 @@ static uint32_t take_number(struct client *client, uint32_t id)
         if (i == CLIENT_MAX_NAMESPACES)
                 for (i = 0; i < CLIENT_MAX_NAMESPACES && client->namespaces[i] != 0; i++)
                         ;
-        if (i == CLIENT_MAX_NAMESPACES || census_ref(client->tenant->service->census, id) < 0)
+        if (i == CLIENT_MAX_NAMESPACES ||
+            namespace_counts_ref(client->tenant->service->namespace_counts, id) < 0)
                 return 0;
         /* Settle the counts so far, which do not belong to the new namespace. */
         if (i < client->n_namespaces)
@@ -63,28 +64,28 @@ static uint32_t take_number(struct client *client, uint32_t id)
 }
 
 /* Describes the limit that prevents another namespace, and the remedy. */
-static void quota_text(const struct census_use *use, const struct client *client,
+static void quota_text(const struct namespace_use *use, const struct client *client,
                        char ret[static WIRE_MAX_TEXT])
 {
-        static const char remedy[] = "none of this user's is known to have neither chunks nor "
-                                     "sessions; remove some (kvcachectl namespace rm)";
+        static const char remedy[] = "no namespace of this user is known to be unused; remove some "
+                                     "(kvcachectl namespace rm)";
         char has[UNITS_TEXT];
 
         units_count(use->has, "namespace", has);
 
         switch (use->scope) {
-        case CENSUS_SESSION:
+        case NAMESPACES_OF_SESSION:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "this session has %s open, of at most %u; open more in another session",
                          has, use->most);
                 break;
-        case CENSUS_USER:
+        case NAMESPACES_OF_USER:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "user %u has made %s, and may have %u "
                          "(limits.uid_namespaces): %s, or have the limit raised",
                          client->uid, has, use->most, remedy);
                 break;
-        case CENSUS_TENANT:
+        case NAMESPACES_OF_TENANT:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "tenant \"%s\" has %s, and may have %u (tenants.namespaces): "
                          "%s, or have the limit raised",
@@ -100,15 +101,15 @@ static void quota_text(const struct census_use *use, const struct client *client
 }
 
 /* Answers that a limit stands against a new namespace. */
-static void refuse_limit(struct request req, const struct census_use *use)
+static void refuse_limit(struct request req, const struct namespace_use *use)
 {
         struct client *client = req.client;
         char text[WIRE_MAX_TEXT];
         uint32_t held_back;
 
-        census_count_refusal(client->tenant->service->census, use->scope);
+        namespace_counts_count_refusal(client->tenant->service->namespace_counts, use->scope);
         quota_text(use, client, text);
-        if (use->scope != CENSUS_SESSION &&
+        if (use->scope != NAMESPACES_OF_SESSION &&
             log_ratelimit_pass(&client->tenant->quota_lines, &held_back))
                 log_notice("cannot create a namespace: %s", text);
         request_fail(req, WIRE_QUOTA, text);
@@ -127,11 +128,13 @@ static bool has_place(struct request req, const struct wire_namespace *msg,
         if (free_numbers(client) > 0)
                 return true;
         if (client->opening == 0) {
-                refuse_limit(req, &(struct census_use){ CENSUS_SESSION, client->open_namespaces,
-                                                        CLIENT_MAX_NAMESPACES });
+                refuse_limit(req, &(struct namespace_use){ NAMESPACES_OF_SESSION,
+                                                           client->open_namespaces,
+                                                           CLIENT_MAX_NAMESPACES });
                 return false;
         }
-        census_count_refusal(client->tenant->service->census, CENSUS_SESSION);
+        namespace_counts_count_refusal(client->tenant->service->namespace_counts,
+                                       NAMESPACES_OF_SESSION);
         request_fail(req, WIRE_BUSY,
                      "this session is opening the maximum number of namespaces; wait for their "
                      "replies");
@@ -158,8 +161,8 @@ static void on_namespace(struct store_namespace_open *store)
                          ns->name, diff);
         }
         if (result == 0 && op->makes) {
-                census_made(client->tenant->service->census, client->tenant->store_tenant,
-                            client->uid);
+                namespace_counts_made(client->tenant->service->namespace_counts,
+                                      client->tenant->store_tenant, client->uid);
                 /* The store no longer has chunks of an earlier namespace with this number, but the
                  * pool may, if they could not be written. */
                 if (ns->id <= op->highest_id)
@@ -184,7 +187,8 @@ static void on_namespace(struct store_namespace_open *store)
         } else if (result == STORE_MISS) {
                 request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
         } else if (result == -ENOSPC) {
-                census_count_refusal(client->tenant->service->census, CENSUS_STORE);
+                namespace_counts_count_refusal(client->tenant->service->namespace_counts,
+                                               NAMESPACES_OF_STORE);
                 request_fail(req, WIRE_QUOTA,
                              "the store has no room for another namespace: an admin can remove "
                              "some (kvcachectl namespace rm)");
@@ -203,7 +207,7 @@ static void on_room_made(struct removal *removal)
         const struct client *client = op->request.client;
 
         if (removal->result == 0) {
-                census_count_expired(client->tenant->service->census);
+                namespace_counts_count_expired(client->tenant->service->namespace_counts);
                 log_info("namespace \"%s\": removed; it had no chunks and no sessions, and a new "
                          "one "
                          "of user %u takes its place at a limit",
@@ -223,18 +227,20 @@ static void make_room(struct namespace_open *op)
         struct service *service = tenant->service;
         const struct store_namespace *existing = store_namespace_find(
                 service->store, tenant->store_tenant, op->store.name, op->store.name_length);
-        struct census_unused unused;
-        struct census_use use;
+        struct unused_namespace unused;
+        struct namespace_use use;
 
         op->makes = !existing;
         if (existing || op->store.attach ||
-            census_may_make(service->census, tenant->store_tenant, client->uid, &use)) {
-                op->highest_id = census_highest_id(service->census);
+            namespace_counts_may_make(service->namespace_counts, tenant->store_tenant, client->uid,
+                                      &use)) {
+                op->highest_id = namespace_counts_highest_id(service->namespace_counts);
                 store_namespace_open(service->store, &op->store);
                 return;
         }
         if (op->removals++ < MOST_REMOVALS && !service->stopping && removal_sees_all(service) &&
-            census_find_unused(service->census, tenant->store_tenant, client->uid, &unused)) {
+            namespace_counts_find_unused(service->namespace_counts, tenant->store_tenant,
+                                         client->uid, &unused)) {
                 removal_start(&op->removal, service, unused.id, on_room_made);
                 return;
         }

@@ -93,7 +93,8 @@ void hits_join(struct request req)
                 return;
         }
         if (client->hits.index) {
-                request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its page");
+                request_fail(req, WIRE_EXISTS_ALREADY,
+                             "this session already has its page of the pool index");
                 return;
         }
         if (tenant->service->stopping) {
@@ -114,8 +115,8 @@ void hits_join(struct request req)
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
                 request_fail(req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
-                             r == -EDQUOT   ? "other clients may hold all of the share of the pool "
-                                              "that can be held"
+                             r == -EDQUOT   ? "other clients already have the whole share of the "
+                                              "pool that clients may hold"
                              : r == -EACCES ? "a client of this user has held more of the pool "
                                               "than it may; for a minute, this user's clients "
                                               "cannot hold chunks without a lease"
@@ -159,8 +160,9 @@ void hits_count(struct client *client, uint64_t now_ns)
                 traffic->own_hits += count.keys;
                 traffic->own_hits_untold += count.untold;
                 cache_count_hits(tenant->cache, count.keys);
-                tally_add(&tenant->tally, tenant->service->store, client->namespaces[i], TALLY_GETS,
-                          (struct tally_keys){ .found = count.keys });
+                lookup_counters_add(&tenant->lookup_counters, tenant->service->store,
+                                    client->namespaces[i], COUNTED_GETS,
+                                    (struct lookup_counts){ .found = count.keys });
         }
         tenant->impossible_tallies += !is_possible;
 }
@@ -263,7 +265,7 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
 
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct tenant *t = &service->tenants[i];
-                uint64_t look_ns;
+                uint64_t scan_ns;
 
                 if (pool_was_held_up(t->pool) && t->retry_ns == 0)
                         t->retry_ns = now_ns + RETRY_NS;
@@ -276,9 +278,9 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
                 }
                 if (t->retry_ns != 0 && (retry_ns == 0 || t->retry_ns < retry_ns))
                         retry_ns = t->retry_ns;
-                look_ns = pool_holds_more(t->pool) ? pool_next_look_ns(t->pool) : 0;
-                if (look_ns != 0 && (retry_ns == 0 || look_ns < retry_ns))
-                        retry_ns = look_ns;
+                scan_ns = pool_holds_more(t->pool) ? pool_next_scan_ns(t->pool) : 0;
+                if (scan_ns != 0 && (retry_ns == 0 || scan_ns < retry_ns))
+                        retry_ns = scan_ns;
         }
         return retry_ns;
 }

@@ -13,10 +13,12 @@
 void hits_join(struct request req);
 /* Ends the client's permission to get chunks itself, because its session ends. */
 void hits_end(struct client *client);
-/* Continues with what the client used before it ended: touches some of it, and takes the words that
- * were read off *steps, which may be overdrawn by one request. Returns whether there is more. */
+/* Continues after hits_end() with the hits that the client had not yet accounted for: touches some
+ * of their chunks, and subtracts the words read from *steps; the last request may read more than
+ * that. Returns whether there is more. */
 bool hits_settle_some(struct client *client, uint32_t *steps);
-/* Before the client is closed. Touches nothing more. */
+/* Leaves the pool index, before the client is closed. Hits that are left are counted, but their
+ * chunks are not touched. */
 void hits_leave(struct client *client);
 /* Permits the client to get chunks of a namespace that it has opened, or whose lifetime has
  * changed. */

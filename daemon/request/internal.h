@@ -34,16 +34,16 @@ struct batch {
         uint64_t started_ns, submitted_ns;     /* start of the first key and of the last; 0 unless
                                                 * stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
-        uint32_t value;         /* MATCH: length of the run; otherwise stale releases */
-        uint64_t value64;       /* MATCH: keys that follow on the shared tier */
-        uint32_t resident;      /* GET: keys found in memory whose time is not
-                                 * counted yet */
-        struct tally_keys keys; /* counts of EXISTS, MATCH and GET so far */
-        bool running;           /* request_run() is using the batch and ends it */
-        bool cancelled;         /* by CANCEL */
-        bool is_expired;        /* the key being started has expired and was dropped */
-        uint64_t born_after_ms; /* chunks put before this time have expired; 0: none */
-        bool is_shared;         /* HINT: the remaining keys belong to another chain, too */
+        uint32_t value;            /* MATCH: length of the run; otherwise stale releases */
+        uint64_t value64;          /* MATCH: keys that follow on the shared tier */
+        uint32_t resident;         /* GET: keys found in memory whose time is not
+                                    * counted yet */
+        struct lookup_counts keys; /* counts of EXISTS, MATCH and GET so far */
+        bool running;              /* request_run() is using the batch and ends it */
+        bool cancelled;            /* by CANCEL */
+        bool is_expired;           /* the key being started has expired and was dropped */
+        uint64_t born_after_ms;    /* chunks put before this time have expired; 0: none */
+        bool is_shared;            /* HINT: the remaining keys belong to another chain, too */
         struct chain_part *part;
         uint8_t *entries;           /* followed by the pieces */
         struct slot *slots;         /* for PUT, and for GET once a key has to wait */

@@ -24,7 +24,7 @@ enum {
         BUCKETS = 1024,
         /* Most mappings of a bucket that are examined, the latest first, so that a client that maps
          * one file in thousands of ranges does not slow itself down. */
-        LOOKED_AT_MAX = 256,
+        VISITED_MAX = 256,
 };
 
 enum mapping_state {
@@ -94,7 +94,7 @@ static struct list_node *bucket_of(struct mappings *all, const struct quota_user
 static struct mapping *find(struct list_node *bucket, const struct quota_user *user,
                             const struct region_file *file)
 {
-        unsigned looked_at = 0;
+        unsigned visited = 0;
 
         list_for_each (bucket, n) {
                 struct mapping *m = container_of(n, struct mapping, node);
@@ -103,7 +103,7 @@ static struct mapping *find(struct list_node *bucket, const struct quota_user *u
                     file->offset >= m->offset &&
                     range_within(file->offset - m->offset, file->bytes, m->bytes))
                         return m;
-                if (++looked_at == LOOKED_AT_MAX)
+                if (++visited == VISITED_MAX)
                         break;
         }
         return NULL;

@@ -88,7 +88,7 @@ static bool note_id(void *userdata, const struct store_namespace *ns)
 static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
                               bool fingerprint, uint8_t *to)
 {
-        const struct census *census = client->tenant->service->census;
+        const struct namespace_counts *namespace_counts = client->tenant->service->namespace_counts;
         const char *known = tenant_name_in_store(client->tenant->service, ns->tenant),
                    *tenant = known ? known : "";
         size_t name_length = strlen(ns->name), tenant_length = strlen(tenant),
@@ -102,12 +102,12 @@ static size_t print_namespace(const struct client *client, const struct store_na
                 .fingerprint_length = (uint16_t)shown,
                 .flags = may_remove(client, ns) ? WIRE_NAMESPACE_MAY_REMOVE : 0,
                 .owner = ns->owner,
-                .sessions = census_sessions(census, ns->id),
+                .sessions = namespace_counts_sessions(namespace_counts, ns->id),
                 .chunks = ns->chunks,
                 .stored_bytes = ns->bytes,
                 .chunk_bytes = ns->chunk_bytes,
                 .created_ms = ns->created_ms,
-                .last_used_ms = census_last_used_ms(census, ns->id),
+                .last_used_ms = namespace_counts_last_used_ms(namespace_counts, ns->id),
                 .fingerprint_crc32c = kio_crc32c(ns->fingerprint, text),
                 .lifetime_s = ns->lifetime_s,
         };
@@ -224,13 +224,14 @@ static void refuse_not_empty(struct client_removal *op, uint64_t chunks)
         refuse(op, WIRE_NOT_EMPTY, 0, chunks, text);
 }
 
-/* Has another session it open, or this one requests under way that may name it? Then that is the
- * answer. */
+/* Refuses the removal if another session has the namespace open, or if a request in flight of this
+ * session may name it. Returns whether it refused. */
 static bool refuse_open(struct client_removal *op)
 {
         const struct client *client = op->request.client;
-        unsigned others = census_sessions(client->tenant->service->census, op->id) -
-                          (client_namespace_number(client, op->id) != 0);
+        unsigned others =
+                namespace_counts_sessions(client->tenant->service->namespace_counts, op->id) -
+                (client_namespace_number(client, op->id) != 0);
         char text[160];
 
         if (others == 0 && client->keys_inflight == 0)
@@ -365,8 +366,8 @@ static void on_shared_purged(struct remote_purge *remote)
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
         } else if (remote->result != 0) {
                 snprintf(text, sizeof(text),
-                         "not removed: the shared tier did not confirm the purge, and would bring "
-                         "the chunks back: %s; \"kvcachectl remote status\" says how it is",
+                         "not removed: the shared tier did not confirm the purge, and would "
+                         "restore the chunks: %s; see \"kvcachectl remote status\"",
                          strerror(remote->result < 0 ? -remote->result : EIO));
                 refuse(op, WIRE_FAILED, 0, 0, text);
         } else {

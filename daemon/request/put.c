@@ -19,7 +19,7 @@ static void put_done(struct cache_request *req)
                 histogram_add(&client->tenant->traffic.put[req->ack], batch_age(b));
         b->part->places[slot_index(s)] = req->place;
         if (req->status != CACHE_EXISTS)
-                chain_part_brings(b->part);
+                chain_part_note_new(b->part);
         if (req->chunk != POOL_NONE) {
                 result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
                 /* A lease that cannot be granted does not fail the put; the flag shows whether

@@ -89,7 +89,7 @@ struct sessions {
         struct log_ratelimit lines;
         uint64_t poll_ns;     /* when the loop last began to poll; 0: the poll has returned */
         uint64_t woken_ns;    /* when that poll returned */
-        uint64_t heard_ns;    /* when a client last sent a message */
+        uint64_t received_ns; /* when a client last sent a message */
         uint64_t readable_ns; /* earliest time at which the messages of this iteration were
                                * readable */
         union {
@@ -152,4 +152,4 @@ void sessions_undefer(struct session *s);
  * Increments *counter and logs `why`, unless it is NULL. */
 void session_end(struct session *s, uint64_t *counter, const char *why);
 /* Handles a peer that has closed its end. */
-void session_gone(struct session *s);
+void session_peer_closed(struct session *s);

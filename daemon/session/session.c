@@ -128,7 +128,7 @@ static void stop_events(struct session *s)
         session_drop_replies(s);
 }
 
-void session_gone(struct session *s)
+void session_peer_closed(struct session *s)
 {
         if (s->state == SESSION_GONE)
                 return;
@@ -427,7 +427,7 @@ static void read_messages(struct session *s)
 
                         /* An empty message looks like the end of the stream. */
                         if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
-                                session_gone(s);
+                                session_peer_closed(s);
                         else
                                 session_end(s, &s->sessions->stats.ended_bad_frame,
                                             "bad frame: empty: session ended");
@@ -435,7 +435,7 @@ static void read_messages(struct session *s)
                 }
                 if (n < 0) {
                         if (n == -ECONNRESET)
-                                session_gone(s);
+                                session_peer_closed(s);
                         else
                                 session_end(s, &s->sessions->stats.ended_bad_frame,
                                             "a message could not be read: session ended");
@@ -464,7 +464,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
         struct session *s = userdata;
 
         sessions_woken(s->sessions);
-        s->sessions->heard_ns = s->sessions->woken_ns;
+        s->sessions->received_ns = s->sessions->woken_ns;
         read_messages(s);
         session_activate(s);
 }

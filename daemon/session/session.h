@@ -54,7 +54,7 @@ void sessions_poll_begins(struct sessions *s);
 /* Returns when the last poll returned, ns, or 0 if one is in progress. */
 uint64_t sessions_woken_ns(const struct sessions *s);
 /* Returns when a client last sent a message, ns. */
-uint64_t sessions_heard_ns(const struct sessions *s);
+uint64_t sessions_received_ns(const struct sessions *s);
 /* Reports that the poll has returned and its first event is about to be handled. */
 void sessions_woken(struct sessions *s);
 /* Returns the number of calls in flight that close clients' descriptors, which may take forever. */

@@ -134,7 +134,7 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         /* Take one event at a time: the others stay in the epoll. */
         while (epoll_wait(fd, &event, 1, 0) == 1) {
                 if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-                        session_gone(event.data.ptr);
+                        session_peer_closed(event.data.ptr);
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
@@ -414,7 +414,7 @@ void sessions_stop(struct sessions *all,
                 session_end(s, &all->stats.ended_shutdown, NULL);
                 if (leased && hits_leases(&s->client) > 0 && s->state == SESSION_ENDED)
                         s->inherited = leased(userdata, &s->client, s->fd);
-                session_gone(s);
+                session_peer_closed(s);
         }
 }
 
@@ -445,9 +445,9 @@ uint64_t sessions_woken_ns(const struct sessions *all)
         return all->poll_ns == 0 ? all->woken_ns : 0;
 }
 
-uint64_t sessions_heard_ns(const struct sessions *all)
+uint64_t sessions_received_ns(const struct sessions *all)
 {
-        return all->heard_ns;
+        return all->received_ns;
 }
 
 bool sessions_active(const struct sessions *all)

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each volume may hold: of the store's limit, of its entries, of a tenant's limit.
+/* Divides the store's limit, its entries and tenants' limits among the volumes.
  *
- * Shares are in proportion to the sizes of the file systems, and then stay as they are until the
- * limit or the number of volumes changes; the superblocks keep them. A volume that is absent has
- * its share all the same. One volume has everything. A tenant's limit is shared out in the same
- * proportion.
+ * Shares are in proportion to the sizes of the file systems. They stay the same until the limit or
+ * the number of volumes changes; the superblocks keep them. An absent volume keeps its share. A
+ * single volume has everything. A tenant's limit is divided in the same proportion.
  *
  * Loop thread: once while the store is prepared, then when a tenant's limit is set or a volume
  * resumed. Owns the list of tenants' limits, and each volume's limit and entries.
  *
- * Failures: a file system that does not tell its size counts as an average one. Without memory for
- * a tenant's limit it stays as it is. */
+ * Failures: a file system that does not report its size counts as an average one. If memory is
+ * short, a tenant's limit stays as it is. */
 #include <stdlib.h>
 
 #include "checked.h"
 #include "store/internal.h"
 
-/* What the volumes were given last holds as long as limit and number are the same: shares that
- * followed the sizes of file systems closely would take and give segments at each start. And while
- * one of them is absent: what the others hold is not to suffer for it. */
+/* Keeps the shares of the last startup if limit and number of volumes are the same, because shares
+ * that follow the sizes of file systems closely would create and remove segments at each startup.
+ * Shares are also kept while a volume is absent, so that the others' shares do not change. Returns
+ * whether it did. */
 static bool keep_shares(struct store *s)
 {
         uint64_t left = s->params.limit;
@@ -49,7 +49,7 @@ static bool keep_shares(struct store *s)
         return true;
 }
 
-/* In proportion to the sizes of the file systems. */
+/* Computes shares in proportion to the sizes of the file systems. */
 static void new_shares(struct store *s)
 {
         uint64_t sizes[STORE_MAX_VOLUMES] = { 0 }, devices[STORE_MAX_VOLUMES] = { 0 }, sum = 0;
@@ -67,7 +67,7 @@ static void new_shares(struct store *s)
                         sharing += sizes[j] > 0 && devices[j] == devices[i];
                 if (sizes[i] == 0)
                         continue;
-                /* In MiB, so that sums stay in range. */
+                /* in MiB, so that sums do not overflow */
                 s->volumes[i].limit = MAX((sizes[i] >> 20) / sharing, UINT64_C(1));
                 sum += s->volumes[i].limit;
                 known++;
@@ -129,7 +129,7 @@ void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes)
                                   (s->n_tenant_limits + 1) * sizeof(*s->tenant_limits));
 
                 if (!p)
-                        return; /* it stays as it is */
+                        return; /* the limit stays as it is */
                 s->tenant_limits = p;
                 l = &s->tenant_limits[s->n_tenant_limits++];
         }

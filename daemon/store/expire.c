@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes, over all volumes: which chunks have expired is volume/expire.c's. A chunk that is
- * asked for by its key is dropped at once; all others as a walk, in steps, comes by them. Loop
- * thread. What lies on a volume that is offline is not found, and expires once that is back. */
+/* Lifetimes over all volumes; volume/expire.c decides which chunks have expired. An expired chunk
+ * is dropped at once if a request asks for its key, and otherwise when the walk reaches it. Loop
+ * thread. A chunk on an offline volume is not found, and expires once the volume is back. */
 #include "store/internal.h"
 
 bool store_expire(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
@@ -10,7 +10,7 @@ bool store_expire(struct store *s, uint32_t namespace_id, const struct key *key,
         struct store_ref ref;
         bool any = false;
 
-        /* Another one may be on another volume. */
+        /* another volume may have another chunk of the key */
         while (store_find(s, namespace_id, key, hash, &ref, NULL) == 0 &&
                volume_expire(s->volumes[store_volume_of(ref)].volume, ref, born_after_ms))
                 any = true;

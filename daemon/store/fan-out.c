@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all volumes must know, each by itself: namespaces and purges.
+/* Fans out requests that every volume must carry out: opens and removals of namespaces, and purges.
  *
- * Each such request is spread: a part for each volume that is up, one answer when all have come.
- * The answer is listed, and given in an iteration (fan_out_answer_due()). A purge that a client has
- * missed is answered once the volumes that are up have written that down (membership-record.c).
+ * Each request becomes one request per volume that is up, and is answered when all have ended.
+ * Answers are queued and given in an iteration (fan_out_answer_due()). A purge that a volume misses
+ * is answered once the volumes that are up have recorded that (membership-record.c).
  *
- * Loop thread. Owns each struct spread from the request until its last part is back, which may be
- * long after the answer: a part is its volume's until it completes. A spread has room for the
- * volumes that are up, and no more: a client may have many of them wait.
+ * Loop thread. Owns each struct fan_out until its last request has ended, which may be long after
+ * the answer, because a volume uses its request until it completes. A struct fan_out has room only
+ * for the volumes that are up, because a client may have many of them wait.
  *
  * An open of a name that is being removed waits for the answer to the removal.
  *
- * Failures: a volume that is bypassed is waited for no longer; what that makes of the answer is a
- * matter of what was asked: a purge holds if every volume that is up has it on stable storage, and
- * a volume that cannot write it is bypassed if there is another; a namespace fails with the first
- * volume that is up and fails. Without memory the answer comes within the call. */
+ * Failures: a bypassed volume is not waited for. Its effect on the answer depends on the request. A
+ * purge succeeds if every volume that is up has it on stable storage; a volume that cannot write it
+ * is bypassed if there is another. A namespace fails with the first volume that is up and fails. If
+ * memory is short, the answer comes within the call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,8 @@
 
 enum fan_out_kind { FAN_OUT_OPEN, FAN_OUT_PURGE, FAN_OUT_REMOVE };
 
-struct part {
-        struct fan_out *spread;
+struct volume_request {
+        struct fan_out *fan_out;
         unsigned volume;
         union {
                 struct store_namespace_open open;
@@ -35,45 +35,46 @@ struct part {
 };
 
 struct fan_out {
-        struct list_node node;         /* in store.spreads */
-        struct list_node done_node;    /* in store.done; of an open that waits, in store.held */
-        struct list_node removal_node; /* in store.removals, until it is answered */
+        struct list_node node;         /* in store.fan_outs */
+        struct list_node done_node;    /* in store.done, or in store.held for an open that waits */
+        struct list_node removal_node; /* in store.removals until the removal is answered */
         struct store *store;
         enum fan_out_kind kind;
-        struct set_namespace *namespace;   /* of an open or a removal; a reference */
-        struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
+        struct set_namespace *namespace; /* for an open or a removal, with a reference */
+        struct store_namespace_open
+                *open; /* the request, one of these three; all NULL once answered */
         struct store_namespace_remove *remove;
         struct store_purge *purge;
-        char *text;         /* of an open that is held: its name and fingerprint */
-        uint32_t waiting;   /* for the parts of these volumes */
-        uint64_t noting_at; /* recorded_at, as the purge carries it */
-        bool settling;      /* it waits for a note; has it asked for one; failures as of then */
+        char *text;         /* name and fingerprint of an open that is held */
+        uint32_t waiting;   /* volumes that have not answered, by bit */
+        uint64_t noting_at; /* store.recorded_at when the purge was submitted */
+        bool settling;      /* waits until the record is written; see membership_record_settle() */
         bool noting;
         uint64_t note_failures;
-        unsigned left; /* parts that are a volume's */
-        unsigned well; /* that came back with 0 */
-        int result;    /* the first that was not */
-        bool unkept;   /* a volume that is up, and stays so, could not write it */
-        struct part parts[];
+        unsigned left;      /* requests that a volume still uses */
+        unsigned succeeded; /* requests that ended with 0 */
+        int result;         /* result of the first request that failed */
+        bool unkept;        /* a volume that stays up could not write the purge */
+        struct volume_request requests[];
 };
 
 size_t store_fan_out_bytes(const struct store *s)
 {
-        return sizeof(struct fan_out) + s->n_volumes * sizeof(struct part);
+        return sizeof(struct fan_out) + s->n_volumes * sizeof(struct volume_request);
 }
 
-/* With a part for each volume that is up. */
+/* Creates a fan-out with a request for each volume that is up. */
 static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
 {
         struct fan_out *x;
         unsigned n = 0;
 
-        x = calloc(1, sizeof(*x) + store_volumes_up(s) * sizeof(x->parts[0]));
+        x = calloc(1, sizeof(*x) + store_volumes_up(s) * sizeof(x->requests[0]));
         if (!x)
                 return NULL;
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (member_is_up(s, i))
-                        x->parts[n++] = (struct part){ .spread = x, .volume = i };
+                        x->requests[n++] = (struct volume_request){ .fan_out = x, .volume = i };
         x->store = s;
         x->kind = kind;
         x->waiting = s->up;
@@ -90,14 +91,14 @@ static bool is_answered(const struct fan_out *x)
         return !x->open && !x->remove && !x->purge;
 }
 
-/* It is given in an iteration. */
+/* Queues the answer, which an iteration gives. */
 static void list_answer(struct fan_out *x)
 {
         list_append(&x->store->done, &x->done_node);
         store_nudge(x->store);
 }
 
-/* Once no volume has a part of it any more. */
+/* Frees the fan-out if no volume uses a request of it. */
 static void free_if_back(struct fan_out *x)
 {
         if (x->left > 0)
@@ -135,9 +136,9 @@ static void fan_out_answer(struct fan_out *x)
         set_namespaces_unref(ns);
 }
 
-/* Is a namespace of that name being removed? Until that is answered, some volume may still have the
- * old one on the disk: if another volume had the name by then under another id, a kill would leave
- * lists that contradict each other, and a store that does not open. */
+/* Returns whether a namespace of that name is being removed. Until the removal is answered, a
+ * volume may still have the old namespace on disk. If another volume already had the name under
+ * another id, a crash would leave contradictory lists, and the store would not open. */
 static bool is_being_removed(const struct store *s, const struct store_namespace_open *req)
 {
         list_for_each (&s->removals, n) {
@@ -169,7 +170,7 @@ static void release_held(struct store *s)
         }
 }
 
-/* Until the removal is answered. */
+/* Holds an open back until the removal is answered, and copies its texts. */
 static int hold(struct fan_out *x, struct store_namespace_open *req)
 {
         x->text = malloc((size_t)req->name_length + req->fingerprint_length + 1);
@@ -204,24 +205,25 @@ void fan_out_answer_due(struct store *s)
         }
 }
 
-/* The answer, unless it has to wait for the record: `settling`. */
+/* Returns the answer of a purge or removal, or sets `settling` if it must wait for the record. */
 static int purge_result(struct fan_out *x)
 {
         struct store *s = x->store;
         int r;
 
-        if (x->result == 0 && x->well > 0 && s->up)
+        if (x->result == 0 && x->succeeded > 0 && s->up)
                 s->noted_at = MAX(s->noted_at, x->noting_at);
         r = membership_record_settle(s, &x->noting, &x->note_failures);
         x->settling = r == MEMBERSHIP_RECORD_WAITS;
         if (x->settling)
                 return x->result;
-        if (r == 0 && x->well > 0 && s->up && !x->unkept)
+        if (r == 0 && x->succeeded > 0 && s->up && !x->unkept)
                 return 0;
         return x->result < 0 ? x->result : -EIO;
 }
 
-/* With no volume left the namespace lives in memory until one is resumed. */
+/* Returns the answer of an open. If no volume is up, the namespace exists in memory until one is
+ * resumed. */
 static int open_result(struct fan_out *x)
 {
         x->namespace->opens--;
@@ -230,7 +232,7 @@ static int open_result(struct fan_out *x)
         return x->result;
 }
 
-/* All parts that are waited for have ended: the answer is listed. */
+/* Queues the answer if no volume is waited for. */
 static void fan_out_settled(struct fan_out *x)
 {
         if (x->waiting != 0 || !list_empty(&x->done_node))
@@ -244,8 +246,8 @@ static void fan_out_settled(struct fan_out *x)
                 list_answer(x);
 }
 
-/* A part came back, or its volume is waited for no longer. */
-static void fan_out_part(struct fan_out *x, unsigned volume, int result)
+/* Notes the result of one volume's request, or that the volume is no longer waited for. */
+static void fan_out_request_ended(struct fan_out *x, unsigned volume, int result)
 {
         struct store *s = x->store;
         struct member *p = &s->volumes[volume];
@@ -254,12 +256,12 @@ static void fan_out_part(struct fan_out *x, unsigned volume, int result)
                 return;
         x->waiting &= ~(1u << volume);
         if (result == 0) {
-                x->well++;
+                x->succeeded++;
                 return;
         }
         if (x->kind != FAN_OUT_OPEN) {
-                /* It cannot be purged for good: then it must not be used, unless there is no
-                 * other; the answer says so. */
+                /* a volume that cannot write a purge must not be used, unless there is no other;
+                 * the answer reports that */
                 if (member_is_up(s, volume) && (s->up & ~(1u << volume)) && s->in_set)
                         volume_bypass(p->volume, x->kind == FAN_OUT_PURGE
                                                          ? "a purge could not be written"
@@ -280,7 +282,6 @@ static void fan_out_part(struct fan_out *x, unsigned volume, int result)
                 x->result = result;
 }
 
-/* No request waits for this volume any more. */
 void fan_out_forget_volume(struct store *s, unsigned volume)
 {
         list_for_each_safe (&s->fan_outs, n) {
@@ -288,7 +289,7 @@ void fan_out_forget_volume(struct store *s, unsigned volume)
 
                 if (!(x->waiting & 1u << volume))
                         continue;
-                fan_out_part(x, volume, -EIO);
+                fan_out_request_ended(x, volume, -EIO);
                 fan_out_settled(x);
         }
 }
@@ -304,20 +305,20 @@ void fan_out_fini(struct store *s)
         }
 }
 
-/* --- what is asked of all --- */
+/* --- the requests --- */
 
-static void part_done(struct part *part, int result)
+static void request_done(struct volume_request *request, int result)
 {
-        struct fan_out *x = part->spread;
+        struct fan_out *x = request->fan_out;
 
         x->left--;
-        fan_out_part(x, part->volume, result);
+        fan_out_request_ended(x, request->volume, result);
         fan_out_settled(x);
 }
 
 static void open_done(struct store_namespace_open *req)
 {
-        part_done(container_of(req, struct part, open), req->result);
+        request_done(container_of(req, struct volume_request, open), req->result);
 }
 
 void store_namespace_open(struct store *s, struct store_namespace_open *req)
@@ -328,7 +329,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         int r;
 
         req->namespace = NULL;
-        if (!x) { /* the one answer from within the call: there is no memory to put it off */
+        if (!x) { /* the only answer within the call: memory is too short to defer it */
                 req->result = -ENOMEM;
                 req->complete(req);
                 return;
@@ -352,29 +353,29 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         ns = &x->namespace->seen;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->open = *req;
-                part->open.attach = false;
-                part->open.fingerprint = ns->fingerprint;
-                part->open.fingerprint_length = (uint16_t)strlen(ns->fingerprint);
-                part->open.owner = ns->owner;
-                part->open.id = ns->id;
-                part->open.created_ms = ns->created_ms;
-                part->open.lifetime_s = ns->lifetime_s;
-                part->open.complete = open_done;
-                volume_namespace_open(s->volumes[part->volume].volume, &part->open);
+                request->open = *req;
+                request->open.attach = false;
+                request->open.fingerprint = ns->fingerprint;
+                request->open.fingerprint_length = (uint16_t)strlen(ns->fingerprint);
+                request->open.owner = ns->owner;
+                request->open.id = ns->id;
+                request->open.created_ms = ns->created_ms;
+                request->open.lifetime_s = ns->lifetime_s;
+                request->open.complete = open_done;
+                volume_namespace_open(s->volumes[request->volume].volume, &request->open);
         }
         fan_out_settled(x);
 }
 
 static void purge_done(struct store_purge *req)
 {
-        struct part *part = container_of(req, struct part, purge);
+        struct volume_request *request = container_of(req, struct volume_request, purge);
 
-        if (part->spread->purge)
-                part->spread->purge->dropped += req->dropped;
-        part_done(part, req->result);
+        if (request->fan_out->purge)
+                request->fan_out->purge->dropped += req->dropped;
+        request_done(request, req->result);
 }
 
 void store_purge(struct store *s, struct store_purge *req)
@@ -384,7 +385,7 @@ void store_purge(struct store *s, struct store_purge *req)
 
         req->dropped = 0;
         if (!x) {
-                req->result = -ENOMEM; /* and nothing is purged */
+                req->result = -ENOMEM; /* nothing is purged */
                 req->complete(req);
                 return;
         }
@@ -394,14 +395,14 @@ void store_purge(struct store *s, struct store_purge *req)
         x->purge = req;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->purge = (struct store_purge){
+                request->purge = (struct store_purge){
                         .namespace_id = req->namespace_id,
                         .all = req->all,
                         .complete = purge_done,
                 };
-                volume_purge(s->volumes[part->volume].volume, &part->purge,
+                volume_purge(s->volumes[request->volume].volume, &request->purge,
                              s->in_set ? &s->sum : NULL);
         }
         fan_out_settled(x);
@@ -410,10 +411,10 @@ void store_purge(struct store *s, struct store_purge *req)
 
 static void remove_done(struct store_purge *req)
 {
-        part_done(container_of(req, struct part, purge), req->result);
+        request_done(container_of(req, struct volume_request, purge), req->result);
 }
 
-/* A purge of what is empty, which the list records as well. */
+/* A removal is a purge of an empty namespace, which also removes it from the list. */
 void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
 {
         struct set_namespace *ns = set_namespaces_by_id(s, req->id);
@@ -422,14 +423,14 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         bool is_empty = true;
 
         if (!x) {
-                req->result = -ENOMEM; /* and nothing is removed */
+                req->result = -ENOMEM; /* nothing is removed */
                 req->complete(req);
                 return;
         }
         x->remove = req;
         for (unsigned i = 0; i < n; i++)
                 is_empty = is_empty && volume_namespace_is_empty(
-                                               s->volumes[x->parts[i].volume].volume, req->id);
+                                               s->volumes[x->requests[i].volume].volume, req->id);
         if (!ns || ns->opens > 0 || !is_empty || n == 0) {
                 x->waiting = 0;
                 x->result = !ns ? STORE_MISS : n > 0 ? STORE_BUSY : -EIO;
@@ -443,13 +444,13 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         x->noting_at = s->recorded_at;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->purge = (struct store_purge){
+                request->purge = (struct store_purge){
                         .namespace_id = req->id,
                         .complete = remove_done,
                 };
-                volume_namespace_remove(s->volumes[part->volume].volume, &part->purge,
+                volume_namespace_remove(s->volumes[request->volume].volume, &request->purge,
                                         s->in_set ? &s->sum : NULL);
         }
         fan_out_settled(x);

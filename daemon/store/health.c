@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which volumes are used: a volume is up, bypassed, suspended, or being resumed. When a device
- * hangs, store_tick() bypasses its volume: its waiting puts and gets are answered, new puts go to
- * other volumes, and its chunks are misses.
+/* Decides which volumes are in use: a volume is up, bypassed, suspended or being resumed. When a
+ * device hangs, store_tick() bypasses its volume: its waiting puts and gets are answered, new puts
+ * go to other volumes, and its chunks are misses.
  *
- * A volume bypasses itself when its device fails or its error budget is used up, which can happen
- * anywhere in it; so that is only recorded, and reported once (on_volume) when the store iterates.
- * Then no request waits for the volume any more, and its superblock is marked if others go on.
- * Suspending lets operations under way end, then syncs everything. Resuming opens the volume as at
- * startup, and replaces the old one once it knows what the others know; it repeats that if they
- * changed meanwhile. Until then it is bypassed like any other, and misses purges and drops.
+ * A volume bypasses itself when its device fails or its error budget is used up. That can happen
+ * anywhere in the volume's code, so it is only recorded then, and reported once (on_volume) when
+ * the store iterates. After the report no request waits for the volume, and its superblock is
+ * marked if other volumes continue. Suspending waits for operations in progress, then syncs
+ * everything. Resuming opens the volume like startup, and replaces the old one after it has
+ * received the others' records; this is repeated if those changed during it. Until then the volume
+ * is bypassed, and misses purges and drops.
  *
- * Loop thread; what blocks runs as a call of the volume (run_*), one at a time, on the volume's own
- * thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which
+ * Loop thread. Blocking work runs as a call of the volume (run_*), one at a time, on the volume's
+ * own thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which
  * belongs to the call while it runs.
  *
- * Failures: a resume that fails leaves the volume bypassed, with the reason; a call that hangs
- * stays, but its waiter is answered. If the mark cannot be written, nothing is lost: the other
- * volumes have the record. */
+ * Failures: a resume that fails leaves the volume bypassed, with the reason. A call that hangs
+ * continues, but its waiter is answered. If the mark cannot be written, nothing is lost, because
+ * the other volumes have the record. */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,7 @@ DEFINE_CLEANUP(struct volume *, volume_close);
 
 enum { JOIN_ROUNDS_MAX = 64, WANTS_NUMBER = 1 };
 
-/* --- telling --- */
+/* --- state and events --- */
 
 void health_tell(struct member *p, enum store_volume_event event, const char *text)
 {
@@ -42,14 +44,37 @@ void health_tell(struct member *p, enum store_volume_event event, const char *te
                 params->on_volume(params->userdata, p->number, event, text);
 }
 
+static void tell_loss(void *userdata, const char *text)
+{
+        health_tell(userdata, STORE_VOLUME_HAS_LOST, text);
+}
+
+void health_tell_losses(struct member *p)
+{
+        unsigned detached;
+        char text[64];
+
+        if (!p->volume || !volume_is_open(p->volume))
+                return;
+        if (volume_is_fresh(p->volume))
+                health_tell(p, STORE_VOLUME_IS_NEW, "");
+        detached = volume_detached_files(p->volume);
+        if (detached > 0) {
+                snprintf(text, sizeof(text), "%u %s", detached, detached == 1 ? "was" : "were");
+                health_tell(p, STORE_VOLUME_COPIED, text);
+        }
+        volume_report_losses(p->volume, tell_loss, p);
+}
+
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason)
 {
         struct store *s = p->store;
 
         if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP) {
                 p->bypasses++;
-                /* What is missed from now on it does not know of: it may be used elsewhere, with
-                 * one that is emptied for what it knows. */
+                /* the volume cannot know what it misses from now on, so every further miss needs a
+                 * new epoch, in case the volume is used elsewhere with a volume emptied for what it
+                 * knows */
                 s->missed = 0;
         }
         p->state = state;
@@ -69,7 +94,7 @@ static struct member *volume_of(struct store *s, const struct volume *v)
         return NULL;
 }
 
-/* From anywhere: what follows comes in an iteration. */
+/* May be called from anywhere; an iteration reports the bypass. */
 void health_on_bypassed(void *userdata, struct volume *v)
 {
         struct store *s = userdata;
@@ -103,16 +128,39 @@ void health_on_full(void *userdata, struct volume *v, bool full)
                 health_tell(p, full ? STORE_VOLUME_IS_FULL : STORE_VOLUME_HAS_ROOM, "");
 }
 
+void health_on_gave_up(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks)
+{
+        struct store *s = userdata;
+        struct member *p = volume_of(s, v);
+        char text[64];
+
+        if (!p)
+                return;
+        snprintf(text, sizeof(text), "segment-%04x with %" PRIu64 " chunk%s", segment & 0xffff,
+                 chunks, chunks == 1 ? "" : "s");
+        health_tell(p, STORE_VOLUME_GAVE_UP, text);
+}
+
+void health_on_astray(void *userdata, struct volume *v, const char *reason)
+{
+        struct store *s = userdata;
+        struct member *p = volume_of(s, v);
+        char text[STORE_ERROR_BYTES];
+
+        if (!p)
+                return;
+        snprintf(text, sizeof(text), "%.400s; what was written there since then is lost", reason);
+        health_tell(p, STORE_VOLUME_HAS_LOST, text);
+}
+
 /* --- startup without a volume --- */
 
-/* A volume of several that fails so is bypassed; anything else is a mistake to be reported. */
 bool health_may_start_without(const struct store *s, int r)
 {
         return s->n_volumes > 1 && r != -EINVAL && r != -EBUSY && r != -EPROTO && r != -EUCLEAN &&
                r != -ENOMEM;
 }
 
-/* It cannot be used: the others do without. */
 int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES])
 {
         struct store *s = p->store;
@@ -156,13 +204,14 @@ static void call(struct member *p, int (*run)(struct kio_request *),
         kio_submit(p->store->io, &p->call, p->number);
 }
 
-/* Do others go on? Then the superblock must say that this volume does not know all. */
+/* Returns whether other volumes continue, so that this one's superblock must say that it does not
+ * know everything. */
 static bool is_away(const struct member *p)
 {
         return p->store->in_set && (p->store->up & ~(1u << p->number));
 }
 
-/* No request waits for it any more. */
+/* Ends all waits for a volume. */
 static void forget_volume(struct member *p)
 {
         fan_out_forget_volume(p->store, p->number);
@@ -195,17 +244,17 @@ void store_tick(struct store *s)
                 return;
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
-                char reason[STORE_ERROR_BYTES]; /* p->error is the call's */
+                char reason[STORE_ERROR_BYTES]; /* the call in progress uses p->error */
 
                 if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
                         continue;
                 if (p->calling) {
-                        /* The call stays; its waiter is answered. */
+                        /* the call continues; its waiter is answered */
                         if (p->state == STORE_VOLUME_RESUMING) {
                                 store_error(reason, 0, "%s: the device does not answer", p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         }
-                        device_done(p, -ETIMEDOUT, "its device does not answer");
+                        device_done(p, -ETIMEDOUT, "the volume's device does not answer");
                         continue;
                 }
                 p->hung = true;
@@ -237,7 +286,8 @@ static void rested(struct kio_request *req)
 
         p->calling = p->resting = false;
         if (req->result < 0)
-                device_done(p, (int)req->result, "suspended, but not all of it could be synced");
+                device_done(p, (int)req->result,
+                            "the volume is suspended, but not everything could be synced");
         else
                 device_done(p, 0, "");
         if (p->store->stopping)
@@ -304,7 +354,8 @@ void store_suspend(struct store *s, struct store_device *req)
         }
 }
 
-/* On the volume's blocking-call thread: no other thread uses p->next. */
+/* Opens the volume again and joins it. Runs on the volume's blocking-call thread; no other thread
+ * uses p->next. */
 static int run_resume(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);
@@ -374,7 +425,7 @@ static int submit_resume(struct member *p)
         if (r < 0)
                 return r;
         p->join.empty = p->missed;
-        p->join.witnessed = true; /* by what this process knows */
+        p->join.witnessed = true; /* this process has witnessed the record */
         p->join_changes = s->changes;
         call(p, run_resume, resumed);
         return 0;
@@ -384,7 +435,7 @@ static void resume_ended(struct member *p, int r)
 {
         struct store *s = p->store;
 
-        /* What it has taken stays listed: its files may have it. */
+        /* namespaces that the volume has taken stay listed, because its files may have them */
         set_namespaces_release(s, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
         p->emptied = false;
@@ -394,7 +445,8 @@ static void resume_ended(struct member *p, int r)
                 store_reap(s);
 }
 
-/* On the volume's blocking-call thread. It had joined, but the others go on without it. */
+/* Marks a volume that had joined as offline, because the others continue without it. Runs on the
+ * volume's blocking-call thread. */
 static int run_leave(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);
@@ -421,9 +473,9 @@ static void resume_failed(struct member *p, int r)
         }
 }
 
-/* What the others knew when the volume last joined is still all there is to know. What is purged or
- * dropped meanwhile moves the epoch once for each volume that begins to miss something, so this is
- * so after a few rounds; but namespaces may be opened without end. */
+/* Returns whether the record and the namespaces have not changed since the volume last joined.
+ * Purges and drops raise the epoch once for each volume that begins to miss something, so this
+ * becomes true after a few rounds; only opens of namespaces can go on indefinitely. */
 static bool has_joined(const struct member *p)
 {
         const struct store *s = p->store;
@@ -466,24 +518,26 @@ static void make_up(struct member *p)
                 if (member_is_up(s, i) && count > s->set_count)
                         volume_mark_count(other->volume, count);
                 else if (!member_is_up(s, i) && !other->calling)
-                        volume_mark_away(other->volume); /* it may have been the last one */
+                        volume_mark_away(
+                                other->volume); /* this volume may have been the last one in use */
         }
         if (s->in_set)
                 s->set_count = MAX(s->set_count, count);
+        health_tell_losses(p);
         if (p->emptied)
                 health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
         p->emptied = false;
         health_tell(p, STORE_VOLUME_IS_RESUMED, "");
-        /* It keeps the policy that the store was opened with. */
+        /* the volume keeps the policy with which it was opened */
         if (policy < 0)
                 health_tell(p, STORE_VOLUME_KEEPS_POLICY, strerror(-policy));
         device_done(p, 0, "");
 }
 
-/* An empty directory gets a number that no volume of the set has had. Before it is made a volume,
- * the others have on stable storage that the number is given. Otherwise a kill could leave a volume
- * that the others do not know of: the number would be given again, to a volume that then passes for
- * a copy of this one, and what this one misses would be in no record. */
+/* Gives an empty directory a number that no volume of the set has had. The other volumes record the
+ * number on stable storage before the volume is created. Otherwise a crash could leave a volume
+ * that they do not know. The number would be given again to another volume, which would then look
+ * like a copy of this one, and no record would show what this one misses. */
 static void number(struct member *p)
 {
         struct store *s = p->store;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loans: which client reads which chunk from the data files by itself. A loan belongs to one
- * borrower and is named by a number and a generation, so that a stale one is recognised; as long as
- * it lasts the chunk's slot is given to no other.
+/* Loans: which client reads which chunk directly from data files. A loan belongs to one borrower
+ * and is named by a number and a generation, so that a stale one is recognised. While it lasts, no
+ * other chunk gets the chunk's slot.
  *
- * Loop thread. Owns the table, made with the first loan, and the pins of the loans in it. A volume
- * that is replaced takes its pins along: its loans stay their borrowers', but are void, and giving
- * them back says so. */
+ * Loop thread. Owns the table, which is allocated with the first loan, and the pins of the loans.
+ * If a volume is replaced, its pins disappear with it: borrowers keep their loans, but these are
+ * void, and returning them reports that. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@
 
 struct loan {
         uint32_t generation;
-        uint32_t next, previous; /* of its borrower; the next free one */
+        uint32_t next, previous; /* in the borrower's list; `next` also in the free list */
         uint32_t pages;
-        struct store_ref ref;            /* index UINT32_MAX: void */
-        struct store_borrower *borrower; /* NULL: free */
+        struct store_ref ref;            /* index UINT32_MAX if void */
+        struct store_borrower *borrower; /* NULL if free */
 };
 
 enum { LOAN_PAGE = 4096 };
@@ -44,7 +44,7 @@ static struct loan *take(struct store *s)
         return l;
 }
 
-/* The latest first. */
+/* Adds a loan to the front of the borrower's list. */
 static void link_loan(struct store *s, struct loan *l, struct store_borrower *b)
 {
         uint32_t id = (uint32_t)(l - s->loans);
@@ -80,7 +80,7 @@ static void free_loan(struct store *s, struct loan *l)
         s->loans_free = (uint32_t)(l - s->loans);
 }
 
-/* Its slot may have another chunk from now on. Was it in its place until now? */
+/* Unpins the loan's slot, and returns whether the chunk was in place until now. */
 static bool unpin(struct store *s, struct loan *l)
 {
         unsigned volume = store_volume_of(l->ref);

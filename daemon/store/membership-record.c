@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The set's record to stable storage, on all volumes that are up: for purges and drops that
- * a volume misses (see membership.c). One write of it at a time, for all waiters; a purge carries
- * it as well.
+/* Writes the set's record to stable storage on all volumes that are up, for purges and drops that a
+ * volume misses (see membership.c). One write runs at a time, for all waiters; a purge carries the
+ * record, too.
  *
- * Loop thread. A part is its volume's until it completes, which for a volume that fails meanwhile
- * may be long after it is waited for.
+ * Loop thread. A volume uses its request until it completes, which may be long after it is no
+ * longer waited for, if the volume fails.
  *
- * Failures: a record that a volume which is up could not take is the answer to those who asked for
- * it; the next request has it written again. With no volume up it is not written. */
+ * Failures: if a volume that is up could not store the record, the waiters are answered with the
+ * error, and the next request has the record written again. With no volume up it is not written. */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -23,18 +23,18 @@ static void membership_record_ended(struct store *s)
         store_nudge(s);
 }
 
-static void part_done(struct store_purge *req)
+static void request_done(struct store_purge *req)
 {
-        struct membership_record_part *part =
-                container_of(req, struct membership_record_part, purge);
-        struct membership_record *n = &part->store->record;
+        struct membership_record_request *request =
+                container_of(req, struct membership_record_request, purge);
+        struct membership_record *n = &request->store->record;
 
-        if (!(n->waiting & 1u << part->volume))
+        if (!(n->waiting & 1u << request->volume))
                 return;
-        n->waiting &= ~(1u << part->volume);
+        n->waiting &= ~(1u << request->volume);
         n->failed = n->failed || req->result < 0;
         if (n->waiting == 0)
-                membership_record_ended(part->store);
+                membership_record_ended(request->store);
 }
 
 void membership_record_forget_volume(struct store *s, unsigned volume)
@@ -54,14 +54,14 @@ static void membership_record_begin(struct store *s)
         n->failed = false;
         n->waiting = s->up;
         for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct membership_record_part *part = &n->parts[i];
+                struct membership_record_request *request = &n->requests[i];
 
                 if (!member_is_up(s, i))
                         continue;
-                part->store = s;
-                part->volume = i;
-                part->purge = (struct store_purge){ .complete = part_done };
-                volume_purge(s->volumes[i].volume, &part->purge, &s->sum);
+                request->store = s;
+                request->volume = i;
+                request->purge = (struct store_purge){ .complete = request_done };
+                volume_purge(s->volumes[i].volume, &request->purge, &s->sum);
         }
         s->again = true;
 }

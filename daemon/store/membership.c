@@ -1,41 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which directories are one store, and which of them have missed something.
+/* Decides which directories form one store, and which of them have missed something.
  *
- * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
- * startup they must agree; a store of one volume becomes a set when it gets a second.
+ * The superblocks of a set share a uuid, and each has a number in the set that is never given
+ * again. They must agree at startup. A store of one volume becomes a set when it gets a second.
  *
- * A volume that is offline misses purges and drops. The others write down that it has: each such
- * *claim* is an epoch, and which volume has given it, the claimant. Volumes may be used apart, so
- * that the epochs of two claimants say nothing about each other; those of one claimant only rise.
- * All volumes that are up have the same record on disk, in their namespaces files: of each volume,
- * the last claim of each claimant. What a volume has of itself is what it has been emptied for. The
- * rules:
+ * An offline volume misses purges and drops. The other volumes record that. Each such *claim*
+ * consists of an epoch and of the volume that gave it, the claimant. Volumes may be used in
+ * separate groups, so epochs of two claimants cannot be compared; those of one claimant only rise.
+ * All volumes that are up have the same record on disk, in their namespaces files: for each volume,
+ * the last claim of each claimant. A volume's record of itself lists the claims for which it has
+ * been emptied. The rules:
  *
- *   1. A volume that begins to miss something is claimed to have, at a new epoch, by one of those
- *      that are up. What it misses further adds nothing, until another volume goes offline: it will
- *      be emptied in any case.
- *   2. A purge or a drop that a volume misses is answered when all volumes that are up have the
+ *   1. When a volume begins to miss something, one of the volumes that are up claims that at a new
+ *      epoch. What it misses later adds nothing until another volume goes offline, because it will
+ *      be emptied anyway.
+ *   2. A purge or drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
- *   3. A volume with a claim on it, in any record, that it has not been emptied for is emptied
- *      before it is used. No other is. One that was up when a crash came between its write and the
- *      others' is behind, but there is no claim on it, and it keeps what it has.
- *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
- *      meanwhile, again. Records are put together by the higher epoch of each claimant, and nothing
- *      is ever taken off them.
- *   5. Each startup skips more epochs than can be under way to the disk at a time, and has that on
- *      stable storage before it gives one. So a claimant gives no epoch twice: not one of a process
- *      that died before it was written.
- *   6. Volumes that were all offline while others were in use, and are started without those, are
- *      emptied. That answers no claim, other than those that they know of.
+ *   3. A volume is emptied before it is used if any record has a claim on it for which it has not
+ *      been emptied. No other volume is emptied. If a crash comes between the writes of several
+ *      volumes, a volume that was up may be behind, but there is no claim on it, and it keeps its
+ *      chunks.
+ *   4. A volume takes the whole record, on stable storage, before it is used; if the record has
+ *      changed meanwhile, again. Records are merged by the highest epoch of each claimant, and
+ *      nothing is ever removed from them.
+ *   5. Each startup skips more epochs than can be in flight to the disk at a time, and has that on
+ *      stable storage before it gives one. So a claimant gives no epoch twice, not even one of a
+ *      process that died before it was written.
+ *   6. Volumes that were all offline while others were in use are emptied if they are started
+ *      without those. That answers only the claims that they know of.
  *
- * For the last case a volume's superblock says that it was offline, if that can still be written. A
- * volume that was used apart from those that are up knows claims on them; so it is not resumed.
+ * For rule 6 a volume's superblock says that it was offline, if that could still be written. A
+ * volume that was used apart from those that are up knows claims on them, so it is not resumed.
  *
- * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
- * record (`sum`).
+ * Loop thread, except the functions that internal.h marks. Owns the set's uuid, the numbers in it
+ * and the record (`sum`).
  *
- * Failures: volumes of different sets, two with one number, and such as contradict each other
- * refuse the start. A volume whose superblock cannot be written is left out. */
+ * Failures: startup fails if the volumes belong to different sets, if two have one number, or if
+ * they contradict each other. A volume whose superblock cannot be written is left out. */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -44,7 +45,7 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-/* Of a startup: more than are given before the first of them is on the disk. */
+/* Epochs that a startup skips: more than are given before the first of them is on disk. */
 #define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)
@@ -57,7 +58,6 @@ static unsigned number_of(struct volume *v)
         return volume_superblock(v)->volume_index;
 }
 
-/* All numbers that were given out, and those of the volumes that are up. */
 uint64_t membership_bits_all(const struct store *s)
 {
         return s->set_count >= VOLUMES_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
@@ -73,7 +73,6 @@ uint64_t membership_bits_up(const struct store *s)
         return bits;
 }
 
-/* Of a volume; of one whose superblock was not read, all that belong to no other volume. */
 uint64_t membership_bits_of(const struct store *s, const struct member *p)
 {
         uint64_t others = 0;
@@ -93,10 +92,10 @@ static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
         return memcmp(uuid, zero, DISK_UUID_BYTES) == 0;
 }
 
-/* Are these volumes of one store, each a different one? Finds out which. */
 int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        const struct member *first = NULL; /* that is of a set, or else holds a store */
+        const struct member *first =
+                NULL; /* the first volume that belongs to a set or holds a store */
 
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 const struct member *p = &s->volumes[i];
@@ -151,9 +150,9 @@ static bool is_all_there(const struct store *s)
         return true;
 }
 
-/* Writes the set's uuid, and the numbers that are about to be given, to the volumes there are. A
- * failed write may have been done all the same. A volume that was of no set yet then has this uuid
- * or none, and which one is not known: the start is refused before another volume gets it. */
+/* Writes the set's uuid, and the numbers that are about to be given, to the existing volumes. A
+ * failed write may have reached the disk. After that it is unknown whether a volume that belonged
+ * to no set has this uuid, so startup fails before another volume gets it. */
 static int announce(struct store *s, unsigned fresh, bool was_in_set,
                     char ret_error[static STORE_ERROR_BYTES])
 {
@@ -180,8 +179,8 @@ static int announce(struct store *s, unsigned fresh, bool was_in_set,
         return 0;
 }
 
-/* An empty directory gets a number that another volume may have, and its set's uuid, of which only
- * that volume knows, if that volume is not here. */
+/* Leaves out the empty directories, because a volume is missing: it may have the number that such a
+ * directory would get, and it alone may know the set's uuid. */
 static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -201,9 +200,9 @@ static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BY
         return 0;
 }
 
-/* What the empty directories are about to be made of is on stable storage before the first of them
- * is made, so that a startup that is cut off, or fails, gives no number and no uuid twice. They are
- * made only if every volume can be read. */
+/* Announces new volumes on stable storage before the first of them is created, so that a startup
+ * that is interrupted or fails gives no number and no uuid twice. New volumes are created only if
+ * every volume can be read. */
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned fresh = count_fresh(s), there = (unsigned)__builtin_popcount(s->up);
@@ -251,8 +250,8 @@ void membership_prepare_superblock(struct member *p, struct volume *v)
         sb->volume_count = (uint16_t)s->set_count;
 }
 
-/* One that is up; with none left, the last that was: another one's epochs are not this process's to
- * give. */
+/* Returns the number of a volume that is up, or, with none left, of the last that was: this process
+ * must not give epochs of any other. */
 static unsigned claimant(struct store *s)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -299,8 +298,8 @@ void membership_record_purge(struct store *s)
         membership_record_missed(s, membership_bits_all(s) & ~membership_bits_up(s));
 }
 
-/* Unlike a purge it is not made up for by emptying: a volume that has missed something before
- * misses this as well. */
+/* Unlike a purge, a removal is not made good by emptying: a volume that has missed something before
+ * misses the removal, too. */
 void membership_record_removal(struct store *s)
 {
         uint64_t away = membership_bits_all(s) & ~membership_bits_up(s);
@@ -357,7 +356,8 @@ bool membership_has_missed_removal(const struct member *p, const struct member *
                                     volume_set(p->volume)->removed_at);
 }
 
-/* Then what it lists does not count where it differs from the others. */
+/* Returns whether the volume has missed removals, so that its list does not count where it
+ * differs. */
 static bool is_behind(const struct store *s, const struct member *p)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -366,8 +366,9 @@ static bool is_behind(const struct store *s, const struct member *p)
         return false;
 }
 
-/* Each takes what all know. *ret_left_out: nothing but the volumes themselves says that they were
- * offline, and these, that are left out now, have missed what is recorded nowhere. */
+/* Joins each volume that is up. If nothing except the volumes themselves says that they were
+ * offline, *ret_left_out has the volumes that were left out now, whose losses are recorded
+ * nowhere. */
 static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
                      char ret_error[static STORE_ERROR_BYTES])
 {
@@ -400,8 +401,8 @@ static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
         return r;
 }
 
-/* The lists of those that know of all removals come first, so that another's name in the place of
- * one of theirs is not a contradiction. */
+/* Merges the lists of all volumes. Those that know of all removals come first, so that a stale name
+ * of another volume is no contradiction. */
 static int learn_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         int r = 0;
@@ -429,7 +430,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 witnessed = witnessed ||
                             (member_is_up(s, i) && !volume_superblock(s->volumes[i].volume)->away);
         r = learn_all(s, ret_error);
-        /* What was purged while it was offline is not known here: the next start drops it. */
+        /* in a view of one volume (as_is), purges that it missed are unknown; the next startup
+         * drops those chunks */
         if (r < 0 || s->params.as_is)
                 return r;
         if (s->in_set)
@@ -441,7 +443,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 membership_record_missed(s, left_out);
         } while (left_out);
         s->noted_at = s->recorded_at;
-        /* Once all are joined: the first that says it is not away is a witness for the others. */
+        /* only after all have joined, because the first volume that is not marked offline is a
+         * witness for the others */
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
 

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One list of namespaces for all volumes, so that each has the same id on every one of them.
+/* The list of namespaces for all volumes, which gives each the same id on every volume.
  *
- * Each volume keeps a list of its own on disk. At startup they are put together here (learn); a
- * volume that lacks some is given a copy of the whole (snapshot) before it is used. A namespace
- * that is opened gets its id here and is then made on the volumes by fan-out.c, which also has it
- * removed from them. What a namespace holds is summed up on request.
+ * Each volume keeps a list of its own on disk. At startup these lists are merged here (learn). A
+ * volume that lacks some namespaces receives a copy of the whole list (snapshot) before it is used.
+ * A namespace that is opened gets its id here; fan-out.c then creates it on the volumes, and also
+ * removes it from them. Its chunks and bytes are added up on request.
  *
- * Ids ascend. Once the last has been given, those of removed namespaces are given again: each
- * volume makes a namespace at its present sequence, so what it held under that id before stays
- * dead.
+ * Ids ascend. After the last one, ids of removed namespaces are given again. Each volume creates a
+ * namespace at its present sequence, so older chunks under that id stay dead.
  *
- * Loop thread; only a snapshot goes to a volume's thread. Owns the list, the next id and the count
- * of changes, by which a resume sees that its snapshot is old. A record is counted by reference
- * (see struct set_namespace), and nothing but the list keeps one without.
+ * Loop thread; only a snapshot is passed to a volume's thread. Owns the list, the next id and the
+ * version of the list, by which a resume notices that its snapshot is outdated. Records are
+ * reference counted (see struct set_namespace).
  *
- * Failures: lists that contradict each other are for the caller to refuse; without memory, or with
- * no id left, nothing is made; what no volume took is forgotten. */
+ * Failures: the caller rejects lists that contradict each other. Without memory or free id no
+ * namespace is created. A namespace that no volume took is forgotten. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -27,7 +26,7 @@
 #include "store/volume/namespace.h"
 #include "store/internal.h"
 
-/* Where it is, or is to be. */
+/* Returns the position of an id in the list, or where it is to be inserted. */
 static unsigned position_of(const struct store *s, uint32_t id)
 {
         unsigned low = 0, high = s->n_namespaces;
@@ -162,7 +161,7 @@ void set_namespaces_forget(struct store *s, struct set_namespace *ns)
                 if ((member_is_up(s, i) && volume_namespace_get(p->volume, ns->seen.id)) ||
                     (!p->calling && p->next && volume_namespace_get(p->next, ns->seen.id)))
                         return;
-                /* A volume that is being resumed may take it: this is asked again then. */
+                /* a volume that is being resumed may take it; this is then called again */
                 for (unsigned j = 0; p->snapshot && j < p->snapshot->n; j++)
                         in_snapshot = in_snapshot || p->snapshot->list[j] == ns;
         }
@@ -235,7 +234,7 @@ static bool is_same(const struct store_namespace *a, const struct store_namespac
                strcmp(a->fingerprint, b->fingerprint) == 0;
 }
 
-/* By a volume that does not list it, while `p`, which does, was offline. */
+/* Returns whether the namespace may have been removed while `p`, which lists it, was offline. */
 static bool may_be_removed(const struct store *s, const struct member *p,
                            const struct store_namespace *ns)
 {
@@ -275,8 +274,8 @@ int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
         for (unsigned i = 0; r == 0 && (ns = volume_namespace_at(p->volume, i)); i++) {
                 struct set_namespace *known = set_namespaces_by_id(s, ns->id), *added;
 
-                /* It was set while one of the volumes was offline, or a kill came between their
-                 * writes: nothing is kept longer than one of them says. */
+                /* the lifetimes differ if one was set while a volume was offline, or a crash came
+                 * between the writes; the shortest one applies */
                 if (known && ns->lifetime_s > 0 &&
                     (known->seen.lifetime_s == 0 || ns->lifetime_s < known->seen.lifetime_s))
                         set_lifetime(s, known, ns->lifetime_s);
@@ -292,7 +291,7 @@ int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
         return 0;
 }
 
-/* 0: there is none. */
+/* Returns a free id, or 0 if there is none. */
 static uint32_t free_id(struct store *s)
 {
         if (s->next_id < UINT32_MAX) {
@@ -408,7 +407,7 @@ uint64_t store_namespaces_version(const struct store *s)
         return s->changes;
 }
 
-/* The lists of the volumes are ascending by id, too, so that each is passed through once. */
+/* Walks the list. The lists of the volumes are ascending by id too, so each is traversed once. */
 void store_namespaces_walk(const struct store *s, bool counted,
                            bool (*each)(void *userdata, const struct store_namespace *ns),
                            void *userdata)

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which volume a chunk is on: where a put goes, and where it is looked for.
+/* Decides which volume a put goes to, and where a chunk is looked up.
  *
- * A chunk's placement is drawn from its key, in proportion to what each volume may hold, and stays
- * the same over restarts. It lies elsewhere when its placement was offline as it was put;
- * each volume counts such chunks, so a lookup that fails at its placement asks the others only
- * while they have some. With one volume nothing is drawn.
+ * A chunk's placement is drawn from its key, in proportion to the limits of the volumes, and stays
+ * the same across restarts. A chunk is on another volume if its placement was offline when it was
+ * put. Each volume counts such chunks, so a lookup that fails at its placement asks other volumes
+ * only while they have some. A single volume needs no draw.
  *
- * Loop thread; placement_of() on any, as nothing it reads changes once the store is prepared. Owns
- * the thresholds, and the count of puts in flight to a volume that is not their placement.
+ * Loop thread; placement_of() runs on any thread, because nothing that it reads changes after the
+ * store is prepared. Owns the thresholds, and the count of puts in flight to a volume that is not
+ * their placement.
  *
- * Failures: a put that fails on one volume, for whatever reason of the device, is tried on each
- * other that is up, while its bytes are still pinned; only when none is left does it fail. A chunk
- * on a volume that is offline is a miss, and a drop of what may lie there is noted as missed. */
+ * Failures: a put that fails on one volume because of the device is tried on each other volume that
+ * is up, while its bytes are still pinned; it fails when none is left. A chunk on an offline volume
+ * is a miss, and a drop of a chunk that may be there is recorded as missed. */
 #include <errno.h>
 #include <string.h>
 
@@ -38,8 +39,8 @@ unsigned placement_of(const void *userdata, uint32_t namespace_id, const struct 
         return placement_of_hash(s, placement_hash(s, namespace_id, key));
 }
 
-/* Where it goes while its placement is not among `candidates`: drawn again, in proportion.
- * UINT_MAX: there is none. */
+/* Draws another volume from `candidates`, in proportion to the limits, for a key whose placement is
+ * not among them. Returns UINT32_MAX if there are no candidates. */
 static unsigned second_placement(const struct store *s, uint64_t hash, uint32_t candidates)
 {
         uint64_t total = 0, drawn;
@@ -79,7 +80,7 @@ uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct k
         return key_hash(&s->params.secret, namespace_id, key);
 }
 
-/* The volume that the chunk can be found on, or UINT32_MAX. */
+/* Returns the volume on which the chunk is found, or UINT32_MAX. */
 static unsigned find_volume(const struct store *s, uint32_t namespace_id, const struct key *key,
                             uint64_t hash, struct store_ref *ret_ref, struct store_chunk *ret_chunk)
 {
@@ -107,7 +108,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 void store_warm(const struct store *s, uint64_t hash, unsigned step)
 {
-        if (s->n_volumes == 1 && member_is_up(s, 0)) /* of several, the hash does not say which */
+        if (s->n_volumes == 1 &&
+            member_is_up(s, 0)) /* with several volumes, this hash does not tell the volume */
                 volume_warm(s->volumes[0].volume, hash, step);
 }
 
@@ -119,7 +121,7 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
                 volume_warm_touch(s->volumes[volume].volume, ref, step);
 }
 
-/* NULL: it is in none, or that is offline. */
+/* Returns the volume of a ref, or NULL if it has none or that is offline. */
 static struct volume *volume_of_ref(const struct store *s, struct store_ref ref)
 {
         unsigned volume = ref.generation >> VOLUME_GENERATION_BITS;
@@ -203,7 +205,8 @@ static int put_to(struct store *s, struct store_put *req, unsigned volume, unsig
         return r;
 }
 
-/* To its placement, or elsewhere if that is offline, was tried, or cannot take it. */
+/* Puts a chunk to its placement, or to another volume if that is offline, was tried, or cannot take
+ * it. */
 static int put_somewhere(struct store *s, struct store_put *req, uint64_t hash)
 {
         unsigned placement = placement_of_hash(s, hash), volume = placement;
@@ -248,8 +251,8 @@ void store_put_checksum(struct store_put *req, int r, uint32_t crc)
         volume_put_checksum(req, r, crc);
 }
 
-/* A volume is through with a put. What failed there, for whatever reason of the device, may do
- * elsewhere: its bytes are still pinned. */
+/* Called when a volume has completed a put. If it failed because of the device, tries another
+ * volume, because the bytes are still pinned. */
 void placement_put_done(void *userdata, struct store_put *req)
 {
         struct store *s = userdata;
@@ -261,9 +264,11 @@ void placement_put_done(void *userdata, struct store_put *req)
 
                 if (last < s->n_volumes && last != placement_of_hash(s, hash))
                         s->volumes[last].puts_away--;
-                bool gone = result == -EFAULT && req->foreign; /* what was to be written is */
+                bool is_buffer_lost = result == -EFAULT &&
+                                      req->foreign; /* the bytes to be written no longer exist */
 
-                if ((result == STORE_BYPASSED || (result < 0 && result != -ECANCELED && !gone)) &&
+                if ((result == STORE_BYPASSED ||
+                     (result < 0 && result != -ECANCELED && !is_buffer_lost)) &&
                     req->sum_result >= 0 && req->purges == s->purges && !s->stopping) {
                         if (put_somewhere(s, req, hash) == 0) {
                                 s->again = true;
@@ -303,7 +308,7 @@ bool store_is_reading(const struct store *s, struct store_ref ref)
                volume_is_reading(s->volumes[volume].volume, ref);
 }
 
-/* May a volume that is offline bring it back? Then that volume misses the drop. */
+/* Records that offline volumes which may have the chunk miss the drop. */
 static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct key *key,
                            uint64_t hash)
 {
@@ -317,11 +322,11 @@ static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct 
                     (!p->volume || volume_may_have(p->volume, namespace_id, key, hash)))
                         membership_volume_missed(s, p);
         }
-        membership_record_missed(s,
-                                 outsiders); /* volumes that are not configured now may have it */
+        membership_record_missed(
+                s, outsiders); /* volumes that are not configured now may have it, too */
 }
 
-/* Is it on a volume that is offline, and not lost with all that lies there? */
+/* Returns whether an offline volume has the chunk and will not be emptied anyway. */
 static bool is_on_absent(const struct store *s, uint32_t namespace_id, const struct key *key,
                          uint64_t hash)
 {
@@ -346,8 +351,8 @@ static int drop(struct store *s, uint32_t namespace_id, const struct key *key, u
 
         if (s->n_volumes > 1 && !found)
                 found = store_find(s, namespace_id, key, hash, NULL, NULL) == 0;
-        /* What was evicted for want of room may still be on the disk, of any volume: a caller that
-         * is answered that the key is dropped does not get an old one back. */
+        /* an evicted chunk may still be on the disk of any volume, and must not return after the
+         * drop is answered */
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 int one = !member_is_up(s, i) ? STORE_MISS
                                               : volume_drop(s->volumes[i].volume, namespace_id, key,

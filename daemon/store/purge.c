@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropping what was purged, for all volumes: one step of one of them an iteration of the loop, the
- * volumes in turn. What a step does is volume/purge.c's.
+/* Drops purged chunks: in each iteration of the loop one step of one volume, the volumes in turn.
+ * volume/purge.c implements the step.
  *
- * Loop thread. An operation that does nothing makes the next iteration come; its completions take
- * the steps while the store stops. A volume is not closed before its sweeps are over. */
+ * Loop thread. An empty operation makes the next iteration come; while the store stops, its
+ * completions run the steps. A volume is not closed before its sweeps have ended. */
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "store/internal.h"
@@ -18,7 +18,7 @@ static void on_step(struct kio_request *req)
         struct store *s = container_of(req, struct store, sweep_io);
 
         s->sweeping = false;
-        if (s->stopping) { /* then no caller requests an iteration */
+        if (s->stopping) { /* no caller requests an iteration now */
                 store_sweep(s);
                 store_nudge(s);
         }
@@ -52,7 +52,7 @@ void store_sweep(struct store *s)
                 return;
         s->sweeping = true;
         s->sweep_io = (struct kio_request){
-                .op = KIO_CALL, /* of no volume: it may not wait for a device */
+                .op = KIO_CALL, /* no volume's thread, because it must not wait for a device */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = on_step,

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's door: see store.h for the contract, internal.h for who does what behind it, README.md
- * for the format. Makes one store of several volumes, each of which is whole for itself.
+/* Opens, iterates and closes the store; see store.h for the contract, internal.h for the tasks of
+ * the other files, and README.md for the format. Combines several independent volumes into one
+ * store.
  *
- * Opening goes by steps that all volumes take together: prepare each; find out whether they are one
- * set; share out the limit; make the empty ones; open each; let each know what the others know.
- * From then on an iteration runs the volumes, and reports and answers what came of it, until
- * nothing more does. Loop thread; what blocks while the store is open runs as calls of the volume
- * it is about. Owns struct store and the volumes.
+ * Opening proceeds in steps that all volumes take together: prepare each; check that they form one
+ * set; divide the limit; create the new ones; open each; give each the others' records. After that
+ * an iteration runs the volumes, and reports and answers their results until there are no more.
+ * Loop thread; blocking work while the store is open runs as a call of the volume concerned. Owns
+ * struct store and the volumes.
  *
- * Failures: while starting, a volume of several whose device fails is bypassed; what is a mistake
- * of the configuration, or leaves no volume, refuses the start with one sentence. After that a
- * failure is a volume's (health.c) or a request's. Once the store stops no caller requests
- * iterations, and whatever completes drains by itself. */
+ * Failures: at startup a volume is bypassed if its device fails and there are others. A mistake in
+ * the configuration, or the loss of all volumes, fails startup with one sentence. After that a
+ * failure concerns one volume (health.c) or one request. Once the store stops no caller requests
+ * iterations, so completions call store_reap() themselves. */
 #include "store/store.h"
 
 #include <errno.h>
@@ -35,16 +36,19 @@ static int check_params(const struct store_params *params, char ret_error[static
                 return store_error(ret_error, -EINVAL,
                                    "store.path: at least one directory is required");
         if (params->n_paths > STORE_MAX_VOLUMES)
-                return store_error(ret_error, -EINVAL, "store.path: at most %u volumes",
+                return store_error(ret_error, -EINVAL,
+                                   "store.path: more than %u directories; remove some",
                                    (unsigned)STORE_MAX_VOLUMES);
         if (!params->as_is &&
             (params->limit / params->n_paths < VOLUMES_MIN_LIMIT || params->limit > INT64_MAX / 2))
                 return store_error(
-                        ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB%s",
+                        ret_error, -EINVAL,
+                        "store.limit: %llu bytes are out of range; use at least %u MiB%s",
                         (unsigned long long)params->limit, VOLUMES_MIN_LIMIT / 1024 / 1024,
-                        params->n_paths > 1 ? " a volume" : "");
+                        params->n_paths > 1 ? " per volume" : "");
         if (!evict_policy_exists(params->policy))
-                return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
+                return store_error(ret_error, -EINVAL,
+                                   "eviction.policy: \"%s\" does not exist; use cq or lru",
                                    params->policy);
         for (unsigned i = 0; i < params->n_paths; i++)
                 for (unsigned j = 0; j < i; j++) {
@@ -74,8 +78,8 @@ int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                               ret_error);
 }
 
-/* The empty directories. A number that was announced and is not used is given back with the next
- * superblocks, unless it is not known whether the volume is there. */
+/* Creates volumes in the empty directories. An announced number that is not used is returned with
+ * the next superblock, unless the volume may exist. */
 static int make_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned left = 0;
@@ -115,7 +119,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         list_init(&s->done);
         sync_all_init(s);
         s->params = *params;
-        s->params.paths = NULL; /* the caller's */
+        s->params.paths = NULL; /* owned by the caller */
         s->policy = strdup(params->policy);
         s->params.policy = s->policy;
         s->policy_now = evict_policy_name(params->policy);
@@ -125,6 +129,8 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 .bypassed = health_on_bypassed,
                 .doubtful = health_on_doubtful,
                 .full = health_on_full,
+                .gave_up = health_on_gave_up,
+                .astray = health_on_astray,
                 .placement = s->n_volumes > 1 ? placement_of : NULL,
                 .userdata = s,
         };
@@ -231,6 +237,7 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
 
+                health_tell_losses(p);
                 if (p->emptied)
                         health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
                 if (p->news)
@@ -240,9 +247,8 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         return 0;
 }
 
-/* --- turning --- */
+/* --- iterating --- */
 
-/* Tells and answers what is due. */
 void store_reap(struct store *s)
 {
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -357,7 +363,7 @@ struct store *store_close(struct store *s)
         return NULL;
 }
 
-/* --- watching --- */
+/* --- watch and walk --- */
 
 static bool is_walked(const struct store *s, unsigned i)
 {
@@ -381,7 +387,7 @@ void store_report_leaving(struct store *s,
                         volume_report_leaving(s->volumes[i].volume, each, userdata);
 }
 
-void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
+void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata)
 {
@@ -393,14 +399,14 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
                 record = 0;
         }
         if (volume < s->n_volumes &&
-            !volume_walk(s->volumes[volume].volume, &record, looks, each, userdata)) {
+            !volume_walk(s->volumes[volume].volume, &record, max_records, each, userdata)) {
                 volume++;
                 record = 0;
         }
         *cursor = volume < s->n_volumes ? store_walk_at(volume, record) : STORE_WALK_END;
 }
 
-/* --- reading back --- */
+/* --- eviction policy and verification --- */
 
 bool store_remembers(const struct store *s, uint32_t namespace_id, const struct key *key,
                      uint64_t hash)
@@ -442,7 +448,7 @@ int store_verify(struct store *s, struct store_verify *req)
                                             : STORE_BYPASSED;
 }
 
-/* --- the eviction order, over a restart --- */
+/* --- saving and restoring the eviction order --- */
 
 unsigned store_volumes(const struct store *s)
 {
@@ -456,11 +462,11 @@ const struct evict *store_eviction(const struct store *s, unsigned volume)
                        : NULL;
 }
 
-uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor, uint32_t looks,
-                          struct evict_record *ret, uint32_t room)
+uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor,
+                          uint32_t max_records, struct evict_record *ret, uint32_t room)
 {
         if (store_eviction(s, volume))
-                return volume_save_order(s->volumes[volume].volume, cursor, looks, ret, room);
+                return volume_save_order(s->volumes[volume].volume, cursor, max_records, ret, room);
         *cursor = UINT32_MAX;
         return 0;
 }
@@ -471,7 +477,7 @@ uint32_t store_restore_order(struct store *s, unsigned volume, const struct stor
                                          : 0;
 }
 
-/* --- what is seen from outside --- */
+/* --- statistics --- */
 
 uint64_t store_max_chunk(const struct store *s)
 {
@@ -520,6 +526,9 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(recovered_chunks);
         ADD(recovered_pages);
         ADD(skipped_pages);
+        ADD(lost_chunks);
+        ADD(lost_files);
+        sum->lost_ns = MAX(sum->lost_ns, one->lost_ns);
         ADD(recover_ms);
         ADD(slab_moves);
         ADD(retained_evictions);
@@ -528,6 +537,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(handover_failures);
         ADD(handover_replacements);
         ADD(files_given_up);
+        ADD(detached_files);
         ADD(scrub_bytes);
         ADD(scrub_chunks);
         ADD(scrub_failures);

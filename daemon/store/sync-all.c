@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Syncs and settled drops: what is asked of all volumes, and is the same for all who ask. One pass
- * at a time of each kind: a request that comes while one runs waits for the next, since what it is
- * about may not be in this one. So a waiter costs nothing beyond its request.
+/* Syncs and settled drops: requests to all volumes that are the same for all waiters. One pass of
+ * each kind runs at a time. A request that arrives during a pass waits for the next one, because
+ * the pass may not cover it. So a waiter costs nothing in addition to its request.
  *
- * A pass is a part for each volume that is up. A drop that some volume misses is settled once that
- * is noted on the others (membership-record.c). Answers are given in an iteration.
+ * A pass has a request for each volume that is up. A drop that a volume misses is settled once the
+ * other volumes have recorded that (membership-record.c). Answers are given in an iteration.
  *
- * Loop thread. A part is its volume's until it completes; a volume is not up again before.
+ * Loop thread. A volume uses its request until it completes, and is not up again before.
  *
- * Failures: a volume that is bypassed is waited for no longer. A sync holds if all volumes kept
- * it. Drops hold if all tombstones were written, or the volumes that lack them are to be emptied;
- * in a store of one volume there is no other to record that. */
+ * Failures: a bypassed volume is not waited for. A sync succeeds if all volumes completed it. Drops
+ * are settled if all tombstones were written, or if the volumes that lack them will be emptied; in
+ * a store of one volume no other volume can record that. */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -25,22 +25,22 @@ void sync_all_init(struct store *s)
                 list_init(&p->waiting);
                 list_init(&p->flying);
                 for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++) {
-                        p->parts[i].pass = p;
-                        p->parts[i].volume = i;
+                        p->requests[i].pass = p;
+                        p->requests[i].volume = i;
                 }
         }
 }
 
-/* A part came back, or its volume is waited for no longer. */
-static void sync_all_part(struct sync_all *p, unsigned volume, int result)
+/* Notes the result of one volume, or that the volume is no longer waited for. */
+static void sync_all_request_ended(struct sync_all *p, unsigned volume, int result)
 {
         struct store *s = p->store;
 
-        if (!(p->parts_waiting & 1u << volume))
+        if (!(p->volumes_waiting & 1u << volume))
                 return;
-        p->parts_waiting &= ~(1u << volume);
+        p->volumes_waiting &= ~(1u << volume);
         if (result == 0) {
-                p->well++;
+                p->succeeded++;
         } else if (member_is_up(s, volume)) {
                 if (p->result == 0)
                         p->result = result;
@@ -49,24 +49,25 @@ static void sync_all_part(struct sync_all *p, unsigned volume, int result)
                 if (p->kind == SYNC_ALL_DROPS)
                         membership_volume_missed(s, &s->volumes[volume]);
         }
-        if (p->parts_waiting == 0)
+        if (p->volumes_waiting == 0)
                 store_nudge(s);
 }
 
-static void part_done(struct store_put *req)
+static void request_done(struct store_put *req)
 {
-        struct sync_all_part *part = container_of(req, struct sync_all_part, put);
+        struct sync_all_request *request = container_of(req, struct sync_all_request, put);
 
-        sync_all_part(part->pass, part->volume, req->result);
+        sync_all_request_ended(request->pass, request->volume, req->result);
 }
 
 void sync_all_forget_volume(struct store *s, unsigned volume)
 {
         for (unsigned k = 0; k < SYNC_ALL_END; k++)
-                sync_all_part(&s->passes[k], volume, -EIO);
+                sync_all_request_ended(&s->passes[k], volume, -EIO);
 }
 
-/* A volume that is being suspended still writes what was asked of it. */
+/* Returns whether a pass includes the volume. A volume that is being suspended still writes
+ * tombstones. */
 static bool takes_part(const struct sync_all *p, unsigned volume)
 {
         const struct member *q = &p->store->volumes[volume];
@@ -81,34 +82,34 @@ static void sync_all_begin(struct sync_all *p)
 
         list_splice(&p->flying, &p->waiting);
         p->running = true;
-        p->parts_waiting = 0;
+        p->volumes_waiting = 0;
         for (unsigned i = 0; i < s->n_volumes; i++)
-                p->parts_waiting |= takes_part(p, i) ? 1u << i : 0;
-        p->well = 0;
+                p->volumes_waiting |= takes_part(p, i) ? 1u << i : 0;
+        p->succeeded = 0;
         p->result = 0;
         p->bad = p->noting = false;
         for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct sync_all_part *part = &p->parts[i];
+                struct sync_all_request *request = &p->requests[i];
 
                 if (!takes_part(p, i))
                         continue;
-                part->put = (struct store_put){ .complete = part_done };
+                request->put = (struct store_put){ .complete = request_done };
                 if (p->kind == SYNC_ALL_SYNC)
-                        volume_sync(s->volumes[i].volume, &part->put);
+                        volume_sync(s->volumes[i].volume, &request->put);
                 else
-                        volume_settle_drops(s->volumes[i].volume, &part->put);
+                        volume_settle_drops(s->volumes[i].volume, &request->put);
         }
         s->again = true;
 }
 
-/* MEMBERSHIP_RECORD_WAITS, or the answer. */
+/* Returns the answer, or MEMBERSHIP_RECORD_WAITS. */
 static int sync_all_result(struct sync_all *p)
 {
         struct store *s = p->store;
         int r;
 
         if (p->kind == SYNC_ALL_SYNC)
-                return p->bad || p->well == 0 ? STORE_NOT_DURABLE : p->result;
+                return p->bad || p->succeeded == 0 ? STORE_NOT_DURABLE : p->result;
         r = membership_record_settle(s, &p->noting, &p->note_failures);
         if (r == MEMBERSHIP_RECORD_WAITS)
                 return r;
@@ -118,7 +119,7 @@ static int sync_all_result(struct sync_all *p)
         return r < 0 ? STORE_BYPASSED : p->result;
 }
 
-/* Startup found it, and what it found no sync can make durable. */
+/* Returns whether a chunk was found at startup in a state that no sync can make durable. */
 static bool is_in_doubt(const struct store *s, const struct store_put *req)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -135,7 +136,7 @@ static void sync_all_step(struct sync_all *p)
 
         if (!p->running && !list_empty(&p->waiting))
                 sync_all_begin(p);
-        if (!p->running || p->parts_waiting != 0)
+        if (!p->running || p->volumes_waiting != 0)
                 return;
         r = sync_all_result(p);
         if (r == MEMBERSHIP_RECORD_WAITS)

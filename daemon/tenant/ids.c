@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps tenants' names to ids. They are stored as namespaces of a reserved tenant: such an entry is
- * written to every volume before anything refers to it, and never removed; and a store without
+/* Maps tenants' names to ids. Ids are stored as namespaces of a reserved tenant. Such an entry is
+ * written to every volume before anything refers to it, and is never removed; a store without
  * tenants needs no new format.
  *
  * A new name gets the lowest id that no name ever had. Runs at startup, on the loop thread, before
@@ -21,7 +21,7 @@
 
 enum { WAIT_S = 60, POLL_MS = 100 };
 
-/* "number=3\n", as namespaces want their fingerprints. -1: it is none. */
+/* Returns the number in a fingerprint of the form "number=3\n", or -1 if it has another form. */
 static int number_of(const struct store_namespace *ns)
 {
         unsigned long number;
@@ -36,7 +36,7 @@ static int number_of(const struct store_namespace *ns)
 }
 
 /* Marks the numbers in use. */
-static int look_at_all(const struct store *store, bool *used, char *ret_error)
+static int mark_used_numbers(const struct store *store, bool *used, char *ret_error)
 {
         const struct store_namespace *ns;
 
@@ -56,7 +56,8 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
                 }
                 used[number] = true;
         }
-        /* What has lost its name belongs to no tenant, and not to the next one's. */
+        /* A number with namespaces but without a name belongs to no tenant, and must not be
+         * assigned again. */
         for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
                 if (ns->tenant != TENANT_IDS)
                         used[ns->tenant] = true;
@@ -95,7 +96,7 @@ const char *tenant_id_name(const struct store *store, uint16_t number)
 
 struct opening {
         struct store_namespace_open req;
-        struct openings *all; /* NULL: the name has its number */
+        struct openings *all; /* NULL if the name already had a number */
         char fingerprint[32];
 };
 
@@ -126,8 +127,8 @@ static void opening_init(struct opening *op, const char *name, unsigned number,
         };
 }
 
-/* Lets the store work until all are written: they go together, and one sync serves them. A volume
- * that hangs is bypassed meanwhile, as it is later. */
+/* Runs the store until all names are written. They are written together, with one sync. A volume
+ * that hangs is bypassed, as it would be later. */
 static int wait_for(struct store *store, struct kio *io, const unsigned *left)
 {
         uint64_t late = clock_mono_ns() + (uint64_t)WAIT_S * 1000000000;
@@ -146,10 +147,10 @@ int tenant_ids_assign(struct store *store, struct kio *io, const char *const *na
                       uint16_t *ret_numbers, char ret_error[static 256])
 {
         _cleanup_(freep) bool *used = malloc(TENANT_IDS);
-        /* The store's while it writes. */
+        /* The store uses this memory while it writes. */
         struct openings *all = calloc(1, sizeof(*all) + n * sizeof(all->ops[0]));
         unsigned number = 1;
-        int r = used && all ? look_at_all(store, used, ret_error) : -ENOMEM;
+        int r = used && all ? mark_used_numbers(store, used, ret_error) : -ENOMEM;
 
         for (unsigned i = 0; r == 0 && i < n; i++) {
                 ret_numbers[i] = tenant_id_of(store, names[i]);
@@ -173,7 +174,7 @@ int tenant_ids_assign(struct store *store, struct kio *io, const char *const *na
         if (r == 0)
                 r = wait_for(store, io, &all->left);
         if (r == -ETIMEDOUT)
-                all = NULL; /* the store may still come to them: they are left to it */
+                all = NULL; /* the store may still use the requests, so they are not freed */
         for (unsigned i = 0; r == 0 && i < n; i++)
                 if (all->ops[i].all && all->ops[i].req.result != 0)
                         r = all->ops[i].req.result < 0 ? all->ops[i].req.result : -EIO;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The id under which a tenant's namespaces and chunks are stored. It belongs to the tenant's name
- * for good, whatever the configuration's order; a tenant that is removed from the configuration and
- * added again finds its chunks. `default` is 0. */
+/* The ids under which tenants' namespaces and chunks are stored. An id belongs to a tenant's name
+ * permanently, whatever the order of the configuration: a tenant that is removed from the
+ * configuration and added again finds its chunks. `default` has id 0. */
 #pragma once
 
 #include <stdint.h>
@@ -13,12 +13,12 @@ struct store;
  * tenant's id. */
 enum { TENANT_IDS = UINT16_MAX };
 
-/* At the start, while nothing else is under way: looks the names up, gives numbers to new ones and
- * waits until these are on stable storage. 0; -EUCLEAN: the store contradicts itself; -errno; a
- * sentence in `ret_error`. */
-/* The name that has this number, NULL: none; and the number of a name, 0: none. */
+/* Return the name of a number, or NULL; and the number of a name, or 0. */
 const char *tenant_id_name(const struct store *store, uint16_t number);
 uint16_t tenant_id_of(const struct store *store, const char *name);
 
+/* Looks the names up at startup, assigns numbers to new ones and waits until these are on stable
+ * storage. Nothing else may be in flight. Returns 0, -EUCLEAN if the store contradicts itself, or
+ * -errno, with a sentence in `ret_error`. */
 int tenant_ids_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
                       uint16_t *ret_numbers, char ret_error[static 256]);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See quota.h. Owns the tenants' users and groups, as resolved at startup, and a record for each
- * user with a connection.
+ * user with a charge.
  *
- * Failures: a user or group that the host does not know refuses the start, by its name. A charge
- * that does not fit says whose limit it met, and charges nothing. */
+ * Failures: a user or group that the host does not know fails startup with a text that names it. A
+ * refused charge reports whose limit it met, and charges nothing. */
 #include "tenant/quota.h"
 
 #include <assert.h>
@@ -28,7 +28,7 @@ struct ids {
         unsigned n;
 };
 
-/* Of what is charged: a tenant, or all together. */
+/* An account with its limits: of a tenant, or of all tenants together. */
 struct level {
         struct quota_limits most;
         uint64_t used[QUOTA_THINGS];
@@ -43,7 +43,7 @@ struct quota_tenant {
 };
 
 struct quota_user {
-        struct list_node node; /* in its bucket */
+        struct list_node node; /* in a bucket of quotas.users */
         uid_t uid;
         uint64_t used[QUOTA_THINGS];
 };
@@ -54,7 +54,7 @@ struct quotas {
         struct ids admin_users, admin_groups;
         struct level all;
         struct quota_limits user_limits;
-        struct list_node users[USER_BUCKETS]; /* by uid: those that anything is charged to */
+        struct list_node users[USER_BUCKETS]; /* users with a charge, by uid */
         uint64_t n_users;
 };
 
@@ -71,7 +71,7 @@ int peer_from_socket(int fd, struct peer *ret)
         if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, p.groups, &bytes) == 0)
                 p.n_groups = bytes / sizeof(gid_t);
         else
-                p.n_groups = 0; /* more groups than there is room for: only the first counts */
+                p.n_groups = 0; /* more groups than fit; only the primary group counts */
         *ret = p;
         return 0;
 }
@@ -139,7 +139,7 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
                         r = resolve(&tenant->groups, access->groups, access->n_groups, true,
                                     ret_error);
                 if (r < 0) {
-                        t->n++; /* what it has is freed with the rest */
+                        t->n++; /* quotas_free() then frees this tenant, too */
                         return r;
                 }
         }
@@ -183,7 +183,7 @@ void quotas_set_common_limits(struct quotas *t, const struct quota_limits *all,
         t->user_limits = *user;
 }
 
-/* --- who --- */
+/* --- identification --- */
 
 static bool contains(const struct ids *ids, uint32_t id)
 {
@@ -193,7 +193,8 @@ static bool contains(const struct ids *ids, uint32_t id)
         return false;
 }
 
-/* A user that the kernel could not map has no name here: only a list of users names it. */
+/* Returns whether the lists name the peer. A uid that the kernel could not map has no name on this
+ * host, so only a list of users can name it. */
 static bool is_among(const struct ids *users, const struct ids *groups, const struct peer *p)
 {
         if (contains(users, p->uid))
@@ -215,7 +216,8 @@ int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_
         bool unmapped = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
         bool anyone = last->users.n == 0 && last->groups.n == 0 && !unmapped;
         bool own = p->uid == geteuid() &&
-                   p->uid != UID_NOBODY; /* that may be any user, even to a daemon that runs so */
+                   p->uid != UID_NOBODY; /* an unmapped uid may be any user, even if the daemon runs
+                                            as that uid */
         bool admin =
                 p->uid == 0 || own || (!unmapped && is_among(&t->admin_users, &t->admin_groups, p));
 
@@ -245,7 +247,8 @@ static uint64_t digest_ids(uint64_t digest, const struct ids *ids)
         return digest_extend(digest, ids->items, ids->n * sizeof(*ids->items));
 }
 
-/* FNV-1a: the configuration is the administrator's, so no input is chosen to collide. */
+/* The digest is FNV-1a: an administrator wrote the configuration, so no input is chosen to
+ * collide. */
 uint64_t quotas_digest(const struct quotas *t)
 {
         uint64_t digest = UINT64_C(0xcbf29ce484222325);
@@ -262,7 +265,7 @@ uint64_t quotas_digest(const struct quotas *t)
         return digest;
 }
 
-/* --- what it holds --- */
+/* --- charges --- */
 
 uid_t quota_user_uid(const struct quota_user *user)
 {
@@ -288,7 +291,7 @@ static struct quota_user *user_get(struct quotas *t, uid_t uid)
         return user;
 }
 
-/* It stays for as long as anything is charged to it. */
+/* Frees the user unless something is charged to it. */
 static void user_put(struct quotas *t, struct quota_user *user)
 {
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
@@ -306,7 +309,8 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
         return checked_add(used, amount, &sum) && sum <= most;
 }
 
-/* Is what the user would have then at most QUOTA_SHARE times what would be left of all? */
+/* Returns whether the user would then hold at most QUOTA_SHARE times what would be left of the
+ * total. */
 static bool within_share(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;
@@ -314,7 +318,7 @@ static bool within_share(const struct quota_holder *h, enum quota_thing what, ui
 
         if (h->admin || !t->user_limits.shared[what] || t->all.most.most[what] == QUOTA_NO_LIMIT)
                 return true;
-        /* The caller has seen to it that the sums do not overflow and are within the limit. */
+        /* the caller has checked that the sums fit the limit and do not overflow */
         used = h->user->used[what] + amount;
         left = t->all.most.most[what] - t->all.used[what] - amount;
         return used / QUOTA_SHARE + (used % QUOTA_SHARE > 0) <= left;
@@ -328,7 +332,7 @@ void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t
         h->tenants->all.used[what] += amount;
 }
 
-/* 0, or what it would be refused for. */
+/* Returns 0, or the limit that refuses the charge. */
 static int check(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;
@@ -421,7 +425,7 @@ void quota_holder_close(struct quota_holder *h)
         *h = (struct quota_holder){ 0 };
 }
 
-/* --- what is seen --- */
+/* --- statistics --- */
 
 const char *quota_thing_name(enum quota_thing what)
 {

@@ -15,7 +15,7 @@ static bool is_same(const struct peer *a, const struct peer *b)
 
 void readers_note(struct readers *r, const struct peer *p)
 {
-        /* A client that connects again is most often among the latest. */
+        /* A client that connects again is usually one of the last recorded. */
         for (unsigned i = r->n; i-- > 0;)
                 if (is_same(&r->items[i], p))
                         return;

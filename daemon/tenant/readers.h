@@ -14,7 +14,7 @@
 enum { READERS_MAX = 1024 };
 
 struct readers {
-        struct peer *items; /* different credentials; the pid has no meaning */
+        struct peer *items; /* distinct credentials; the pid has no meaning */
         unsigned n, room;
         bool incomplete;
 };

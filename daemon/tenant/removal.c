@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks on disk are counted first, then those in memory, a slice an iteration. A session may open
- * the namespace meanwhile, so sessions are counted again after that; from then on the store keeps
- * opens of the name waiting until the removal is answered. */
+/* See removal.h. Chunks on disk are counted first, then those in memory, in slices over several
+ * iterations. A session may open the namespace during that time, so sessions are counted again
+ * afterwards. From then on the store delays opens of the name until the removal is answered. */
 #include "tenant/removal.h"
 
 #include <stdio.h>
@@ -23,15 +23,15 @@ void removal_forget(struct service *service, uint32_t id)
 {
         if (service->namespace_changed)
                 service->namespace_changed(service->server_userdata, id, false);
-        census_removed(service->census, id);
+        namespace_counts_removed(service->namespace_counts, id);
 }
 
 static void end(struct removal *removal, int result)
 {
         removal->result = result;
-        census_claim(removal->service->census, removal->id, false);
+        namespace_counts_claim(removal->service->namespace_counts, removal->id, false);
         if (result == REMOVAL_USED)
-                census_note_used(removal->service->census, removal->id);
+                namespace_counts_note_used(removal->service->namespace_counts, removal->id);
         removal->complete(removal);
 }
 
@@ -39,7 +39,7 @@ static void on_removed(struct store_namespace_remove *store)
 {
         struct removal *removal = container_of(store, struct removal, store);
 
-        /* After a failure the list in memory may lack it all the same. */
+        /* After a failure the namespace may be missing in memory all the same. */
         if (store->result == 0 ||
             (store->result < 0 && !store_namespace_get(removal->service->store, removal->id)))
                 removal_forget(removal->service, removal->id);
@@ -50,7 +50,8 @@ static void remove_now(struct removal *removal)
 {
         struct service *service = removal->service;
 
-        if (census_sessions(service->census, removal->id) > 0 || !removal_sees_all(service)) {
+        if (namespace_counts_sessions(service->namespace_counts, removal->id) > 0 ||
+            !removal_sees_all(service)) {
                 end(removal, REMOVAL_USED);
                 return;
         }
@@ -82,7 +83,7 @@ void removal_start(struct removal *removal, struct service *service, uint32_t id
                 end(removal, REMOVAL_USED);
                 return;
         }
-        census_claim(service->census, id, true);
+        namespace_counts_claim(service->namespace_counts, id, true);
         if (tenant) {
                 removal->count = (struct cache_count){ .namespace_id = id, .complete = on_counted };
                 cache_count(tenant->cache, &removal->count);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A removal removes a namespace that nothing uses: no session has it open, and it is known to hold
- * no chunk, neither on a volume nor in memory. No client asked for it by name; the checks, and the
- * way of the removal to disk, are those of NAMESPACE_REMOVE.
+/* Removes a namespace that is unused: no session has it open, and it is known to hold no chunk,
+ * neither on a volume nor in memory. No client asked for it by name; the checks, and the path of
+ * the removal to disk, are those of NAMESPACE_REMOVE.
  *
  * Loop thread. The caller owns the struct until complete() is called, which may be before
- * removal_start() returns. Failures: a namespace that is used, or of which that cannot be known
- * because a volume is offline, stays (REMOVAL_USED), and counts as used at that time. */
+ * removal_start() returns. Failures: a namespace stays (REMOVAL_USED), and counts as used at that
+ * time, if it is used or if a volume is offline, so that this cannot be known. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,12 +21,12 @@ enum { REMOVAL_USED = 1 };
 struct removal {
         uint32_t id;
         char name[WIRE_MAX_NAME + 1];
-        /* 0: removed, on stable storage. REMOVAL_USED. -errno: removed from memory, but it may be
-         * back after a restart; -ENOMEM: it stays. */
+        /* 0 if the removal is on stable storage; REMOVAL_USED; -ENOMEM if the namespace stays; any
+         * other -errno if it is removed from memory but may be back after a restart. */
         int result;
         void (*complete)(struct removal *removal);
 
-        /* The module's. */
+        /* Private to the module. */
         struct service *service;
         struct cache_count count;
         struct store_namespace_remove store;

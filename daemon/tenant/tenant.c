@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See tenant.h. Opened at startup once the store is: the sizes of chunks that its namespaces have
- * declared then have classes in the pool. Fails for lack of memory only. */
+/* See tenant.h. A tenant is opened at startup after the store. The chunk sizes that its namespaces
+ * have declared by then get slot classes in the pool. Fails only if memory is short. */
 #include "tenant/tenant.h"
 
 #include "cleanup.h"
@@ -41,7 +41,7 @@ void tenant_close(struct tenant *t)
 {
         t->cache = cache_free(t->cache);
         t->leases = leases_free(t->leases);
-        tally_fini(&t->tally);
+        lookup_counters_fini(&t->lookup_counters);
         t->pool_index = pool_index_free(t->pool_index);
         t->pool = pool_free(t->pool);
         readers_fini(&t->readers);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tenant at run time: its pool with the cache over it, the leases on that, and what its clients
- * do. What it may hold is quota.h's, under the same number. The service is what all tenants share.
- * The server owns both; loop thread. */
+/* A tenant at run time: its pool, its cache and leases over the pool, and the counters of its
+ * clients' traffic. quota.h has the tenant's limits, under the same number. The service holds the
+ * parts that all tenants share. The server owns both; loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 #include "base/stages.h"
 #include "cache/cache.h"
 #include "cache/lease.h"
-#include "lookup/tally.h"
-#include "tenant/census.h"
+#include "lookup/counters.h"
+#include "tenant/namespace-counts.h"
 #include "tenant/quota.h"
 #include "tenant/readers.h"
 #include "wire.h"
@@ -29,65 +29,68 @@ struct pool_index;
 struct remote;
 struct request_memory;
 
-/* io.gds: to whom chunks are lent; io.gds_puts: whose files puts may be taken from. */
+/* io.gds decides to which clients chunks are lent; io.gds_puts decides from whose files puts are
+ * read. */
 enum service_gds { SERVICE_GDS_OFF, SERVICE_GDS_AUTO, SERVICE_GDS_ON };
 
-/* What the clients of all tenants are served with. It owns none of it. */
-/* By all recordings of this daemon: request/recorder.h. */
+/* Totals of all recordings of this daemon; see request/recorder.h. */
 struct recorded {
-        uint64_t recordings, keys, lost; /* lost: keys */
+        uint64_t recordings, keys, lost; /* lost: keys that were not recorded */
 };
 
-struct hits_pace { /* request/hits.c's */
+struct hits_pace { /* The state of request/hits.c, over all tenants. */
         uint64_t at_ns;
-        uint32_t touches;   /* that may be made */
-        uint32_t caught_up; /* words, in this iteration, before messages */
+        uint32_t touches;   /* touches that are still allowed */
+        uint32_t caught_up; /* words read in this iteration before messages */
         bool is_behind;
-        unsigned turn; /* of the tenants */
+        unsigned turn; /* the tenant whose hits are read next */
 };
 
 enum { SERVICE_AUDIT_USERS = 64 /* uids that share a limit of lines, by remainder */ };
 
+/* The parts that serve the clients of all tenants. The service owns none of them. */
 struct service {
-        struct tenant *tenants; /* by their number in quota.h */
+        struct tenant *tenants; /* indexed by their number in quota.h */
         unsigned n_tenants;
         struct store *store;
         struct kio *io;
-        struct stages stages; /* off unless an admin wants them */
+        struct stages stages; /* off unless an admin enables them */
         struct quotas *quotas;
-        struct census *census;
-        struct lookups *lookups; /* of all tenants; NULL: there is to be none */
-        bool pool_index;         /* tenants are to have one */
+        struct namespace_counts *namespace_counts;
+        struct lookups *lookups; /* lookup indexes of all tenants; NULL if disabled */
+        bool pool_index;         /* each tenant has a pool index */
         struct hits_pace hits;
         struct bench *bench;
-        struct admission *admission; /* of the writes of all tenants */
-        struct remote *remote;       /* the shared tier; NULL: there is none */
+        struct admission *admission; /* admits the writes of all tenants */
+        struct remote *remote;       /* the shared tier; NULL if there is none */
         uint64_t generation_interval_ms;
-        struct list_node audits; /* request/audit.c's: of clients with lines still to be written */
+        struct list_node audits; /* used by request/audit.c: clients with audit lines to write */
         struct log_ratelimit audit_lines[SERVICE_AUDIT_USERS];
         uint64_t audit_lines_held_back;
-        struct recorder *recorder; /* NULL: nothing is recorded */
+        struct recorder *recorder; /* NULL if nothing is being recorded */
         struct recorded recorded;
         uint64_t staging_max;
-        uint64_t wait_ms; /* for room, where a request names no timeout */
+        uint64_t wait_ms; /* the wait for room if a request names no timeout */
         enum service_gds gds, gds_puts;
-        uint64_t batches; /* numbers of them so far, as of store_put.batch */
+        uint64_t batches; /* number of batches so far; see store_put.batch */
         bool stopping;
-        /* What `client` may see of the daemon. */
+        /* Prints the part of a report that `client` may see. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
                        FILE *out);
         void *userdata;
-        /* Reads the configuration again and prints what changed, as JSON. 0; 1: it is wrong, and
-         * nothing was changed; -ENOMEM; -ESHUTDOWN. */
+        /* Reads the configuration again and prints the changes as JSON. Returns 0; 1 if the
+         * configuration is invalid and nothing was changed; -ENOMEM; -ESHUTDOWN. */
         int (*reload)(void *userdata, FILE *out);
-        /* A namespace was opened, or is removed: for the shared tier. NULL: there is none. */
+        /* Reports to the shared tier that a namespace was opened or removed; NULL without shared
+         * tier. */
         void (*namespace_changed)(void *userdata, uint32_t id, bool is_there);
-        void *server_userdata; /* of these two */
+        void *server_userdata; /* for reload() and namespace_changed() */
 };
 
-/* What became of a hint to a key that is there: it was given to the eviction policies; or it was
- * final, and another chain goes on from the key; or it was pinned or unpinned, or is not to be, as
- * the tenant has pinned as much as it may, or not yet, as it is not on disk. */
+/* The outcome of a hint for an existing key: passed to the eviction policies (FINAL, RETURN); not
+ * applied, because another chain continues from the key (SHARED); pinned or unpinned; or not
+ * pinned, because the tenant's limit is reached (PIN_REFUSED) or the chunk is not on disk yet
+ * (PIN_EARLY). */
 enum {
         HINTS_FINAL,
         HINTS_RETURN,
@@ -99,64 +102,68 @@ enum {
         HINTS
 };
 
-/* Where the key of a get was found. LENT: on disk, and the client reads it by itself. */
+/* The tier in which a get found its key. LENT: on disk, and the client reads the chunk directly. */
 enum { GOT_MEMORY, GOT_DISK, GOT_LENT, GOT_REMOTE, GOT_MISS, GOT };
 
-/* Counted for all clients of a tenant together. */
+/* Counters of all clients of a tenant. */
 struct traffic {
         uint64_t requests[WIRE_OP_END];
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
-        uint64_t own_hits, own_hits_untold; /* keys that clients got by themselves; of them, those
-                                               that were not touched for it */
-        uint64_t not_lent[WIRE_LEND_END];   /* GETs that were to lend, and found it on disk */
-        uint64_t chains_split;              /* touched in parts */
-        uint64_t hints[HINTS];              /* keys of HINTs that were there */
-        struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
-        /* Likewise, of keys: of GETs up to their result, of PUTs up to their acknowledgement. */
+        uint64_t own_hits;        /* keys that clients got through the pool index */
+        uint64_t own_hits_untold; /* the part that was counted without a key, so not touched */
+        uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan and found the chunk on disk,
+                                             by reason */
+        uint64_t chains_split;            /* chains touched in parts */
+        uint64_t hints[HINTS];            /* existing keys of HINTs */
+        struct histogram
+                latency[WIRE_OP_END]; /* ns from when a message was readable to its reply */
+        /* Latencies of keys: for GETs up to the result, for PUTs up to the acknowledgement. */
         struct histogram got[GOT], put[CACHE_ACKS];
 };
 
-/* The memory that its clients have registered. */
+/* The memory and files that the tenant's clients have registered. */
 struct registered {
-        uint64_t opening; /* REGISTERs under way, of each of which a descriptor is open */
+        uint64_t opening; /* REGISTERs in progress, each with an open descriptor */
         uint64_t regions;
         uint64_t shared;     /* regions beyond the first of their mapping: request/mapping.h */
-        uint64_t ring_bytes; /* with the I/O rings */
-        uint64_t refused;    /* regions that the rings do not register, or not all of */
-        uint64_t files;      /* regions that are files on a disk, of each of which one is open */
+        uint64_t ring_bytes; /* bytes registered with the I/O rings */
+        uint64_t refused;    /* regions that a ring refused, at least in part */
+        uint64_t files;      /* regions that are files on a disk, each with an open descriptor */
 };
 
 struct tenant {
         struct service *service;
         unsigned number;
-        uint16_t store_tenant; /* its number in the store */
+        uint16_t store_tenant; /* the tenant's number in the store */
         struct pool *pool;
-        struct readers readers; /* clients that were given its pool */
+        struct readers readers; /* clients that received the pool's descriptor */
         struct cache *cache;
         struct leases *leases;
-        struct pool_index *pool_index; /* NULL: there is to be none */
-        uint64_t retry_ns;             /* request/hits.c's: when what found no room tries again */
-        struct request_memory *request_memory; /* the request layer's */
-        struct mappings *mappings;             /* likewise */
+        struct pool_index *pool_index; /* NULL if disabled */
+        uint64_t retry_ns; /* used by request/hits.c: when requests that found no room are tried
+                              again */
+        struct request_memory *request_memory; /* used by the request layer */
+        struct mappings *mappings;             /* used by the request layer */
         struct traffic traffic;
-        struct tally tally;
+        struct lookup_counters lookup_counters;
         struct registered registered;
-        uint64_t pinned_limit;       /* bytes on disk that its clients may pin */
-        uint64_t impossible_tallies; /* readings of a client's page that were cut */
+        uint64_t pinned_limit;       /* limit of the bytes on disk that the tenant's clients pin */
+        uint64_t impossible_tallies; /* readings of a client's page that were reduced as impossible
+                                      */
         struct log_ratelimit quota_lines, region_lines;
 };
 
-/* Over its pool, which is there; `number` and `store_tenant` are set. The service's store, too. 0,
- * or -ENOMEM, and tenant_close() is due. */
+/* Opens a tenant. Its pool, `number` and `store_tenant` are set, and the service's store is open.
+ * Returns 0 or -ENOMEM; call tenant_close() in either case. */
 int tenant_open(struct tenant *t, struct service *service, const struct lease_limits *limits);
-/* Nothing of it is in flight, or leased. Also frees its pool. */
+/* Closes a tenant and frees its pool. No request may be in flight and no chunk leased. */
 void tenant_close(struct tenant *t);
 
 const char *tenant_name(const struct tenant *t);
-/* The tenant with this number in the store; NULL: it is not configured. */
+/* Returns the tenant with this number in the store, or NULL if none is configured. */
 struct tenant *tenant_in_store(const struct service *service, uint16_t store_tenant);
-/* The name of the tenant with this number in the store, configured or not; NULL: the store knows
- * none. */
+/* Returns the name of the tenant with this number in the store, configured or not, or NULL if the
+ * store does not know the number. */
 const char *tenant_name_in_store(const struct service *service, uint16_t store_tenant);

@@ -119,6 +119,7 @@ static unsigned n_images;
 
 static struct {
         uint64_t passes, deaths, second_deaths;
+        uint64_t early; /* recoveries that ended before the place at which they were to die */
 } tally;
 
 /* --- places --- */
@@ -417,6 +418,22 @@ static uint64_t recovery_and_verify(void)
         return n;
 }
 
+/* Ends a recovery that did not come to the place at which it was to die. With threads, two writes
+ * of the superblock can become one: that depends on whether the first has ended when the second is
+ * asked for. It must be rare. */
+static void end_early(uint64_t places_of_start, uint64_t done)
+{
+        tally.early++;
+        if (seen >= seen_end || tally.early > 2 + done / 10)
+                campaign_fail(VERDICT_HUNG, "recovery came to %llu places, and to %llu now",
+                              (unsigned long long)places_of_start, (unsigned long long)seen);
+        sim_set_watch(NULL);
+        world_verify();
+        world_settle();
+        world_close();
+        sim_stop();
+}
+
 /* Dies at the target; then dies during the recovery that follows, at each of its places. */
 static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
 {
@@ -453,10 +470,10 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 begin();
                 seen = 0;
                 seen_end = at;
-                if (open_store(RECOVERY))
-                        campaign_fail(VERDICT_HUNG, "recovery came to %llu places, and to %llu now",
-                                      (unsigned long long)places_of_start,
-                                      (unsigned long long)seen);
+                if (open_store(RECOVERY)) {
+                        end_early(places_of_start, *done);
+                        continue;
+                }
                 crash();
                 ++*done;
                 tally.second_deaths++;

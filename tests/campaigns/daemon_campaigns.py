@@ -21,6 +21,7 @@ fairness     each operation at full rate, by sixteen sessions of one user: anoth
 slow         clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
 overload     ten times the pool's capacity, for a second per run: bounded memory, every request answered, busy ones counted.
 cost         each operation at volume, unread, idle, half closed and killed: charges cover the resources used.
+environment  the world around the store changes while a client puts (directory moved, file cut, disk full, clock set): each loss is reported.
 restart      a store of five million entries is ready two seconds after kill -9.
 
 The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first finding ends a
@@ -46,7 +47,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
 NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
-                                               "hostile", "flood", "fairness", "slow", "overload", "cost")}
+                                               "hostile", "flood", "fairness", "slow", "overload", "cost", "environment")}
 
 
 class Facts(dict):

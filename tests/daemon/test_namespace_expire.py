@@ -106,7 +106,7 @@ def test_a_new_namespace_at_the_users_limit_replaces_unused_ones_only(make_daemo
         c.namespace("n7")
         refused = c.call(Op.NAMESPACE, message(b"n8"), check=False)
         assert refused.status == Status.QUOTA
-        assert b"neither chunks nor sessions; remove some (kvcachectl namespace rm)" in refused.body
+        assert b"is known to be unused; remove some (kvcachectl namespace rm)" in refused.body
     make_unused(daemon, "n8")
     with daemon.client() as c:
         assert {"n5", "n8"} < names(c) and len(names(c)) == 3

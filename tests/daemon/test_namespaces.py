@@ -61,7 +61,7 @@ def statuses(replies):
 # --- limits ---
 
 def test_R10_a_users_namespaces_are_limited_over_reconnects_and_restarts(make):
-    """Whatever connection or start of the daemon it made them in; another user has room."""
+    """The limit counts the names of all connections and of earlier starts of the daemon. It leaves another user's room alone."""
     daemon = make("", {"limits.uid_namespaces": 10})
     assert statuses(make_many(daemon, ALICE, 8, full=True)) == {Status.OK: 8}
     daemon.restart(kill=True)
@@ -127,7 +127,7 @@ def test_R10_a_tenants_namespaces_are_limited(make):
 
 
 def test_R10_a_session_that_is_full_makes_no_names(make):
-    """Its limit is looked at before a name is made: what is refused does not exist."""
+    """The daemon checks the session's limit before it makes a name, so a refused name does not exist afterwards."""
     daemon = make("limits: {uid_namespaces: 4096}\n")
     with client_as(daemon, ALICE) as c:
         replies = open_some(c, (b"n%04d" % i for i in range(400)))
@@ -162,7 +162,7 @@ def test_near_a_limit_there_is_a_warning(make):
     assert daemon.log().count("of at most 10 namespaces") == 1
 
 
-# --- what is seen ---
+# --- reports and metrics ---
 
 @pytest.fixture
 def crowded(make):
@@ -235,7 +235,7 @@ def test_labels_of_metrics_are_harmless_and_distinct(make):
 # --- the list ---
 
 def test_the_list_goes_page_by_page_and_names_each_once(make):
-    """Whatever the pages' size, with names that come and go meanwhile."""
+    """The list is complete for every page size, also while other clients make and remove names."""
     daemon = make("")
     names = [f"n-{ALICE}-{i:05}" for i in range(300)]
     make_many(daemon, ALICE, 300)
@@ -379,7 +379,7 @@ def test_what_is_in_memory_alone_is_not_nothing(make):
 
 @pytest.mark.parametrize("how", ["purge", "remove", "everything"])
 def test_a_large_purge_takes_steps(make, how):
-    """Of 512 chunks each at most, however it is asked for; its reply counts all of them."""
+    """A step drops at most 512 chunks, for each of the three requests that purge. The reply counts the chunks of all steps."""
     daemon, count = make(""), 2000
     steps = 'kvcache_loop_duration_seconds_count{part="purge"}'
     keys = [struct.pack("<II", 7, i) + bytes(24) for i in range(count)]
@@ -404,7 +404,7 @@ POOL_STEPS = 'kvcache_loop_duration_seconds_count{part="purge_memory"}'
 
 
 def fill_pool(c, ns, count, first=0):
-    """So many chunks with keys by number; the keys."""
+    """Puts `count` chunks with numbered keys and returns the keys."""
     keys = [struct.pack("<II", ns, first + i) + bytes(24) for i in range(count)]
     for at in range(0, count, 500):
         results = c.put(ns, [(k, k + b"old") for k in keys[at:at + 500]])
@@ -556,7 +556,8 @@ def test_opens_and_removals_of_one_name_at_once(make):
 
 
 def test_removal_on_several_volumes_one_of_them_away(make):
-    """What may hold chunks is removed with a purge alone; nothing of it comes back with the volume, nor in the number's next."""
+    """While a volume is suspended, a namespace can only be removed together with a purge, because the volume may hold its chunks.
+    None of them comes back with the volume, nor in the next namespace with the same number."""
     daemon = make("", start=False)
     daemon.settings["store.path"] = f"{daemon.store}-0,{daemon.store}-1,{daemon.store}-2"
     daemon.start()

@@ -584,7 +584,7 @@ def test_a_purge_that_the_engine_refuses_says_so(host):
         ns = c.namespace("n", FINGERPRINT)
         refused = c.purge_remote(ns, check=False)
         assert refused.status == Status.FAILED
-        assert b"purged on this host, but not on the shared tier, from where it may come back" in refused.body
+        assert b"purged on this host, but not on the shared tier, which may restore the chunks" in refused.body
         assert c.match(ns, [k for k, _ in pairs]) == 0
     result = ctl("purge", "n", "--remote", "--yes", daemon=a)
     assert result.returncode == 4 and "purged on this host, but not on the shared tier" in result.stderr

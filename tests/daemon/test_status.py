@@ -37,6 +37,8 @@ def test_status_fits_a_screen(make_daemon):
     for line in ("kvcache-daemon ", "  I/O ", "  sessions ", "Memory", "Store", "  written ", "  budget ", "Namespaces: 3 of ", "  qwen ",
                  "Since it started", "  hit ratio ", "More: kvcachectl status --all"):
         assert f"\n{line}" in "\n" + said, line
+    host = os.uname().nodename
+    assert daemon.status()["host"] == host and f" on {host.split('.')[0][:32]}, " in said.splitlines()[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stop beside a device that does not answer: bounded, said, and as safe as a kill."""
 
+import json
+import re
 import signal
 import socket
 
 import pytest
 
 import kvwire
-from harness import KIB, items, key_of, preload, put_all, wait_until
+from harness import KIB, ctl, items, key_of, preload, put_all, wait_until
 from kvwire import Ack, Status
+
+
+def uptime(client):
+    return json.loads(client.report())["uptime_seconds"]
 
 
 @pytest.fixture
@@ -58,6 +64,37 @@ def test_a_stop_waits_for_a_device_that_answers_in_time(hangs):
     with daemon.client() as c:
         ns = c.namespace("n")
         assert all(c.get(ns, [key])[0].status == Status.OK for key, _ in pairs)
+
+
+def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, directory):
+    """The time counts from the end of the last connection; what was accepted is written before the end."""
+    daemon = make_daemon(settings={"store.prewrite": "off", "io.hang": "1s"}, config=directory / "kvcache.yaml")
+    daemon.config.write_text("")
+    daemon.start()
+    pairs = items("idle", 5, 40 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.ACCEPTED)
+        daemon.config.write_text("listen.idle: 300ms\n")
+        ctl("reload", daemon=daemon, check=0)
+        # Several ticks of the daemon, which ends in one of them if it does not count this client.
+        began = uptime(c)
+        wait_until(lambda: uptime(c) > began + 2, "two seconds of the daemon")
+        assert json.loads(c.report())["sessions"]["idle_stop_seconds"] == 0.3
+        assert re.search(r"^ +stops after 0.3 s without a client \(listen.idle\)$", ctl("status", daemon=daemon, check=0).stdout, re.M)
+    assert daemon.wait_exit() == 0
+    assert "no client has been connected for 300 ms (listen.idle)" in daemon.log()
+    daemon.config.write_text("")
+    daemon.start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        assert all(c.get(ns, [key])[0].status == Status.OK for key, _ in pairs)
+
+
+def test_a_daemon_that_no_client_has_ever_used_ends(make_daemon):
+    daemon = make_daemon(settings={"listen.idle": "100ms"}).spawn()
+    assert daemon.wait_exit() == 0
+    assert "no client has been connected for 100 ms (listen.idle)" in daemon.log()
 
 
 @pytest.mark.parametrize("leases", [False, True])

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a running store is moved, emptied or replaced: the daemon notices, reports it, and acknowledges nothing more."""
 
+import os
+import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -29,6 +32,18 @@ def copy(path):
     shutil.copytree(path.with_name("moved"), path)
 
 
+def link_to_copy(path):
+    """A symbolic link to a copy."""
+    copy(path)
+    path.rename(path.with_name("copied"))
+    path.symlink_to(path.with_name("copied"))
+
+
+def mount_over(path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "kvcache-test", path], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+
+
 def replace_lock(path):
     (path / "LOCK").unlink()
     (path / "LOCK").touch()
@@ -45,6 +60,26 @@ def remove(name):
     return act
 
 
+def exchange(name):
+    """Copies take the names of files."""
+    def act(path):
+        for file in sorted(path.glob(name)):
+            shutil.copy2(file, path / "copy")
+            (path / "copy").rename(file)
+
+    act.__name__ = f"exchange {name}"
+    return act
+
+
+def cut(name):
+    def act(path):
+        for file in sorted(path.glob(name)):
+            os.truncate(file, file.stat().st_size // 2)
+
+    act.__name__ = f"cut {name}"
+    return act
+
+
 def volume(daemon, number=0):
     return daemon.status()["store"]["volumes"][number]
 
@@ -53,6 +88,13 @@ def written(daemon, pairs):
     """The statuses of puts with the acknowledgement `written`."""
     with daemon.client() as c:
         return {r.status for r in put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN).values()}
+
+
+@pytest.fixture(autouse=True)
+def unmounted(directory):
+    yield
+    while subprocess.run(["umount", "-l", directory / "d0" / "store"], capture_output=True).returncode == 0:
+        pass
 
 
 @pytest.fixture
@@ -64,14 +106,15 @@ def daemon(make_daemon):
     return daemon
 
 
-@pytest.mark.parametrize("act", [empty, move, replace, copy, replace_lock, remove("LOCK"), remove("superblock"), remove("table"),
-                                 remove("segment-*")], ids=lambda act: act.__name__)
+@pytest.mark.parametrize("act", [empty, move, replace, copy, link_to_copy, mount_over, replace_lock, remove("LOCK"), remove("superblock"),
+                                 remove("table"), remove("segment-*"), exchange("table"), exchange("segment-*"), cut("table"),
+                                 cut("segment-*")], ids=lambda act: act.__name__)
 def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
     """The volume is bypassed with a reason that says so: in the log, in health and in /readyz; a put is not answered `written`."""
     act(daemon.store)
     wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
     reason = volume(daemon)["reason"]
-    assert "lost: restart the daemon" in reason and ("removed" in reason or "in the place" in reason), reason
+    assert "lost: restart the daemon" in reason and re.search("removed|in the place|was cut", reason), reason
     assert f"volume {daemon.store} is bypassed: {reason}" in daemon.log()
     code, _, body = daemon.http("/readyz")
     assert code == 503 and reason.encode() in body
@@ -97,6 +140,21 @@ def test_the_next_start_accepts_files_that_the_daemon_left(daemon, act, waits):
     assert written(daemon, fresh) == {Status.OK}
     with daemon.client() as c:
         assert get_all(c, c.namespace("n"), [k for k, _ in fresh]) == dict(fresh)
+
+
+def test_a_symbolic_link_to_the_directory_is_the_same_directory(daemon):
+    """The directory moves, and a link takes its name: chunks are found by the old name, so nothing is lost or reported."""
+    move(daemon.store)
+    daemon.store.symlink_to(daemon.store.with_name("moved"))
+    pairs = items("after", 20, 20 * KIB)
+    assert written(daemon, pairs) == {Status.OK}
+    at = daemon.metric("kvcache_uptime_seconds")
+    wait_until(lambda: daemon.metric("kvcache_uptime_seconds") > at + 4, "the daemon has compared its directory", 20)
+    assert volume(daemon)["state"] == "up"
+    daemon.restart()
+    assert "lost" not in daemon.log()
+    with daemon.client() as c:
+        assert get_all(c, c.namespace("n"), [k for k, _ in pairs]) == dict(pairs)
 
 
 def test_another_volume_continues(make_daemon, directory):

@@ -146,6 +146,7 @@ def test_batch_prints_frames_of_text(daemon):
     put_some(daemon, "model")
     text = ctl("top", "--batch", "--count", "3", "--interval", "0.1", daemon=daemon, check=OK).stdout
     assert text.count("kvcache-daemon ") == 3 and "\x1b" not in text
+    assert text.count(f" on {os.uname().nodename.split('.')[0][:32]}, ready") == 3
     assert "model" in text and str(daemon.store) in text and "TENANT" not in text
     # In a pipe, that is the default.
     assert ctl("top", "-c", "1", "-i", "0.1", daemon=daemon, check=OK).stdout.count("kvcache-daemon ") == 1

@@ -514,12 +514,13 @@ def test_offline_keeps_files_the_owners(make_daemon):
 
 
 def test_offline_of_a_copy_with_missing_segments(stopped, directory):
-    """A data file that is missing, or short, costs the chunks in it."""
+    """A data file that is missing, or short, costs the chunks in it, and is reported until a daemon has reported it."""
     daemon, pairs = stopped
     copy = directory / "copy"
     shutil.copytree(daemon.store, copy)
     first, _ = find(daemon, pairs[0][1])
     os.truncate(copy / first.name, 8192)
-    said = verify("--store", copy, check=GOOD)
+    said = verify("--store", copy, check=DROPPED)
     assert said["chunks"] < len(pairs)
-    assert verify("--store", daemon.store, "--store", copy, check=GOOD)["chunks"] == len(pairs) + said["chunks"]
+    assert said["volumes"][0]["lost_files"] == 1 and said["volumes"][0]["lost_chunks"] == len(pairs) - said["chunks"]
+    assert verify("--store", daemon.store, "--store", copy, check=DROPPED)["chunks"] == len(pairs) + said["chunks"]

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "volume_write_errors": ("tests/unit/test-store-faults.c", r"\bwrite_errors\b"),
     "volume_sync_errors": ("tests/unit/test-store-faults.c", r"\bsync_errors\b"),
     "store_handover_failures": ("tests/unit/test-store-tenants.c", r"\bhandover_failures\b"),
+    "store_detached_files": ("tests/daemon/test_gds_rights.py", r"kvcache_store_detached_files_total"),
     "store_files_given_up": ("tests/unit/test-store-space.c", r"\bfiles_given_up\b"),
     "io_wiped": ("tests/unit/test-io-buffers.c", r"\bwiped\b"),
     "store_crc_rereads": ("tests/unit/test-store-memory.c", r"\bcrc_rereads\b"),

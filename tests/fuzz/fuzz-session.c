@@ -60,7 +60,7 @@ static struct {
         struct liveness liveness;
         struct leases *leases;
         struct quotas *quotas;
-        struct census *census;
+        struct namespace_counts *namespace_counts;
         struct service service;
         struct tenant tenant;
         struct sessions *sessions;
@@ -248,7 +248,7 @@ static void start(void)
         assert(r == 0);
         r = quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error);
         assert(r == 0);
-        r = census_new(&d.census, t.store, UINT16_MAX);
+        r = namespace_counts_new(&d.namespace_counts, t.store, UINT16_MAX);
         assert(r == 0);
         d.tenant = (struct tenant){
                 .service = &d.service,
@@ -264,7 +264,7 @@ static void start(void)
                 .store = t.store,
                 .io = t.io,
                 .quotas = d.quotas,
-                .census = d.census,
+                .namespace_counts = d.namespace_counts,
                 .staging_max = 4 * MIB,
                 .gds = SERVICE_GDS_ON,
                 .gds_puts = SERVICE_GDS_ON,

@@ -101,7 +101,7 @@ def main():
     try:
         nbytes = int(a.gib * (1 << 30))
         ways = ["write"] if a.writes else list(WAYS)
-        fio(work, 1 << 20, "write", 16, nbytes)  # its file is written through once
+        fio(work, 1 << 20, "write", 16, nbytes)  # allocates all blocks of the file, so that no later write has to
         for name in [a.size] if a.size else SIZES:
             size = SIZES[name]
             daemon = Daemon(a, work)
@@ -111,7 +111,7 @@ def main():
                     said = profile(a, daemon, size, way == "write")
                     round_of = {"ours": said["bandwidth_gb_s"], **{f"fio {d}": fio(work, size, WAYS[way], d, nbytes) for d in (16, 128)}}
                     if i == 0:
-                        continue  # what grows or is made for the first time
+                        continue  # the first round also allocates memory and files
                     for k, v in round_of.items():
                         rows.setdefault((way, k), []).append(v)
                     print(f"{name} {way}: " + ", ".join(f"{k} {v:.2f}" for k, v in round_of.items())

@@ -96,7 +96,7 @@ void gds_check(struct rig *r, const char *reason)
         bool seen = false;
         struct load w;
 
-        /* What is required and cannot be had is done without, by the second attachment. */
+        /* If GPUDirect Storage is not available, the second attachment works without it. */
         if (!attach_as(r, KVCACHE_GPU_GDS_REQUIRED, why)) {
                 printf("%s\n", why);
                 MUST(attach_as(r, KVCACHE_GPU_GDS_AUTO, why), "%s", why);

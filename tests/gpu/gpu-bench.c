@@ -14,9 +14,9 @@ enum { MOST_ROUNDS = 7 };
 
 static const char *const engines[] = { "auto", "kernel", "batch", "plain", "bounce" };
 
-static unsigned rounds = MOST_ROUNDS; /* of which the median counts */
+static unsigned rounds = MOST_ROUNDS; /* the result is their median */
 
-/* GB/s of the median. */
+/* Returns the GB/s of the median round. */
 static double bench_get(struct rig *r, struct load *w)
 {
         double s[MOST_ROUNDS];
@@ -89,7 +89,7 @@ static double bench_put(struct rig *r, struct load *w, uint64_t *space, size_t *
         return (double)w->bytes / median(s, rounds) / 1e9;
 }
 
-/* What the bus gives: one copy at a time, as large as can be. */
+/* Returns the GB/s of the bus, measured with one large copy at a time. */
 static double bench_bus(struct rig *r, bool to_device, size_t bytes)
 {
         void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE,

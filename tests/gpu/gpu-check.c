@@ -266,7 +266,7 @@ void load_put_all(struct rig *r, struct load *w)
         MUST(n == w->count, "%zu of %zu blocks were kept", n, w->count);
 }
 
-/* What was put is on disk. */
+/* Returns once the daemon has written every chunk to disk. */
 void wait_until_written(struct rig *r)
 {
         static const char name[] = "\"unwritten_bytes\":";

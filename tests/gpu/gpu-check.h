@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of gpu-check share. */
+/* The types and functions shared by the source files of gpu-check. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ struct rig {
         struct kvcache *kv;
         uint32_t ns;
         struct kvcache_gpu *gpu;
-        uint64_t staging_bytes; /* of each attachment; 0: the library's default */
+        uint64_t staging_bytes; /* per attachment; 0 selects the library's default */
 };
 
 #define MUST(condition, ...)                                                                       \
@@ -58,7 +58,7 @@ struct load {
         struct kvcache_gpu_block *blocks;
         int *statuses;
         size_t count;
-        uint64_t bytes; /* of all blocks */
+        uint64_t bytes; /* the sum of all blocks */
 };
 
 void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes);

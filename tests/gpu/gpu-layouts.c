@@ -125,7 +125,7 @@ static void list_regions(struct kvcache_layout *l, struct kvcache_layout_region 
         l->n_regions = LISTED;
 }
 
-/* What has to be in memory after blocks 0 to 3 of `from` came into 7 to 4 of `to`. */
+/* Copies blocks 0 to 3 of `from` into blocks 7 to 4 of `to`: the memory that the test expects. */
 static void expect(const struct kvcache_layout *l, const struct shape *s, cu_address base,
                    const uint8_t *from, uint8_t *to)
 {

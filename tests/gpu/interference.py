@@ -57,7 +57,7 @@ def main():
             target=lambda: rate.append(library.gpu_check_loop(socket.encode(), piece, sms, flags, ENGINES.index(engine), ctypes.byref(ready),
                                                               ctypes.byref(stop))))
         thread.start()
-        while not ready.value and thread.is_alive():  # it attaches and puts its blocks
+        while not ready.value and thread.is_alive():  # the thread attaches and puts its blocks first
             time.sleep(0.01)
         beside = products(a, b, c)
         stop.value = 1

@@ -41,9 +41,9 @@ struct work {
         TAILQ_ENTRY(work) link;
         enum work_kind kind;
         bool may_be_pageable;
-        struct copy copy; /* of a kernel: `from` is its list, `bytes` their number */
+        struct copy copy; /* for a kernel, `from` lists its copies and `bytes` is their number */
         bool is_summed;
-        uint64_t sum; /* of the host memory that a copy to the device reads */
+        uint64_t sum; /* checksum of the host memory that a copy to the device reads */
         struct CUevent_st *event;
         uint64_t version;
         void (*host)(void *user);
@@ -130,7 +130,7 @@ static int leave(int r)
                 if (fault_ != 0)                                                                   \
                         return leave(fault_);                                                      \
         } while (0)
-/* Of calls that need a context, one that has not failed. */
+/* Begins a call that fails without a context, or after the context has failed. */
 #define BEGIN_IN_CONTEXT()                                                                         \
         do {                                                                                       \
                 BEGIN();                                                                           \
@@ -195,8 +195,8 @@ static void carry_copy(const struct copy *c, bool may_be_pageable)
                 sticky = CU_ERROR_ILLEGAL_ADDRESS;
 }
 
-/* Of a copy from registered host memory to the device. What is mapped read-only is the
- * daemon's to change. */
+/* Returns whether the source of a copy to the device is registered host memory, and its checksum.
+ * Memory mapped read-only has none, because the daemon may change it at any time. */
 static bool source_sum(const struct copy *c, uint64_t *ret)
 {
         const uint8_t *from = c->to & DEVICE && !(c->from & DEVICE)

@@ -199,9 +199,9 @@ struct cf_error cuFileHandleRegister(cf_handle *ret, struct cf_descriptor *descr
         if (!is_open || descriptor->type != CF_HANDLE_IS_FD || flags < 0 || !(flags & O_DIRECT))
                 return leave(is_open ? INVALID_VALUE : NOT_OPEN);
         if (flags & (O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_TMPFILE))
-                return leave(5019); /* as the real one */
+                return leave(5019); /* cuFile refuses these flags with this error */
         if (fstat(descriptor->handle.fd, &st) != 0 || st.st_nlink == 0)
-                return leave(5031); /* the real one opens it again, by its name */
+                return leave(5031); /* cuFile opens the file again by its name, so it needs one */
         file = malloc(sizeof(*file));
         file->fd = descriptor->handle.fd;
         count.files++;
@@ -214,7 +214,7 @@ void cuFileHandleDeregister(cf_handle handle)
         struct file *file = handle;
 
         pthread_mutex_lock(&lock);
-        if (fcntl(file->fd, F_GETFL) < 0) /* its descriptor has to outlive it */
+        if (fcntl(file->fd, F_GETFL) < 0) /* the caller closed the descriptor too early */
                 abort();
         count.files--;
         free(file);
@@ -329,7 +329,9 @@ static ssize_t write_file(int fd, const uint8_t *from, size_t bytes, off_t offse
         ssize_t n;
 
         memset(page, 0xcc, bytes);
-        (void)!pwrite(fd, page, bytes, offset); /* what is taken too early, or is not written */
+        /* A reader that does not wait for the write sees these bytes. The file keeps them if the
+         * write is lost. */
+        (void)!pwrite(fd, page, bytes, offset);
         pthread_mutex_lock(&lock);
         while (held)
                 pthread_cond_wait(&changed, &lock);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What client/gpu/cufile-api.h declares is what a toolkit's cufile.h has. The compiler is the test.
- */
+/* The compiler checks that client/gpu/cufile-api.h declares the same as a toolkit's cufile.h. */
 #include <assert.h>
 #include <stdbool.h>
 

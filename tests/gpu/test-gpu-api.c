@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What client/gpu/cuda-api.h declares is what a toolkit's cuda.h has. The compiler is the test. */
+/* The compiler checks that client/gpu/cuda-api.h declares the same as a toolkit's cuda.h. */
 #include <assert.h>
 
 #include <cuda.h>

@@ -33,9 +33,9 @@ DEPTHS = (4, 8, 16, 32)
 # clients, chunks on their way of each, chunks in a request, and whether they come from registered memory, which the disk is
 # written from: what comes from a staging area is copied into the pool first
 CLIENTS = ((1, 32, 16, False), (1, 32, 1, False), (3, 32, 8, False), (1, 64, 16, True))
-# What is taken in turns with ours, at depth 16: the pattern, whether the buffers are in huge pages as the pool is, and further
-# options. A full store overwrites its slots nearly in order. In bursts: 16 are begun once 15 have ended, as of a client that waits
-# for its request.
+# The fio runs that alternate with the daemon's, at depth 16: the pattern, whether the buffers are in huge pages as the pool is, and
+# further options. The pattern in order stands for a full store, which overwrites its slots nearly in order. The runs in bursts
+# begin 16 writes once 15 have ended, as a client does that waits for its request.
 FIOS = {
     "fio, anywhere": ("randwrite", False, ()),
     "fio, anywhere, huge pages": ("randwrite", True, ()),
@@ -52,7 +52,7 @@ COUNTED = ("kvcache_io_operations_total", "kvcache_io_bytes_total", "kvcache_io_
 
 
 class Place:
-    """What machine.py asks of a benchmark."""
+    """Implements the interface that machine.py requires of a benchmark."""
 
     def __init__(self, build, directory):
         self.build = build.resolve()  # the daemon's and the clients'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of LMCache as the adapter sees, with the signatures of 0.5.0 and 0.5.6: L2AdapterInterface, its results, objects and keys.
-For tests where LMCache is not installed; tests/engines runs the same scenarios over the real one.
+"""A stand-in for the parts of LMCache that the adapter uses, with the signatures of 0.5.0 and 0.5.6: L2AdapterInterface, its results,
+objects and keys. Tests use it where LMCache is not installed; tests/engines runs the same scenarios over the real one.
 
 install(version) makes `lmcache` importable, remove() removes it."""
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of SGLang as the backend sees, with the signatures of 0.5.17 and 0.5.23: HiCacheStorage, its configuration, host pools
-that say where a page's pieces lie. For tests where SGLang is not installed; tests/engines runs the same scenarios over the real one.
+"""A stand-in for the parts of SGLang that the backend uses, with the signatures of 0.5.17 and 0.5.23: HiCacheStorage, its
+configuration, and host pools that say where a page's pieces lie. Tests use it where SGLang is not installed; tests/engines runs the
+same scenarios over the real one.
 
 install() makes `sglang.srt.mem_cache.hicache_storage` importable, remove() removes it."""
 
@@ -164,7 +165,7 @@ class Tensor:
 
 
 def memory_of(nbytes, allocator):
-    """As SGLang's allocators: "shm" is a memfd that is not sealed; others are not shared with anything."""
+    """Allocates as SGLang does: "shm" is a memfd that is not sealed, and every other allocator returns private memory."""
     if allocator != "shm":
         return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), None
     fd = os.memfd_create("sglang_host_pool_test", os.MFD_CLOEXEC)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of torch as kvcache.transformers uses, in Python alone: strided tensors over bytes. What it does with shapes and
-strides is torch's; test_python_transformers.py compares the two where torch is installed."""
+"""A stand-in in pure Python for the parts of torch that kvcache.transformers uses: strided tensors over bytes. Shapes and strides
+behave as in torch; test_python_transformers.py compares the two where torch is installed."""
 
 import itertools
 import math

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of vLLM as its tier sees, with the signatures of 0.26 and 0.33, and a host that keeps the contract of their tiering
-managers: it asserts where they do. For tests where vLLM is not installed; tests/engines runs the same scenarios over the real one."""
+"""A stand-in for the parts of vLLM that its tier uses, with the signatures of 0.26 and 0.33, and a host that keeps the contract of
+their tiering managers: it asserts where they do. Tests use it where vLLM is not installed; tests/engines runs the same scenarios over
+the real one."""
 
 import dataclasses
 import enum
@@ -365,7 +366,7 @@ class Host:
         assert not self.jobs, "a job outlived drain_jobs()"
         self.pending, self.polled = {}, False
         self.free, self.held = list(range(ROWS)), {}
-        self.map[:] = b"U" * len(self.map)  # what is not loaded shows
+        self.map[:] = b"U" * len(self.map)  # a block that was not loaded fails the comparison
 
     def finish(self, context):
         self._timed(self.tier.on_request_finished, context)
@@ -378,4 +379,4 @@ class Host:
 
     def close(self):
         self.tier.shutdown()
-        self.view.release()  # as the primary tier does: an export that is left is an error
+        self.view.release()  # the primary tier does so too, and fails if an export is left

@@ -200,7 +200,7 @@ def test_the_first_lookup_of_a_model_waits_for_no_store(make):
     assert host.store(known)
     layouts, free, held = {0: fake_lmcache.layout_of("plain")}, threading.Event(), threading.Event()
 
-    def store():  # one that lasts
+    def store():  # lasts until the test ends it
         with host.adapter._link.stores._lock:
             held.set()
             free.wait(60)

@@ -26,7 +26,7 @@ def test_a_quick_disk_is():
 
 def test_the_tail_on_disk_is_declined():
     assert policy().worth([MEMORY] * 300 + [DISK] * 212) == 300
-    assert policy().worth([DISK] + [MEMORY] * 511) == 512  # what follows gains more than one chunk loses
+    assert policy().worth([DISK] + [MEMORY] * 511) == 512  # the 511 chunks in memory gain more than the one on disk loses
     assert policy().worth([DISK] * 500 + [MEMORY] * 2) == 0
 
 
@@ -34,7 +34,7 @@ def test_the_tail_on_the_shared_tier_is_declined_where_it_is_slow():
     """16 tokens take 0.4 ms to compute; 2 MiB take 0.2 ms from memory, 0.3 from this disk, and 2.3 from there by way of memory."""
     p = policy(disk_bytes_per_s=7e9)
     assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 100) == 200
-    assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 2 + [DISK] * 100) == 302  # what follows gains more than that loses
+    assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 2 + [DISK] * 100) == 302  # the last 100 gain more than the 2 lose
     assert p.worth([REMOTE] * 100) == 0
     quick = policy(disk_bytes_per_s=7e9, remote_bytes_per_s=20e9)
     assert quick.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 100) == 300 and quick.worth([REMOTE] * 100) == 100
@@ -159,7 +159,7 @@ def test_chunk_by_chunk_it_decides_as_for_a_usual_run():
         p.saw_load(512 * 2 * MIB, 0, 0.1)
     assert p.worth_next(MEMORY) and not p.worth_next(DISK)
     slow = policy(overhead_s=0.01, disk_bytes_per_s=8e9)
-    assert not slow.worth_next(DISK) and slow.worth_next(MEMORY)  # it has only ever seen single chunks
+    assert not slow.worth_next(DISK) and slow.worth_next(MEMORY)  # no longer run has been seen, so a usual run is one chunk
 
 
 def test_rates_are_learned_where_none_was_given():
@@ -225,7 +225,7 @@ def test_reads_from_disk_are_known_to_a_step_of_the_engine():
     p = LoadPolicy(16, MIB, prefill_tokens_per_s=40e3, memory_bytes_per_s=10e9, by_way_of_memory=True)
     p.saw_read(100 * MIB, 0.0, 0.1)
     assert p.rates[DISK] == pytest.approx(1000 * MIB)
-    p.saw_read(100 * MIB, 0.05, 0.4)  # it may have been as expected
+    p.saw_read(100 * MIB, 0.05, 0.4)  # the read may have ended at any time from 0.05 s on, as expected
     assert p.rates[DISK] == pytest.approx(1000 * MIB)
     p.saw_read(100 * MIB, 0.3, 0.4)  # 3 times slower, at least
     assert p.rates[DISK] == pytest.approx(1000 * MIB / 1.5)
@@ -313,8 +313,8 @@ def test_a_disk_that_changes_is_noticed():
     engine.disk = 0.5e9
     slow = [engine.request([DISK] * 512) for _ in range(10)]
     assert sum(took > 1.5 * better for took, better in slow) <= 3
-    # It is tried for 1 % of what computing costs, as far as that is known: reads are known to 10 % here, and the first of them that
-    # were slow have not told all yet.
+    # The policy spends 1 % of the cost of computing on trying the disk. The first bound is wider, because after ten slow reads the
+    # learned rate is still too high; the second allows for the 10 % by which the rate may be off.
     for most in (2 * PROBE_SHARE, 1.25 * PROBE_SHARE):
         both = [engine.request([DISK] * 512) for _ in range(300)]
         assert 0 < sum(took - better for took, better in both) <= most * sum(better for _, better in both)

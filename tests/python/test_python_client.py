@@ -151,7 +151,7 @@ def test_forms_of_places(client, blocks):
 
 
 class ArrayLike:
-    """As an array of a library that has no buffer protocol."""
+    """Stands for an array of a library without the buffer protocol."""
 
     def __init__(self, memory, strides=None):
         self.memory = memory

@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 
 import build_backend
+import build_programs
 import harness
 import kvcache
 import pytest
@@ -42,8 +43,8 @@ def why_no_venv():
 needs_venv = pytest.mark.skipif(bool(why_no_venv()), reason=str(why_no_venv()))
 
 
-# What is compiled only to be called once: a fifth of the time.
-QUICK = {"CFLAGS": os.environ.get("CFLAGS", "") + " -O0"}
+# Code that runs only once is compiled without optimization, which takes a fifth of the time. The daemon is built once, for the tests of the wheel that has it.
+QUICK = {"CFLAGS": os.environ.get("CFLAGS", "") + " -O0", "KVCACHE_BUILD_DAEMON": "no"}
 
 
 def run(*command, cwd=None, **environment):
@@ -57,11 +58,11 @@ def run(*command, cwd=None, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Of the sources, compiled by the package itself: nothing that a sanitizer of the build folder could see."""
+    """A wheel that the package compiles from the sources, so that the build folder's sanitizer does not apply to it."""
     if harness.is_sanitized():
         pytest.skip("a wheel has nothing of a build folder with a sanitizer: tested without one")
     folder = tmp_path_factory.mktemp("wheel")
-    return folder / build_backend.build_wheel(folder)
+    return folder / build_backend.build_wheel(folder, {"daemon": "no"})
 
 
 @needs_compiler
@@ -69,7 +70,7 @@ def test_the_tag_holds(wheel, tmp_path):
     """No symbol is newer than the glibc that the tag names, and no other library is needed than glibc's."""
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
-        path = archive.extract("kvcache/libkvcache.so", tmp_path)
+        path = archive.extract("kvcache/lib/libkvcache.so.1", tmp_path)
         said = archive.read(f"kvcache-{build_backend.version()}.dist-info/WHEEL").decode()
     tag = wheel.stem.split("-", 2)[2]
     assert f"Tag: {tag}\n" in said and "Root-Is-Purelib: false" in said
@@ -89,10 +90,12 @@ def test_a_wheel_for_a_distribution_has_no_library_of_its_own(tmp_path):
     with zipfile.ZipFile(tmp_path / name) as archive:
         names = archive.namelist()
         said = archive.read(f"kvcache-{build_backend.version()}.dist-info/WHEEL").decode()
-    assert "kvcache/__init__.py" in names and not [n for n in names if n.endswith(".so")]
+    assert "kvcache/__init__.py" in names and not [n for n in names if ".so" in n or n.startswith("kvcache/bin/")]
     assert "Root-Is-Purelib: true" in said and "Tag: py3-none-any\n" in said
     with pytest.raises(SystemExit, match="library=shared: it is bundled or system"):
         build_backend.build_wheel(tmp_path, {"library": "shared"})
+    with pytest.raises(SystemExit, match="daemon=perhaps: it is auto, yes or no"):
+        build_backend.build_wheel(tmp_path, {"daemon": "perhaps"})
 
 
 def test_a_newer_symbol_makes_another_tag(tmp_path):
@@ -101,12 +104,16 @@ def test_a_newer_symbol_makes_another_tag(tmp_path):
                        (b"GLIBC_3.1\0", "manylinux_3_1"), (b"musl", "linux")):
         library.write_bytes(names)
         assert build_backend.tag(library) == f"py3-none-{tag}_{platform.machine()}"
+    older = tmp_path / "older"
+    older.write_bytes(b"GLIBC_2.35\0")
+    library.write_bytes(b"GLIBC_2.39\0")
+    assert build_backend.tag(older, library) == build_backend.tag(library, older) == f"py3-none-manylinux_2_39_{platform.machine()}"
 
 
 @needs_compiler
 def test_the_library_exports_what_the_installed_one_does(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
-        path = archive.extract("kvcache/libkvcache.so", tmp_path)
+        path = archive.extract("kvcache/lib/libkvcache.so.1", tmp_path)
     symbols = set(re.findall(r" T (kvcache_\w+)", run("nm", "-D", path)))
     listed = set(re.findall(r"^\s+(kvcache_\w+);", (build_backend.TREE / "client/lib/libkvcache.map").read_text(), re.M))
     assert listed <= symbols
@@ -117,7 +124,7 @@ def test_the_library_exports_what_the_installed_one_does(wheel, tmp_path):
 @pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="there is a CUDA driver")
 def test_its_gpu_calls_say_that_there_is_no_driver(wheel, tmp_path, daemon, monkeypatch):
     with zipfile.ZipFile(wheel) as archive:
-        library = ctypes.CDLL(archive.extract("kvcache/libkvcache.so", tmp_path))
+        library = ctypes.CDLL(archive.extract("kvcache/lib/libkvcache.so.1", tmp_path))
     why, handle, gpu = ctypes.create_string_buffer(512), ctypes.c_void_p(), ctypes.c_void_p()
     monkeypatch.setenv("KVCACHE_SOCKET", str(daemon.socket))
     assert library.kvcache_connect(ctypes.byref(handle), None, why, len(why)) == 0, why.value
@@ -128,11 +135,108 @@ def test_its_gpu_calls_say_that_there_is_no_driver(wheel, tmp_path, daemon, monk
 
 @needs_compiler
 def test_the_same_sources_give_the_same_wheel(wheel, tmp_path):
-    assert (tmp_path / build_backend.build_wheel(tmp_path)).read_bytes() == wheel.read_bytes()
+    assert (tmp_path / build_backend.build_wheel(tmp_path, {"daemon": "no"})).read_bytes() == wheel.read_bytes()
 
 
-def check_installed(python, daemon):
-    """It is not the tree's, and it works."""
+# --- the wheel that has the daemon ---
+
+@pytest.fixture(scope="module")
+def full_wheel(tmp_path_factory):
+    if harness.is_sanitized():
+        pytest.skip("a wheel has nothing of a build folder with a sanitizer: tested without one")
+    missing = build_programs.missing()
+    if missing:
+        pytest.skip(f"not installed: {' '.join(missing)}")
+    folder = tmp_path_factory.mktemp("full")
+    before = os.environ.get("CFLAGS")
+    os.environ["CFLAGS"] = QUICK["CFLAGS"].strip()
+    try:
+        return folder / build_backend.build_wheel(folder, {"daemon": "yes", "build-dir": str(harness.BUILD / "wheel")})
+    finally:
+        os.environ.pop("CFLAGS") if before is None else os.environ.update(CFLAGS=before)
+
+
+@needs_compiler
+@pytest.mark.limit(300)
+def test_the_wheel_with_the_daemon_needs_glibc_alone(full_wheel, tmp_path):
+    """The tag is that of the newest symbol, no library is missing, and nothing names the folder of the build."""
+    with zipfile.ZipFile(full_wheel) as archive:
+        archive.extractall(tmp_path)
+        modes = {i.filename: i.external_attr >> 16 for i in archive.infolist()}
+    binaries = [p for folder in ("bin", "lib") for p in sorted((tmp_path / "kvcache" / folder).iterdir())]
+    assert {"kvcache-daemon", "kvcachectl", "kvcache-bench", "libkvcache.so.1"} <= {p.name for p in binaries}
+    needed, bundled = set(), {p.name for p in binaries}
+    for path in binaries:
+        assert modes[str(path.relative_to(tmp_path))] == 0o100755
+        listed = run("objdump", "-p", path)
+        versions = [tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", listed)]
+        assert max(versions) <= tuple(map(int, re.search(r"manylinux_(\d+)_(\d+)_", full_wheel.name).groups())), path
+        needed |= set(re.findall(r"NEEDED\s+(\S+)", listed))
+        assert set(re.findall(r"(?:RPATH|RUNPATH)\s+(\S+)", listed)) <= {"$ORIGIN/./../lib"}, listed
+        assert str(harness.SOURCE).encode() not in path.read_bytes() and str(harness.BUILD).encode() not in path.read_bytes(), path
+    assert all(name in bundled or build_programs.OF_THE_SYSTEM.fullmatch(name) for name in needed), needed
+    assert not re.search("systemd|uring|event|yaml", " ".join(needed))
+
+
+@needs_compiler
+@needs_venv
+@pytest.mark.limit(300)
+def test_from_a_bare_venv_to_the_first_hit(full_wheel, directory):
+    """Three commands: a virtual environment, the wheel from a folder without any index, serve. A client then needs no setting."""
+    if os.path.exists("/run/kvcache/kvcache.sock"):
+        pytest.skip("a daemon serves this machine")
+    runtime, python = directory / "run", directory / "venv/bin/python"
+    runtime.mkdir(mode=0o700)
+    where = {"XDG_RUNTIME_DIR": str(runtime), "XDG_CACHE_HOME": str(directory / "cache"), "PATH": "/usr/bin:/bin"}
+    run(sys.executable, "-m", "venv", directory / "venv")
+    run(python, "-m", "pip", "install", "-q", "--no-index", "--find-links", full_wheel.parent, "kvcache")
+    said = run(python, "-m", "kvcache", "serve", "--background", "--idle", "1s", "--pool", "32MiB", "--disk", "64MiB", cwd="/", **where)
+    pid = int(re.search(r"pid (\d+)\)", said)[1])
+    assert f"serving at {runtime}/kvcache/kvcache.sock" in said
+    assert os.readlink(f"/proc/{pid}/exe").startswith(str(directory / "venv"))
+    check_installed(python, None, **where)
+    assert "ready" in run(directory / "venv/bin/kvcachectl", "status", cwd="/", **where)
+    assert "block-tp1-pp1" in run(directory / "venv/bin/kvcache-bench", "plan", "--model", "llama_3_1_8b", "--model_config", "block-tp1-pp1", cwd="/",
+                                  **where)
+    harness.wait_until(lambda: not (runtime / "kvcache/kvcache.sock").exists(), "the daemon ends, since it is idle", 60)
+
+
+def test_a_build_without_headers_names_them_or_is_the_client_alone(monkeypatch, tmp_path):
+    """pip's output is hidden unless it fails: the wheel itself says why it has no daemon."""
+    monkeypatch.setitem(build_programs.LIBRARIES, "no-such-library", "libnothing-dev")
+    assert "libnothing-dev" in build_programs.missing()
+    with pytest.raises(SystemExit, match="to build the daemon, install .*libnothing-dev.*or build the client alone"):
+        build_backend.build_wheel(tmp_path, {"daemon": "yes"})
+    monkeypatch.setattr(build_backend, "compile_library", lambda path: path.write_bytes(b"GLIBC_2.34"))
+    monkeypatch.setenv("KVCACHE_BUILD_DAEMON", "")
+    with zipfile.ZipFile(tmp_path / build_backend.build_wheel(tmp_path)) as archive:
+        assert "libnothing-dev" in archive.read("kvcache/no-daemon.txt").decode()
+        assert not [n for n in archive.namelist() if n.startswith("kvcache/bin/")]
+        points = archive.read(f"kvcache-{build_backend.version()}.dist-info/entry_points.txt").decode()
+    assert "console_scripts" not in points and "vllm.general_plugins" in points
+
+
+def test_pip_gets_meson_only_where_the_daemon_is_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build_backend.get_requires_for_build_wheel() == []
+    assert build_backend.get_requires_for_build_wheel({"daemon": "yes"}) == ["meson", "ninja"]
+
+
+def test_the_source_distribution_has_what_the_daemon_is_built_from(tmp_path):
+    if not shutil.which("meson"):
+        pytest.skip("meson is not installed")
+    with tarfile.open(tmp_path / build_backend.build_sdist(tmp_path)) as archive:
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    tree = tmp_path / f"kvcache-{build_backend.version()}" / "csrc"
+    said = run("meson", "setup", "-Dprograms_only=true", "-Dtests=disabled", tmp_path / "build", tree)
+    assert "Build targets in project" in said
+    for dependencies in ("daemon", "client/ctl", "client/bench"):
+        ours = {p.relative_to(harness.SOURCE) for p in (harness.SOURCE / dependencies).rglob("*.[ch]")}
+        assert ours and all((tree / p).exists() for p in ours)
+
+
+def check_installed(python, daemon, **where):
+    """Checks that the installed package works and is not imported from the source tree."""
     said = run(python, "-c", """
 import kvcache, sys
 assert "venv" in kvcache.__file__, kvcache.__file__
@@ -142,7 +246,7 @@ with kvcache.Client(required=True) as client:
     room = bytearray(5)
     assert blocks.get([b"k" * 32], [room]).ok
     print(room.decode())
-""", cwd="/", KVCACHE_SOCKET=daemon.socket)
+""", cwd="/", **(where or {"KVCACHE_SOCKET": daemon.socket}))
     assert said == "value\n"
 
 
@@ -173,7 +277,7 @@ def test_layouts_are_those_of_the_header(tmp_path):
     structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
                "buffer_options": _library.BUFFER_OPTIONS.size, "completion": _library.COMPLETION.size,
                "entry": 8 * _library.ENTRY_WORDS, "key": _library.KEY_BYTES, "lease": 8, "info": _library.INFO.size}
-    # of these the beginning, up to what lent chunks need
+    # these structures are longer in C: Python uses only their beginning
     offsets = {("request", "loans"): _library.REQUEST.size, ("info", "gets_local"): _library.INFO.size - 8,
                ("result", "loan"): 8 * _library.RESULT_WORDS,
                ("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,

@@ -19,7 +19,7 @@ JOINED = b"".join(VALUES)
 
 
 def memfd(nbytes):
-    """As SGLang's: it cannot be sealed."""
+    """Makes a memfd that cannot be sealed, as SGLang does."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC)
     os.ftruncate(fd, nbytes)
     return fd
@@ -57,7 +57,7 @@ def test_bytes_move_without_a_copy(client, blocks, daemon):
     check(blocks, region)
     after = daemon.metrics()
     assert any(after[n] > v for n, v in before.items()), before
-    assert client.info().staging_bytes == 0  # it was never needed
+    assert client.info().staging_bytes == 0  # every byte moved without staging memory
 
 
 def test_the_file_of_a_mapping_is_found(client, blocks, daemon):
@@ -72,7 +72,7 @@ def test_the_file_of_a_mapping_is_found(client, blocks, daemon):
 
 
 def test_the_file_is_found_by_its_name(client, blocks):
-    """As LMCache's: a mapping of /dev/shm whose descriptor is closed, seen through ctypes."""
+    """LMCache has such memory: a mapping of /dev/shm whose descriptor is closed, accessed through ctypes."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.write(bytes(4 * PAGE))
         file.flush()
@@ -101,7 +101,7 @@ def test_shared_memory_of_multiprocessing(client, blocks):
 
 
 def test_a_part_of_a_mapping(client, blocks, daemon):
-    """Of what is not whole pages, the pages inside are registered, and the rest is copied."""
+    """The whole pages inside the memory are registered, and the partial pages at its ends are copied."""
     mapped = mmap.mmap(memfd(8 * PAGE), 8 * PAGE)
     mapped[:] = bytes(8 * PAGE)
     region = client.register(memoryview(mapped)[100:6 * PAGE])
@@ -188,7 +188,7 @@ def test_memory_is_registered_again_after_a_restart(client, blocks, daemon):
 
 
 def test_descriptors_are_closed(daemon):
-    gc.collect()  # what earlier tests left in circles is closed some time
+    gc.collect()  # closes the descriptors that earlier tests left in reference cycles
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with kvcache.Client(daemon.socket) as client:

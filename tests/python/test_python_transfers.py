@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program moves by itself: Client.count_transfer()."""
+"""Client.count_transfer() counts the bytes that a program moves by itself."""
 
 import os
 

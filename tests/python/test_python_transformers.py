@@ -98,7 +98,7 @@ def test_in_several_steps(adapter, client, monkeypatch):
 
 
 def test_keys_are_recorded(adapter):
-    """They are on disk: another key is another cache."""
+    """The keys are a format on disk: if they change, every stored cache is lost."""
     keys = adapter.block_keys([1, 2, 3, 4, 5, 6, 7, 8, 9], 4)
     one = hashlib.sha256(bytes(32) + b"".join(n.to_bytes(8, "little") for n in (1, 2, 3, 4))).digest()
     assert keys == [one, hashlib.sha256(one + b"".join(n.to_bytes(8, "little") for n in (5, 6, 7, 8))).digest()]
@@ -150,7 +150,7 @@ def test_a_model_without_adapters_shares(adapter, client):
 
 
 def test_a_chunk_of_another_length_is_a_miss(adapter, client):
-    """Whatever wrote it."""
+    """A load does not trust the length of a chunk, because other programs may write to the namespace."""
     store, ids = make_store(adapter, client), list(range(20))
     store.save(make_cache(20), ids)
     key = adapter.block_keys(ids, BLOCK)[1]
@@ -212,7 +212,7 @@ def test_the_record_is_the_real_packages(source):
     assert cache.layers[0].keys.shape == (1, 2, 12, 4) and cache.layers[0].values.dtype == torch.bfloat16
     sliding = transformers.DynamicCache(config=transformers.MistralConfig(sliding_window=8, num_hidden_layers=2))
     assert type(sliding.layers[0]).__name__ == "DynamicSlidingWindowLayer"
-    # what the stand-in does with shapes is what torch does
+    # the stand-in handles shapes as torch does
     mine = fake_torch.empty((1, 2, 6, 4), dtype=fake_torch.bfloat16)
     mine.memory[:] = states.view(torch.uint8).numpy().tobytes()
     def dance(t):

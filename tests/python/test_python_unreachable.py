@@ -198,7 +198,7 @@ def test_another_fingerprint_that_shows_late_is_a_status(make_daemon):
     client.close()
 
 
-# --- what is refused ---
+# --- refused arguments ---
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "\ud800", "größe", "a\nb", b"bytes", None, 5])
 def test_names_that_are_none(client, name):
@@ -266,7 +266,7 @@ def test_a_client_that_is_forgotten_closes_its_connection(daemon):
 
 
 def in_child(work):
-    """What `work` returned in a forked child."""
+    """Calls `work` in a forked child and returns its result."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -405,7 +405,7 @@ def test_closed_by_another_thread(daemon):
 
 def test_closing_ends_a_reap_that_waits(make_daemon):
     daemon = make_daemon().start()
-    gc.collect()  # what earlier tests left in circles is closed some time
+    gc.collect()  # closes the descriptors that earlier tests left in reference cycles
     descriptors = set(os.listdir("/proc/self/fd"))
     client = kvcache.Client(daemon.socket)
     blocks = client.namespace("test", {})

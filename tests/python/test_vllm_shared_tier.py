@@ -57,7 +57,7 @@ def store(make, daemon, name, count):
 
 
 def request(host, keys):
-    """What becomes of a request's keys, in as many steps as it waits."""
+    """Runs a request until no key waits and returns the number of leading keys loaded. The values of these are compared."""
     context, deadline = host.begin(f"r{time.monotonic()}"), time.monotonic() + 60
     while True:
         said = host.lookup(keys, context)
@@ -72,7 +72,7 @@ def request(host, keys):
 
 
 def answered(host, keys, context):
-    """What a request's keys are in the step in which none waits any more; of the leading ones that are not missed."""
+    """Returns the lookup results of the first step in which no key ahead of the first miss waits."""
     deadline = time.monotonic() + 60
     while True:
         said = host.lookup(keys, context)
@@ -144,7 +144,7 @@ def test_what_is_slower_than_computing_is_declined_or_not_even_looked_for(make, 
 
 
 def window_of(host, keys, size, context):
-    """What vLLM's lookup of a sliding window says: where the last run of so many chunks ends; None: later."""
+    """Returns the result of vLLM's lookup for a sliding window: the end of the last run of `size` chunks, or None while a chunk waits."""
     if host.new:
         context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
     run, waits = 0, False
@@ -251,7 +251,7 @@ def test_a_daemon_that_hangs_costs_a_request_no_more_than_its_deadline(make, dae
 
 @pytest.fixture
 def idle(monkeypatch):
-    """Its thread does not run; `now` is the time."""
+    """A SharedTier whose thread does not run and whose clock is `now`."""
     monkeypatch.setattr(shared.threading.Thread, "start", lambda self: None)
     tier = shared.SharedTier({0: "n"}, {"m": "1"}, {0: 100}, socket="/nonexistent", timeout_s=1.0)
     tier.now = time.monotonic()
@@ -261,7 +261,7 @@ def idle(monkeypatch):
 
 
 def fetch_of(tier, count):
-    """Of so many chunks, which are all there is."""
+    """Begins a fetch of `count` chunks, all of which the shared tier has."""
     search = tier.begin(0, vllm_scenarios.keys_of("fetch", count), 0, 60.0)
     search.reach, search.state = count, shared.FOUND
     tier.fetch(search, count, 1.0)

@@ -74,7 +74,8 @@ def on_two_hosts(start, make_daemon, directory, scenario, n_chunks):
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
-                                      "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass"])
+                                      "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass", "answered_at_once", "waited_for_first",
+                                      "small_stores_go_together"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")

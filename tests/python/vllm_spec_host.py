@@ -28,7 +28,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
+from kvcache.vllm import hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -60,7 +60,7 @@ def relaxed():
 
 
 def after(seconds, then=lambda: None):
-    """What is queued in the engine's stream from here on waits so long, as behind a forward pass."""
+    """Blocks the engine's stream for `seconds`, as a forward pass does, and then calls `then`."""
     def wait(_):
         time.sleep(seconds)
         then()
@@ -224,7 +224,7 @@ class Host:
         assert self.timed(self.worker.submit_store, self.number, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]),
                           output.store_spec)
         self.finish(self.number)
-        for block in blocks:  # they are the engine's again
+        for block in blocks:  # the engine may use the blocks again
             for one in self.caches.tensors:
                 one.tensor.write(block, b"U" * PAGE)
         return len(blocks)
@@ -235,7 +235,7 @@ class Host:
         blocks = [first + len(keys) - 1 - i for i in range(len(keys))]
         for block in blocks:
             for one in self.caches.tensors:
-                one.tensor.write(block, b"Z" * PAGE)  # as vLLM zeroes a block before: not to be seen afterwards
+                one.tensor.write(block, b"Z" * PAGE)  # vLLM zeroes a block first; the load has to overwrite all of it
         assert self.timed(self.worker.submit_load, self.number, spec, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]))
         del spec
         self.worker.wait({self.number})
@@ -326,7 +326,8 @@ def shared_tier_of(host):
 
 
 def from_the_shared_tier():
-    """Of a host that has some of them itself. Nothing is asked for twice, and a shared tier that is switched off has nothing."""
+    """A host that has some of the chunks itself gets the others from the shared tier and asks for none twice. A host with the shared
+    tier switched off gets only its own."""
     off, keys = Host("off", kvcache_remote=False), keys_of("others", 20)
     assert off.stored("1", keys[:5]) == 5
     host = Host()
@@ -365,7 +366,7 @@ def first_chunks_from_elsewhere():
 
 
 def window_of(host, keys, size, context):
-    """What vLLM's lookup of a sliding window says: where the last run of so many chunks ends; None: later."""
+    """Returns the result of vLLM's lookup for a sliding window: the end of the last run of `size` chunks, or None while a chunk waits."""
     run, waits = 0, False
     for at in reversed(range(len(keys))):
         said = host.manager.lookup(keys[at], context)
@@ -716,6 +717,30 @@ def groups_by_their_numbers():
     host.close()
 
 
+def answered_at_once():
+    """A lookup of what is in memory is answered in the step in which vLLM asks: each further step of a busy engine costs a request as long
+    as a prefill of others takes."""
+    host, keys = Host(), keys_of("at once", 40)
+    host.stored("1", keys)
+    promises.GRACE_S = 60.0
+    context, asked = host.begin("2"), []
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+
+    def prefix_lookup(_, keys, req_context):
+        """vLLM's own."""
+        for at, key in enumerate(keys):
+            asked.append(said := host.manager.lookup(key, req_context))
+            if said is not LookupResult.HIT:
+                return at
+        return len(keys)
+
+    assert hooks._telling(prefix_lookup)(None, keys + keys_of("never", 3), context) == 40, asked
+    host.load(keys, context)
+    host.end(context)
+    host.close()
+
+
 def asked_as_one():
     """A request of 512 chunks takes a few questions, not hundreds: each costs the engine's thread time."""
     host, keys = Host(), keys_of("many", 40)
@@ -736,7 +761,7 @@ def asked_as_one():
 
 
 def preempted_and_declined():
-    """What was declined once is decided anew when the request is scheduled again."""
+    """A request that is scheduled again after a preemption is decided anew, although the policy declined it before."""
     host, keys = Host(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6), keys_of("again", 8)
     host.stored("1", keys)
     context = host.begin("2")
@@ -769,10 +794,72 @@ def told_apart():
     assert same.found("3", keys) == 5
     same.close()
     names = []
-    for function in ((lambda config: config), (lambda config: config)):  # the same one, in two processes
+    for function in ((lambda config: config), (lambda config: config)):  # one function with two addresses, as in two processes
         fake_vllm.current.model_config.hf_overrides = {"change": function}
         names.append(identity.of_engine())
     assert names[0] == names[1]
+
+
+def waited_for_first():
+    """A store that the engine waits for, because it needs the blocks, goes before those that were queued earlier."""
+    host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
+    host.stored("0", keys_of("first", 1))
+    put, order, entered, go = host.worker.mover._gpu.put, [], threading.Event(), threading.Event()
+
+    def puts(namespace, layout, blocks, keys, **options):
+        order.append(len(blocks))
+        entered.set()
+        assert go.wait(60)
+        return put(namespace, layout, blocks, keys, **options)
+
+    host.worker.mover._gpu.put = puts
+    mover.FLUSH_S = 60.0
+    for number, keys in ((1, many), (2, few)):
+        output = host.manager.prepare_store(keys, host.begin(f"request {number}"))
+        where = ns(block_ids=list(range(len(keys))), group_sizes=[len(keys)], block_indices=[0])
+        host.worker.submit_store(number, where, output.store_spec)
+        if number == 1:
+            assert entered.wait(60)
+    waits = threading.Thread(target=host.worker.wait, args=({2},))
+    waits.start()
+    while not host.worker.mover._under_way[2].wanted:
+        time.sleep(0.001)
+    go.set()
+    waits.join()
+    assert order[:2] == [mover.SLICE_BLOCKS, 2], order
+    del host.worker.mover._gpu.put
+    host.worker.wait({1})
+    assert host.counts()["store_wait_seconds"] > 0
+    host.close()
+
+
+def small_stores_go_together():
+    """Each request to the daemon costs the engine time: chunks that it computes one by one are stored together, each where it belongs."""
+    host = Host(groups=(0, 2))
+    keys = keys_of("small", 6) + keys_of("small", 3, group=2)
+    host.stored("0", keys_of("first", 1))
+    mover.GATHER_S = 60.0
+    put, puts = host.worker.mover._gpu.put, []
+    host.worker.mover._gpu.put = lambda *a, **o: puts.append(len(a[2])) or put(*a, **o)
+    for number, key in enumerate(keys, 10):
+        output = host.manager.prepare_store([key], host.begin(f"request {number}"))
+        for layer, one in enumerate(host.caches.tensors):
+            one.tensor.write(number, value_of(key, layer))
+        sizes = [1, 0] if key in keys[:6] else [0, 1]
+        host.worker.submit_store(number, ns(block_ids=[number], group_sizes=sizes, block_indices=[0, 0]), output.store_spec)
+    assert not host.worker.get_finished() and not puts
+    with host.worker.mover._changed:
+        mover.GATHER_S = 0.0
+        host.worker.mover._changed.notify_all()
+    ended = []
+    while len(ended) < len(keys):
+        ended += host.worker.get_finished()
+    assert sorted(e.job_id for e in ended) == list(range(10, 19)) and puts == [6, 3], puts
+    assert all(e.success and e.transfer_size == LAYERS * PAGE for e in ended)
+    del host.worker.mover._gpu.put
+    assert host.found("again", keys[:6]) == 6
+    assert host.counts()["stored_bytes"] == 10 * LAYERS * PAGE
+    host.close()
 
 
 def hung_while_it_stores():
@@ -805,6 +892,7 @@ def without_a_worker():
 def refused():
     for said, make in (("up to 1024 GPUs", lambda: Host(world_size=2000)), ("one block", lambda: Host(blocks_per_chunk=2)),
                        ("ack", lambda: Host(ack="soon")), ("load_policy", lambda: Host(load_policy="never")),
+                       ("kvcache_start", lambda: Host(kvcache_start="yes")),
                        ("pages of one size", lambda: ours.blocks_of(caches(PAGE, PAGE // 2)))):
         try:
             make()

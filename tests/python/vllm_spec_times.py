@@ -16,7 +16,7 @@ import time
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 VERSION, BLOCKS, ROUNDS = (sys.argv[2:3] or ["0.26"])[0], int((sys.argv[3:4] or [512])[0]), int((sys.argv[4:5] or [15])[0])
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-STEP_S = 0.0005  # of the engine's own Python in a step that computes nothing
+STEP_S = 0.0005  # the time that the engine's own Python takes in a step without computing
 
 
 def spin(seconds):

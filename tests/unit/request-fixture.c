@@ -308,15 +308,16 @@ static void open_sources(void)
         };
 }
 
-static void open_census(void)
+static void open_namespace_counts(void)
 {
-        struct census_limits limits = { .n_tenants = ARRAY_SIZE(rig.tenants) };
+        struct namespace_limits limits = { .n_tenants = ARRAY_SIZE(rig.tenants) };
 
         for (unsigned i = 0; i < limits.n_tenants; i++)
-                limits.tenants[i] = (struct census_tenant){ rig.tenants[i].store_tenant,
-                                                            tenant_name(&rig.tenants[i]), 0 };
-        assert_int_equal(census_new(&rig.service.census, rig.t.store, TENANT_IDS), 0);
-        census_set_limits(rig.service.census, &limits);
+                limits.tenants[i] = (struct namespace_tenant){ rig.tenants[i].store_tenant,
+                                                               tenant_name(&rig.tenants[i]), 0 };
+        assert_int_equal(
+                namespace_counts_new(&rig.service.namespace_counts, rig.t.store, TENANT_IDS), 0);
+        namespace_counts_set_limits(rig.service.namespace_counts, &limits);
 }
 
 static void setup(bool with_remote)
@@ -353,7 +354,7 @@ static void setup(bool with_remote)
         if (with_remote)
                 open_remote();
         open_tenants();
-        open_census();
+        open_namespace_counts();
         snprintf(folder, sizeof(folder), "%s/bench", rig.t.dir);
         assert_int_equal(bench_new(&rig.service.bench,
                                    &(struct bench_params){ .io = rig.t.io, .folder = folder }),
@@ -438,11 +439,11 @@ int rig_teardown(void **state)
                 request_fini(&rig.tenants[i]);
         tenant_close(&rig.tenants[1]);
         leases_free(rig.tenants[0].leases);
-        tally_fini(&rig.tenants[0].tally);
+        lookup_counters_fini(&rig.tenants[0].lookup_counters);
         readers_fini(&rig.tenants[0].readers);
         pool_index_free(rig.tenants[0].pool_index);
         remote_free(rig.service.remote);
-        census_free(rig.service.census);
+        namespace_counts_free(rig.service.namespace_counts);
         admission_free(rig.service.admission);
         quotas_free(rig.service.quotas);
         liveness_close(&rig.liveness);

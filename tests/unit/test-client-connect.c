@@ -109,6 +109,47 @@ static void a_daemon_of_another_user_is_not_trusted(void **state)
         assert_null(f->kv);
 }
 
+/* A program started by sudo or su may have the $XDG_RUNTIME_DIR of another user. */
+static void a_runtime_directory_of_another_user_is_not_trusted(void **state)
+{
+        struct rig *f = *state;
+        char why[512] = "", runtime[72], other[96], saved[96];
+
+        snprintf(runtime, sizeof(runtime), "%s/run", folder);
+        snprintf(other, sizeof(other), "%s/kvcache", runtime);
+        snprintf(saved, sizeof(saved), "%s", path);
+        assert_int_equal(mkdir(runtime, 0700), 0);
+        assert_int_equal(mkdir(other, 0700), 0);
+        snprintf(other, sizeof(other), "%s/kvcache/kvcache.sock", runtime);
+        assert_int_equal(rename(path, other), 0);
+        snprintf(path, sizeof(path), "%s", other);
+        setenv("XDG_RUNTIME_DIR", runtime, 1);
+
+        listener = self + 1;
+        assert_int_equal(connect_by(f, NULL, why), -EACCES);
+        assert_non_null(strstr(why, other));
+        listener = self;
+        assert_int_equal(connect_by(f, NULL, why), 0);
+
+        unsetenv("XDG_RUNTIME_DIR");
+        snprintf(path, sizeof(path), "%s", saved);
+        assert_int_equal(rename(other, path), 0);
+        other[strlen(other) - strlen("/kvcache.sock")] = '\0';
+        assert_int_equal(rmdir(other), 0);
+        assert_int_equal(rmdir(runtime), 0);
+}
+
+static void without_the_variable_the_users_runtime_directory_is_tried(void **state)
+{
+        struct rig *f = *state;
+        char why[512] = "", expected[64];
+
+        listener = self + 1;
+        assert_int_equal(connect_by(f, NULL, why), -EACCES);
+        snprintf(expected, sizeof(expected), "/run/user/%u/kvcache/kvcache.sock", (unsigned)self);
+        assert_non_null(strstr(why, expected));
+}
+
 static void a_path_that_the_caller_names_is_trusted(void **state)
 {
         struct rig *f = *state;
@@ -130,6 +171,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(a_daemon_of_this_user_or_root_is_trusted),
                 TEST(a_daemon_of_another_user_is_not_trusted),
+                TEST(a_runtime_directory_of_another_user_is_not_trusted),
+                TEST(without_the_variable_the_users_runtime_directory_is_tried),
                 TEST(a_path_that_the_caller_names_is_trusted),
         };
 

@@ -176,7 +176,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "http.token_file: token", "t:1:18: http.token_file: \"token\" is neither a path "
                                             "that begins with / nor off" },
                 { "http.token_file: ~/token",
-                  "t:1:18: http.token_file: \"~\" in \"~/token\" is not replaced here; write the "
+                  "t:1:18: http.token_file: \"~\" in \"~/token\" is not expanded; write the "
                   "whole path" },
                 { "http.hosts: [a.example, '*.example']",
                   "t:1:13: http.hosts: \"*.example\" is not the name of a host, as in "
@@ -190,16 +190,16 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:1:19: limits.http_rate: \"-1\" is not a whole number" },
                 { "listen.http: '[::1%lo]:9750'",
                   "t:1:14: listen.http: \"[::1%lo]:9750\" has no address in front of the port; "
-                  "127.0.0.1, [::1] and localhost are" },
+                  "use 127.0.0.1, [::1] or localhost" },
                 { "listen.http: myhost:9750",
                   "t:1:14: listen.http: \"myhost:9750\" has no address in front of the port; "
-                  "127.0.0.1, [::1] and localhost are" },
+                  "use 127.0.0.1, [::1] or localhost" },
                 { "listen.http: 127.1:9750",
                   "t:1:14: listen.http: \"127.1:9750\" has no address in front of the port; "
-                  "127.0.0.1, [::1] and localhost are" },
+                  "use 127.0.0.1, [::1] or localhost" },
                 { "listen.http: localhost.:9750",
                   "t:1:14: listen.http: \"localhost.:9750\" has no address in front of the port; "
-                  "127.0.0.1, [::1] and localhost are" },
+                  "use 127.0.0.1, [::1] or localhost" },
                 { "listen.http: /run/h", "t:1:14: listen.http: did you mean \"unix:/run/h\"?" },
                 { "listen.http: http://x:1",
                   "t:1:14: listen.http: \"http://x:1\": an IPv6 address is written in brackets, "
@@ -207,12 +207,13 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "listen.socket: /run/kvcache/",
                   "t:1:16: listen.socket: \"/run/kvcache/\" is a directory; the socket "
                   "needs a name in it" },
-                { "store.path: ~/x", "t:1:13: store.path: \"~\" in \"~/x\" is not replaced here; "
+                { "store.path: ~/x", "t:1:13: store.path: \"~\" in \"~/x\" is not expanded; "
                                      "write the whole path" },
-                { "store.path: $HOME/x", "t:1:13: store.path: \"$\" in \"$HOME/x\" is not replaced "
-                                         "here; write the whole path" },
+                { "store.path: $HOME/x",
+                  "t:1:13: store.path: \"$\" in \"$HOME/x\" is not expanded; "
+                  "write the whole path" },
                 { "store.path: [/a, '/b/${X}']",
-                  "t:1:13: store.path: \"$\" in \"/b/${X}\" is not replaced here; write the whole "
+                  "t:1:13: store.path: \"$\" in \"/b/${X}\" is not expanded; write the whole "
                   "path" },
                 { "store.path: file:///x", "t:1:13: store.path: \"file:///x\" is a URL; write the "
                                            "path alone, as in /srv/x" },
@@ -223,8 +224,9 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "/srv/x" },
                 { "store.path: ''", "t:1:13: store.path: a path cannot be empty" },
                 { "store.path: []", "t:1:13: store.path: the list is empty; give a path, or auto" },
-                { "store.path: [/a, auto]", "t:1:13: store.path: auto stands alone; write "
-                                            "\"./auto\" for a directory of that name" },
+                { "store.path: [/a, auto]",
+                  "t:1:13: store.path: auto cannot be one of several values; write "
+                  "\"./auto\" for a directory of that name" },
                 { "store.path: [/a, /b, /a]", "t:1:13: store.path: \"/a\" is listed twice" },
                 { "store.path:\n  - /a\n  - [/b]\n",
                   "t:3:5: store.path: expected a list of plain values; this entry is a list" },

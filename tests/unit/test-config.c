@@ -340,7 +340,7 @@ static void there_are_at_most_so_many_tenants(void **state)
                          "- {name: t%d, users: u%d}\n", i, i);
         }
         assert_int_equal(load(text), -EINVAL);
-        assert_non_null(strstr(fault.text, "there may be 16 tenants"));
+        assert_non_null(strstr(fault.text, "more than 16 tenants"));
 }
 
 static void say_change(void *userdata, enum config_change change, const char *text)

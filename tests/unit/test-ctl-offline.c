@@ -88,7 +88,8 @@ static void finding_in_json_has_its_place(void **state)
                  "\"length\":5000,\"error\":\"checksum does not match\"}]",
                  hex_of(1), segment, (long long)offset);
         has(ctl_out, expected);
-        has(ctl_out, "\"clean\":true,\"chunks_found\":3,\"damaged_table_pages\":0}]");
+        has(ctl_out, "\"clean\":true,\"chunks_found\":3,\"damaged_table_pages\":0,"
+                     "\"lost_files\":0,\"lost_chunks\":0}]");
         has(ctl_out, "\"complete\":true}\n");
 }
 

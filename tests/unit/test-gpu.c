@@ -1080,6 +1080,29 @@ static void malformed_requests_are_refused(void **state)
         assert_int_equal(get(f, job_of(f, 1, 1, 0)), 0);
 }
 
+/* A get that waits for the program's own work does not ask the driver thousands of times. */
+static void copies_that_wait_are_seldom_asked_after(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_completion c;
+        struct job *j;
+        unsigned before;
+
+        begin(f);
+        put_keys(f, 4, 1);
+        stub.run(false);
+        assert_int_equal(cuda.copy(f->device, f->device + MEMORY / 2, 512, f->stream), CU_OK);
+        j = job_of(f, 4, 1, 0);
+        j->q.before_stream = f->stream;
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
+        before = stub.calls("cuEventQuery");
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 300), 0);
+        assert_true(stub.calls("cuEventQuery") - before < 1000);
+        stub.run(true);
+        assert_int_equal(finish(f), 0);
+        assert_statuses(j, KVCACHE_OK);
+}
+
 static void malformed_options_are_refused(void **state)
 {
         struct fixture *f = *state;
@@ -1211,6 +1234,7 @@ int main(void)
                 TEST(a_session_that_ends_leaves_its_pool_until_the_gpu_is_done),
                 TEST(a_put_that_the_daemon_holds_keeps_its_staging),
                 TEST(malformed_requests_are_refused),
+                TEST(copies_that_wait_are_seldom_asked_after),
                 TEST(malformed_options_are_refused),
                 TEST(a_child_may_not_use_it),
                 TEST(a_handle_that_is_closed_first_stays_until_its_gpu_is_detached),

@@ -94,10 +94,11 @@ static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **
         for (uint64_t n = 0; n < N; n++)
                 assert_int_equal(find(ix, (uint32_t)(n % 2), n / 2, 7), at[n]);
         for (uint64_t step = 0; step < N; step++) {
-                uint64_t gone = step * 7 % N; /* first, middle, last */
+                uint64_t is_buffer_lost = step * 7 % N; /* first, middle, last */
 
-                index_unlink(ix, at[gone]);
-                assert_int_equal(find(ix, (uint32_t)(gone % 2), gone / 2, 7), INDEX_NONE);
+                index_unlink(ix, at[is_buffer_lost]);
+                assert_int_equal(find(ix, (uint32_t)(is_buffer_lost % 2), is_buffer_lost / 2, 7),
+                                 INDEX_NONE);
                 for (uint64_t other = step + 1; other < N; other++) {
                         uint64_t n = other * 7 % N;
 

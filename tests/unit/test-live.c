@@ -156,9 +156,9 @@ static void test_each_refusal_has_its_status_and_its_words(void **state)
 
 static void test_the_daemon_s_words_are_passed_on(void **state)
 {
-        fake.error = "there are 64 sessions, and no more can be";
+        fake.error = "the limit of 64 benchmark sessions is reached";
         assert_int_equal(call(-EDQUOT, "C", KVCACHE_BENCH_INIT), SESSION_FAILED);
-        assert_said("session C: there are 64 sessions");
+        assert_said("session C: the limit of 64 benchmark sessions");
 }
 
 static void test_no_daemon_is_a_failure_of_its_own(void **state)

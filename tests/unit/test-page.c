@@ -173,7 +173,8 @@ static void assert_well_formed(const char *text)
 /* --- statuses --- */
 
 static const char full[] =
-        "{\"version\": \"1.2.3\", \"uptime_seconds\": 7300, \"ready\": true, \"degraded\": ["
+        "{\"version\": \"1.2.3\", \"host\": \"node-7.example\", \"uptime_seconds\": 7300, "
+        "\"ready\": true, \"degraded\": ["
         "{\"reason\": \"volume_failed\", \"text\": \"volume /b is bypassed: I/O error\"}],"
         "\"pool\": {\"bytes\": 1073741824, \"used_bytes\": 536870912, \"live_bytes\": 268435456,"
         " \"chunks\": 1234567, \"leased_bytes\": 4096, \"populated_bytes\": 536870912,"
@@ -198,7 +199,8 @@ static const char full[] =
 static void it_shows_what_a_person_looks_for(void **state)
 {
         static const char *const shown[] = {
-                "kvcache-daemon 1.2.3", "2.0 h", "2025-06-15 15:06:40 UTC",
+                "<title>node-7.example · kvcache-daemon</title>",
+                "kvcache-daemon 1.2.3 on node-7.example", "2.0 h", "2025-06-15 15:06:40 UTC",
                 /* health, and what to do */
                 "<section class=\"health warn\"", "ready, degraded",
                 "volume /b is bypassed: I/O error</b>Its chunks are misses", "smartctl -a",
@@ -290,7 +292,7 @@ static void names_are_text(void **state)
                 int r = asprintf(
                         &status,
                         "{\"degraded\": [{\"reason\": \"%1$s\", \"text\": \"%1$s\"}],"
-                        "\"version\": \"%1$s\", \"%1$s\": {\"%1$s\": \"%1$s\"},"
+                        "\"version\": \"%1$s\", \"host\": \"%1$s\", \"%1$s\": {\"%1$s\": \"%1$s\"},"
                         "\"store\": {\"volumes\": [{\"volume\": \"%1$s\", \"state\": "
                         "\"%1$s\", \"reason\": \"%1$s\"}]},"
                         "\"totals\": {\"hit_ratio_of\": \"%1$s\"},"

@@ -1017,11 +1017,11 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
         uint32_t chunk;
 
         join(0);
-        assert_true(guard->next_look_ns(guard->userdata) <= now_ns);
+        assert_true(guard->next_scan_ns(guard->userdata) <= now_ns);
         fill_with_pages(HELD);
         now_ns += SECOND;
         add(ALL, 4096); /* looks */
-        rest_ns = guard->next_look_ns(guard->userdata) - now_ns;
+        rest_ns = guard->next_scan_ns(guard->userdata) - now_ns;
         assert_true(rest_ns > 3 * MILLISECOND && rest_ns < 20 * MILLISECOND);
 
         memset(pages[0]->holds, 0, sizeof(pages[0]->holds));
@@ -1030,7 +1030,7 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
         pool_drop(pool, chunk);
         assert_int_equal(pool_release_held(pool), 0);
         assert_true(pool_holds_more(pool));
-        assert_int_equal(pool_next_look_ns(pool), now_ns + rest_ns);
+        assert_int_equal(pool_next_scan_ns(pool), now_ns + rest_ns);
         now_ns += rest_ns - 1;
         add(ALL + 1, 4096);
         assert_true(is_there(0));
@@ -1041,7 +1041,7 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
         assert_false(pool_holds_more(pool));
         assert_int_equal(pool_held(pool), 0);
         /* There are none any more: at any time. */
-        assert_true(pool_next_look_ns(pool) <= now_ns);
+        assert_true(pool_next_scan_ns(pool) <= now_ns);
         add(ALL + 2, 4096); /* where that was */
         add(ALL + 3, 4096);
         assert_false(is_there(0));
@@ -1060,7 +1060,7 @@ static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
         assert_false(pool_was_held_up(pool));
         assert_int_equal(acquire(ALL + 1, MIB, &chunk), POOL_FULL);
         assert_true(pool_was_held_up(pool));
-        now_ns = guard->next_look_ns(guard->userdata);
+        now_ns = guard->next_scan_ns(guard->userdata);
         assert_int_equal(acquire(ALL + 1, MIB, &chunk), 0);
         commit(chunk);
 }
@@ -1738,20 +1738,20 @@ static void a_barred_user_is_not_forgotten_for_others(void **state)
 
         for (unsigned i = 0; i < 64; i++) {
                 pool_judge_note_over(&j, UID);
-                pool_judge_end_look(&j, ns += 20 * MILLISECOND);
+                pool_judge_end_scan(&j, ns += 20 * MILLISECOND);
         }
         assert_true(pool_judge_is_barred(&j, UID, ns));
         for (unsigned i = 0; i < 10 * POOL_JUDGE_USERS; i++) {
                 pool_judge_note_over(&j, 100000 + i);
                 if (i % 7 == 0)
-                        pool_judge_end_look(&j, ns += MILLISECOND);
+                        pool_judge_end_scan(&j, ns += MILLISECOND);
         }
         assert_true(pool_judge_is_barred(&j, UID, ns));
         /* Looks that find nothing forget the others, and time the first. */
         for (unsigned i = 0; i < 64; i++)
-                pool_judge_end_look(&j, ns += MILLISECOND);
+                pool_judge_end_scan(&j, ns += MILLISECOND);
         assert_int_equal(j.n, 1);
-        pool_judge_end_look(&j, ns + 60 * SECOND);
+        pool_judge_end_scan(&j, ns + 60 * SECOND);
         assert_int_equal(j.n, 0);
 }
 

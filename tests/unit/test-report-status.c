@@ -246,13 +246,13 @@ static void http_shows_no_names_of_namespaces_where_there_are_several_tenants(vo
 
 static void a_namespace_near_its_limit_is_warned_of(void **state)
 {
-        struct census_limits limits = { .user = 5, .n_tenants = 1 };
+        struct namespace_limits limits = { .user = 5, .n_tenants = 1 };
         struct peer_end c;
         char name[8];
         cJSON *s;
 
-        limits.tenants[0] = (struct census_tenant){ 0, "default", 6 };
-        census_set_limits(rig.service.census, &limits);
+        limits.tenants[0] = (struct namespace_tenant){ 0, "default", 6 };
+        namespace_counts_set_limits(rig.service.namespace_counts, &limits);
         connect_as(&c, ALICE);
         s = report(&c, WIRE_REPORT_STATUS);
         assert_string_equal(words(s, "namespace_usage/warning"), "");

@@ -436,8 +436,9 @@ static void a_purge_that_the_shared_tier_refuses_is_no_success(void **state)
         connect_as(&root, ROOT);
         enter_shared(&c, "a");
         fake_fail(BACKEND_REPLACE, -EIO, 1000);
-        assert_says(purge(&c, c.ns, WIRE_F_REMOTE), WIRE_FAILED, "may come back");
-        assert_says(purge(&root, 0, WIRE_F_ALL | WIRE_F_REMOTE), WIRE_FAILED, "may come back");
+        assert_says(purge(&c, c.ns, WIRE_F_REMOTE), WIRE_FAILED, "may restore the chunks");
+        assert_says(purge(&root, 0, WIRE_F_ALL | WIRE_F_REMOTE), WIRE_FAILED,
+                    "may restore the chunks");
         hang_up(&c);
         hang_up(&root);
 }

@@ -184,7 +184,8 @@ static void commands_that_cannot_be_carried_out_say_why(void **state)
         size_t bytes;
 
         connect_as(&root, ROOT);
-        assert_says(refused(&root, WIRE_BENCH_STATUS, "none"), WIRE_MISS, "no session none");
+        assert_says(refused(&root, WIRE_BENCH_STATUS, "none"), WIRE_MISS,
+                    "session none does not exist");
         assert_says(refused(&root, WIRE_BENCH_INIT, "a/b"), WIRE_INVALID, "a session's name is");
         assert_says(refused(&root, WIRE_BENCH_INIT, ".."), WIRE_INVALID, "a session's name is");
         bytes = fill(&m, WIRE_BENCH_INIT, "ab", 0);
@@ -195,8 +196,9 @@ static void commands_that_cannot_be_carried_out_say_why(void **state)
                 run(&root, WIRE_BENCH_INIT, name, 0);
         }
         assert_says(refused(&root, WIRE_BENCH_INIT, "s7"), WIRE_EXISTS_ALREADY,
-                    "a session s7 already");
-        assert_says(refused(&root, WIRE_BENCH_INIT, "more"), WIRE_QUOTA, "there are 64 sessions");
+                    "session s7 already exists");
+        assert_says(refused(&root, WIRE_BENCH_INIT, "more"), WIRE_QUOTA,
+                    "the limit of 64 benchmark sessions");
         assert_int_equal(stats().sessions, BENCH_MAX_SESSIONS);
         settle();
         hang_up(&root);
@@ -321,8 +323,8 @@ static void files_that_are_no_sessions_are_left_out_and_named(void **state)
         assert_int_equal(s.sessions, 1);
         assert_string_equal(s.name, "good");
         assert_non_null(strstr(warnings, "bench_bad.json"));
-        assert_non_null(strstr(warnings, "bench_fifo.json is left out"));
-        assert_non_null(strstr(warnings, "bench_other.json is left out: it is that of good"));
+        assert_non_null(strstr(warnings, "bench_fifo.json: File too large"));
+        assert_non_null(strstr(warnings, "bench_other.json: the file belongs to session good"));
         assert_null(strstr(warnings, "notes.txt"));
         bench_free(next);
         hang_up(&root);
@@ -340,7 +342,7 @@ static void a_session_that_cannot_be_saved_is_kept_in_memory_and_tried_again(voi
         snprintf(path, sizeof(path), "%s/file", rig.t.dir);
         write_file(path, "");
         b = open_again(path);
-        assert_non_null(strstr(warnings, "no benchmark sessions"));
+        assert_non_null(strstr(warnings, "cannot read the benchmark sessions"));
         warnings[0] = '\0';
         out = open_memstream(&text, &n);
         assert_int_equal(bench_command(b, BENCH_INIT, "s", 0, out), 0);

@@ -162,12 +162,13 @@ static void a_session_opens_a_bounded_number_of_namespaces(void **state)
 /* Sets the limits of a user and of the tenant "default". */
 static void limit_namespaces(unsigned user, unsigned tenant)
 {
-        struct census_limits limits = { .user = user, .n_tenants = ARRAY_SIZE(rig.tenants) };
+        struct namespace_limits limits = { .user = user, .n_tenants = ARRAY_SIZE(rig.tenants) };
 
         for (unsigned i = 0; i < limits.n_tenants; i++)
-                limits.tenants[i] = (struct census_tenant){ rig.tenants[i].store_tenant,
-                                                            tenant_name(&rig.tenants[i]), tenant };
-        census_set_limits(rig.service.census, &limits);
+                limits.tenants[i] =
+                        (struct namespace_tenant){ rig.tenants[i].store_tenant,
+                                                   tenant_name(&rig.tenants[i]), tenant };
+        namespace_counts_set_limits(rig.service.namespace_counts, &limits);
 }
 
 static void users_and_tenants_make_a_bounded_number_of_namespaces(void **state)
@@ -201,7 +202,7 @@ static void make_as(uid_t uid, const char *name)
 
 static void a_new_namespace_replaces_the_one_unused_for_longest_at_a_limit(void **state)
 {
-        struct census_stats stats;
+        struct namespace_counts_stats stats;
         struct peer_end c;
 
         limit_namespaces(3, 5); /* "a" is there, and is of no user */
@@ -219,13 +220,13 @@ static void a_new_namespace_replaces_the_one_unused_for_longest_at_a_limit(void 
         assert_int_equal(open_namespace(&c, "e", "", 0, 0)->status, WIRE_OK);
         assert_false(exists(&c, "b"));
         assert_true(exists(&c, "open"));
-        assert_says(open_namespace(&c, "f", "", 0, 0), WIRE_QUOTA, "neither chunks nor sessions");
+        assert_says(open_namespace(&c, "f", "", 0, 0), WIRE_QUOTA, "is known to be unused");
         assert_true(exists(&c, "bobs")); /* another user's stays */
         assert_false(exists(&c, "f"));
-        census_get_stats(rig.service.census, &stats);
+        namespace_counts_get_stats(rig.service.namespace_counts, &stats);
         assert_int_equal(stats.expired, 2);
         assert_int_equal(stats.removed, 2);
-        assert_int_equal(stats.refused[CENSUS_USER], 1);
+        assert_int_equal(stats.refused[NAMESPACES_OF_USER], 1);
 
         limit_namespaces(4, 6); /* the tenant's limit */
         make_as(ALICE, "g");

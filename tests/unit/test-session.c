@@ -43,7 +43,7 @@ static struct {
         struct liveness liveness;
         struct leases *leases;
         struct quotas *quotas;
-        struct census *census;
+        struct namespace_counts *namespace_counts;
         struct service service;
         struct tenant tenant;
         struct sessions *sessions;
@@ -177,7 +177,7 @@ static int setup(void **state)
                 leases_new(&d.leases, t.pool, 4096, &(struct lease_limits){ .bytes_all = 8 * MIB }),
                 0);
         assert_int_equal(quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error), 0);
-        assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
+        assert_int_equal(namespace_counts_new(&d.namespace_counts, t.store, UINT16_MAX), 0);
         d.tenant = (struct tenant){
                 .service = &d.service,
                 .cache = t.cache,
@@ -191,7 +191,7 @@ static int setup(void **state)
                 .store = t.store,
                 .io = t.io,
                 .quotas = d.quotas,
-                .census = d.census,
+                .namespace_counts = d.namespace_counts,
                 .staging_max = 64 * MIB,
                 .wait_ms = 60000,
                 .report = no_report,
@@ -224,10 +224,10 @@ static int teardown(void **state)
         assert_int_equal(pool.leased_bytes, 0);
         sessions_free(d.sessions);
         request_fini(&d.tenant);
-        tally_fini(&d.tenant.tally);
+        lookup_counters_fini(&d.tenant.lookup_counters);
         readers_fini(&d.tenant.readers);
         leases_free(d.leases);
-        census_free(d.census);
+        namespace_counts_free(d.namespace_counts);
         quotas_free(d.quotas);
         liveness_close(&d.liveness);
         event_free(d.done);
@@ -1352,17 +1352,17 @@ static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
         return n_fds;
 }
 
-static struct tally_keys own_lookups(void)
+static struct lookup_counts own_lookups(void)
 {
         sessions_count_lookups(d.sessions);
-        return d.tenant.tally.all[TALLY_OWN_LOOKUPS];
+        return d.tenant.lookup_counters.all[COUNTED_OWN_LOOKUPS];
 }
 
 /* Counters are read for each session by its own namespaces, at each reading and at the end,
  * whichever side ends it. */
 static void what_clients_count_is_read_until_their_session_ends(void **state)
 {
-        struct tally_keys keys[TALLY_KINDS];
+        struct lookup_counts keys[COUNTED_KINDS];
         struct wire_tally *counts[2];
         struct peer_end c[2];
         int fd = -1;
@@ -1390,7 +1390,7 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         counts[0][c[0].ns - 1].found += 100;
         hang_up(&c[0]);
         turns();
-        assert_int_equal(d.tenant.tally.all[TALLY_OWN_LOOKUPS].found, 115);
+        assert_int_equal(d.tenant.lookup_counters.all[COUNTED_OWN_LOOKUPS].found, 115);
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 1);
 
@@ -1399,13 +1399,13 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         send_raw(&c[1], "?", 1);
         assert_ended(&c[1]);
         turns();
-        assert_int_equal(d.tenant.tally.all[TALLY_OWN_LOOKUPS].missing, 8);
+        assert_int_equal(d.tenant.lookup_counters.all[COUNTED_OWN_LOOKUPS].missing, 8);
         hang_up(&c[1]);
         turns();
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 0);
-        tally_get(&d.tenant.tally, store_namespace_get(t.store, t.ns), keys);
-        assert_int_equal(keys[TALLY_OWN_LOOKUPS].found, 115);
+        lookup_counters_get(&d.tenant.lookup_counters, store_namespace_get(t.store, t.ns), keys);
+        assert_int_equal(keys[COUNTED_OWN_LOOKUPS].found, 115);
         assert_int_equal(d.tenant.impossible_tallies, 0);
         for (unsigned i = 0; i < 2; i++)
                 munmap(counts[i], 4096);

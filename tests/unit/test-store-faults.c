@@ -244,10 +244,20 @@ static void a_failed_table_write_bypasses_the_volume(void **state)
         stop();
 }
 
-static void a_read_error_is_counted_and_a_miss(void **state)
+static void on_finding(void *userdata, const struct store_finding *finding)
 {
+        *(int *)userdata = finding->error;
+}
+
+static void a_read_error_is_counted_reported_and_a_miss(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        int found = 0;
+
+        params.on_finding = on_finding;
+        params.userdata = &found;
         t.faults = true;
-        start_limit(64 * MIB);
+        start(&params);
         assert_int_equal(put(1, 5000), 0);
         settle();
         fault_set(&(struct fault_plan){
@@ -255,6 +265,7 @@ static void a_read_error_is_counted_and_a_miss(void **state)
         assert_int_equal(get(1, 5000), -EIO);
         fault_set(NULL);
         assert_int_equal(stats().read_errors, 1);
+        assert_int_equal(found, -EIO);
         assert_int_equal(get(1, 5000), STORE_MISS);
         assert_int_equal(put(1, 5000), 0);
         assert_int_equal(get(1, 5000), 0);
@@ -271,7 +282,7 @@ int main(int argc, char **argv)
                 TEST(a_failed_sync_of_a_growing_ring_is_one_as_well),
                 TEST(a_failed_payload_write_stores_nothing),
                 TEST(a_failed_table_write_bypasses_the_volume),
-                TEST(a_read_error_is_counted_and_a_miss),
+                TEST(a_read_error_is_counted_reported_and_a_miss),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

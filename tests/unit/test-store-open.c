@@ -118,7 +118,7 @@ static void bad_parameters_are_refused(void **state)
         assert_non_null(strstr(error, "the same directory"));
         params.n_paths = STORE_MAX_VOLUMES + 1;
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
-        assert_non_null(strstr(error, "at most"));
+        assert_non_null(strstr(error, "more than 16 directories"));
         params = params_of(64 * MIB);
         params.policy = "belady";
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);

@@ -39,9 +39,11 @@ const struct store_namespace *__wrap_store_namespace_get(const struct store *s, 
         return id >= first_namespace && id < namespaces ? &it : NULL;
 }
 
-static void get(const struct tally *t, uint32_t id, struct tally_keys ret[TALLY_KINDS])
+static void get(const struct lookup_counters *t, uint32_t id,
+                struct lookup_counts ret[COUNTED_KINDS])
 {
-        tally_get(t, &(struct store_namespace){ .id = id, .created_ms = created_ms[id] }, ret);
+        lookup_counters_get(t, &(struct store_namespace){ .id = id, .created_ms = created_ms[id] },
+                            ret);
 }
 
 /* --- the page --- */
@@ -78,9 +80,9 @@ static int teardown(void **state)
 }
 
 /* Returns what a reading a second later adds for one namespace. */
-static struct tally_keys read_one(unsigned number, bool is_possible)
+static struct lookup_counts read_one(unsigned number, bool is_possible)
 {
-        struct tally_keys keys = { 99, 99 };
+        struct lookup_counts keys = { 99, 99 };
 
         p.now += SECOND;
         tally_page_read(&p.page, p.now);
@@ -88,7 +90,7 @@ static struct tally_keys read_one(unsigned number, bool is_possible)
         return keys;
 }
 
-static void assert_keys(struct tally_keys keys, uint64_t found, uint64_t missing)
+static void assert_keys(struct lookup_counts keys, uint64_t found, uint64_t missing)
 {
         assert_int_equal(keys.found, found);
         assert_int_equal(keys.missing, missing);
@@ -179,7 +181,7 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
                 p.now += 4000;
                 tally_page_read(&p.page, p.now);
                 for (unsigned i = 0; i < WIRE_TALLY_NAMESPACES; i++) {
-                        struct tally_keys keys;
+                        struct lookup_counts keys;
                         uint64_t declined;
 
                         all_possible &= tally_page_take(&p.page, i, &keys, &declined);
@@ -196,7 +198,7 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
         tally_page_read(&p.page, p.now);
         tally_page_read(&p.page, p.now - SECOND);
         {
-                struct tally_keys keys;
+                struct lookup_counts keys;
                 uint64_t declined;
 
                 assert_false(tally_page_take(&p.page, 0, &keys, &declined));
@@ -207,7 +209,7 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
 static void without_a_page_there_is_nothing(void **state)
 {
         struct tally_page none = { 0 };
-        struct tally_keys keys = { 9, 9 };
+        struct lookup_counts keys = { 9, 9 };
         uint64_t declined = 9;
 
         tally_page_read(&none, SECOND);
@@ -221,78 +223,81 @@ static void without_a_page_there_is_nothing(void **state)
 
 static void counts_are_kept_by_namespace_and_kind(void **state)
 {
-        struct tally_keys keys[TALLY_KINDS];
-        struct tally t = { 0 };
+        struct lookup_counts keys[COUNTED_KINDS];
+        struct lookup_counters t = { 0 };
 
         /* In an order in which each row has its place found anew. */
         for (uint32_t i = 1; i < NAMESPACES; i++) {
                 uint32_t id = i * 1553 % NAMESPACES;
 
-                tally_add(&t, NULL, id, TALLY_OWN_LOOKUPS, (struct tally_keys){ id, 1 });
-                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ 0, 2 });
-                tally_add(&t, NULL, id, TALLY_OWN_LOOKUPS, (struct tally_keys){ 1, 0 });
+                lookup_counters_add(&t, NULL, id, COUNTED_OWN_LOOKUPS,
+                                    (struct lookup_counts){ id, 1 });
+                lookup_counters_add(&t, NULL, id, COUNTED_GETS, (struct lookup_counts){ 0, 2 });
+                lookup_counters_add(&t, NULL, id, COUNTED_OWN_LOOKUPS,
+                                    (struct lookup_counts){ 1, 0 });
         }
         for (uint32_t id = 1; id < NAMESPACES; id++) {
                 get(&t, id, keys);
-                assert_keys(keys[TALLY_LOOKUPS], 0, 0);
-                assert_keys(keys[TALLY_OWN_LOOKUPS], id + 1, 1);
-                assert_keys(keys[TALLY_GETS], 0, 2);
+                assert_keys(keys[COUNTED_LOOKUPS], 0, 0);
+                assert_keys(keys[COUNTED_OWN_LOOKUPS], id + 1, 1);
+                assert_keys(keys[COUNTED_GETS], 0, 2);
         }
-        assert_int_equal(t.all[TALLY_GETS].missing, 2 * (NAMESPACES - 1));
-        tally_fini(&t);
+        assert_int_equal(t.all[COUNTED_GETS].missing, 2 * (NAMESPACES - 1));
+        lookup_counters_fini(&t);
 }
 
 static void a_removed_namespace_leaves_the_sum_and_its_number_to_another(void **state)
 {
-        struct tally_keys keys[TALLY_KINDS];
-        struct tally t = { 0 };
+        struct lookup_counts keys[COUNTED_KINDS];
+        struct lookup_counters t = { 0 };
 
         for (uint32_t id = 1; id <= 3; id++)
-                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ id, 0 });
+                lookup_counters_add(&t, NULL, id, COUNTED_GETS, (struct lookup_counts){ id, 0 });
         created_ms[2] = 5;
         version++;
         get(&t, 2, keys);
-        assert_keys(keys[TALLY_GETS], 0, 0);
+        assert_keys(keys[COUNTED_GETS], 0, 0);
         get(&t, 3, keys);
-        assert_keys(keys[TALLY_GETS], 3, 0);
-        tally_add(&t, NULL, 2, TALLY_OWN_LOOKUPS, (struct tally_keys){ 10, 0 });
+        assert_keys(keys[COUNTED_GETS], 3, 0);
+        lookup_counters_add(&t, NULL, 2, COUNTED_OWN_LOOKUPS, (struct lookup_counts){ 10, 0 });
         get(&t, 2, keys);
-        assert_keys(keys[TALLY_GETS], 0, 0);
-        assert_keys(keys[TALLY_OWN_LOOKUPS], 10, 0);
-        assert_int_equal(t.all[TALLY_GETS].found, 6);
+        assert_keys(keys[COUNTED_GETS], 0, 0);
+        assert_keys(keys[COUNTED_OWN_LOOKUPS], 10, 0);
+        assert_int_equal(t.all[COUNTED_GETS].found, 6);
 
         /* Lookups in a namespace that no longer exists make no row. */
         namespaces = 4;
         version++;
-        tally_add(&t, NULL, 4, TALLY_GETS, (struct tally_keys){ 5, 0 });
-        tally_add(&t, NULL, 0, TALLY_GETS, (struct tally_keys){ 5, 0 });
+        lookup_counters_add(&t, NULL, 4, COUNTED_GETS, (struct lookup_counts){ 5, 0 });
+        lookup_counters_add(&t, NULL, 0, COUNTED_GETS, (struct lookup_counts){ 5, 0 });
         assert_int_equal(t.n_rows, 3);
-        assert_int_equal(t.all[TALLY_GETS].found, 16);
-        tally_fini(&t);
+        assert_int_equal(t.all[COUNTED_GETS].found, 16);
+        lookup_counters_fini(&t);
 }
 
 /* However many come and go. */
 static void rows_are_bounded_by_the_namespaces_that_there_are(void **state)
 {
         enum { AT_A_TIME = 50 };
-        struct tally_keys keys[TALLY_KINDS];
-        struct tally t = { 0 };
+        struct lookup_counts keys[COUNTED_KINDS];
+        struct lookup_counters t = { 0 };
 
         for (uint32_t id = 1; id < 100000; id++) {
                 first_namespace = id > AT_A_TIME ? id - AT_A_TIME : 1;
                 namespaces = id + 1;
                 version++;
-                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ 1, 0 });
-                tally_add(&t, NULL, first_namespace, TALLY_GETS, (struct tally_keys){ 0, 1 });
+                lookup_counters_add(&t, NULL, id, COUNTED_GETS, (struct lookup_counts){ 1, 0 });
+                lookup_counters_add(&t, NULL, first_namespace, COUNTED_GETS,
+                                    (struct lookup_counts){ 0, 1 });
                 assert_true(t.n_rows <= t.room && t.room <= 4 * AT_A_TIME);
         }
-        tally_get(&t,
-                  &(struct store_namespace){ .id = 99999,
-                                             .created_ms = created_ms[99999 % NAMESPACES] },
-                  keys);
-        assert_keys(keys[TALLY_GETS], 1, 0);
-        assert_int_equal(t.all[TALLY_GETS].found, 99999);
-        tally_fini(&t);
+        lookup_counters_get(&t,
+                            &(struct store_namespace){
+                                    .id = 99999, .created_ms = created_ms[99999 % NAMESPACES] },
+                            keys);
+        assert_keys(keys[COUNTED_GETS], 1, 0);
+        assert_int_equal(t.all[COUNTED_GETS].found, 99999);
+        lookup_counters_fini(&t);
 }
 
 int main(void)

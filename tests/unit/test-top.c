@@ -420,8 +420,11 @@ static void names_cannot_steer_the_terminal(void **state)
                                  "kvcache_volume_up{volume=\"/a\x1b[2J\"} 1\n"
                                  "kvcache_namespace_chunks{namespace=\"n\\n\xc2\x9bx\"} 1\n");
         cJSON *figures = top_figures(&s, NULL, NAN);
-        char *text = print(figures, 0);
+        char *text;
 
+        cJSON_AddStringToObject(figures, "host", "node\x1b[2J7.example");
+        text = print(figures, 0);
+        assert_non_null(strstr(text, " on node?[2J7, "));
         assert_null(strchr(text, '\x1b'));
         assert_null(strstr(text, "\xc2\x9b"));
         assert_non_null(strstr(text, "\nn???x"));

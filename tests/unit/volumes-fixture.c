@@ -17,7 +17,7 @@ static void on_volume(void *userdata, unsigned volume, enum store_volume_event e
                       const char *text)
 {
         t.events[event]++;
-        t.told++;
+        t.told += event != STORE_VOLUME_IS_NEW;
         snprintf(t.text, sizeof(t.text), "%s", text);
 }
 

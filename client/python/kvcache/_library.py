@@ -21,7 +21,7 @@ if sys.byteorder != "little" or struct.calcsize("P") != 8 or not sys.platform.st
 def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     """$KVCACHE_LIBRARY, else the library that the package brings along, else the one that is installed."""
     asked = os.environ.get("KVCACHE_LIBRARY")
-    bundled = pathlib.Path(__file__).with_name("libkvcache.so")
+    bundled = pathlib.Path(__file__).with_name("lib") / "libkvcache.so.1"
     name = asked or (str(bundled) if bundled.exists() else "libkvcache.so.1")
     try:
         return kind(name)

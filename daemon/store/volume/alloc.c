@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room for a chunk: a free slot, a new segment, or the slot of an evicted chunk.
+/* Finds a slot for a chunk: a free slot, a slot in a new segment, or the slot of an evicted chunk.
  *
- * In this order: a free slot of the class, in a segment that it has or that is free; a segment that
- * is made but not prewritten yet; a new one, if the limit allows (the put waits for it); the
- * class's own coldest chunk; the coldest segment of another class, emptied. Every segment's worth
- * of evictions a class asks whether what some segment of another class holds is worth less, in all,
- * than what it evicts of its own would be in a segment more, and then takes that: so classes follow
- * what is in demand, and a few chunks in use do not keep a segment of others.
+ * In this order: a free slot of the class, in a segment that it has or in a free one; a segment
+ * that is made but not prewritten yet; a new segment, if the limit allows (the put waits for it);
+ * the slot of the class's coldest chunk; the coldest segment of another class, emptied. After every
+ * segment's worth of evictions, a class checks whether the chunks of some segment of another class
+ * are worth less than the chunks that it would keep with one more segment, and then takes that one.
+ * So classes follow demand, and a few chunks in use do not keep a segment from other classes.
  *
- * A class is of one tenant, so that a segment never has chunks of two. A tenant that is at its
- * limit gets a slot only for its own coldest chunks; below the limits tenants give way to each
- * other as classes do.
+ * A class belongs to one tenant, so a segment never has chunks of two. A tenant at its limit gets a
+ * slot only by evicting its own coldest chunks. Below the limits, tenants exchange segments as
+ * classes do.
  *
- * What a client has pinned ("retained", as pins here are those of I/O) is no victim, and keeps its
- * segment from other classes of its tenant, as long as that tenant has anything else to evict. To
- * other tenants it counts by recency as all else: pins neither gain room from them nor lose it.
+ * A chunk that a client has pinned is called retained, because pins are references by I/O here. It
+ * is not evicted, and keeps its segment from other classes of its tenant, while that tenant has
+ * anything else to evict. For other tenants its worth is its recency, like that of any other chunk:
+ * pins neither gain room from them nor lose it.
  *
- * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
- * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
- * eviction; when it is dropped its slot and record stay until the last pin goes. */
+ * Eviction writes nothing. The slot's next entry supersedes the old one, and until then the CRC
+ * makes a half overwritten slot a miss. Eviction passes over a chunk with I/O on its slot, which is
+ * pinned. If such a chunk is dropped, its slot and record stay until the last pin ends. */
 #include <assert.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -26,7 +27,7 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { MAX_COMPARED = 256 }; /* segments, at a time */
+enum { MAX_COMPARED = 256 }; /* segments compared at a time */
 
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 {
@@ -40,7 +41,7 @@ unsigned chunk_affinity(const struct volume *v, const struct chunk *c)
         return c->slab + (unsigned)(chunk_offset(v, c) / run);
 }
 
-/* Whose it is: the slab's class is of one tenant. */
+/* Returns the account of the tenant that the slab's class belongs to. */
 static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
 {
         return &v->tenants[slabs_class_group(v->slabs, (unsigned)slabs_slab_class(v->slabs, slab))];
@@ -119,7 +120,8 @@ uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
         return v->tenants[tenant].retained;
 }
 
-/* `id`: of the one that is evicted, for the policy to remember it by; 0: it is dropped. */
+/* Removes a chunk from index and eviction order. `id` is its id if it is evicted, so that the
+ * policy remembers it, or 0 if it is dropped. */
 static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 {
         struct chunk *c = volume_chunk_at(v, i);
@@ -144,7 +146,7 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
                 v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
                 c->flags &= ~(unsigned)CHUNK_DISPLACED;
                 if (v->watch)
-                        chunk_tell(v, i, ns->seen.tenant, false);
+                        chunk_notify(v, i, ns->seen.tenant, false);
         }
         if (c->pins == 0)
                 chunk_release(v, i);
@@ -180,7 +182,7 @@ static bool is_same_tenant(const struct volume *v, unsigned class, unsigned othe
         return slabs_class_group(v->slabs, class) == slabs_class_group(v->slabs, other);
 }
 
-/* Is there no I/O in the slab, nor, if that keeps it, anything retained? */
+/* Returns whether the slab has no I/O and, if `keep_retained` is set, no retained chunk. */
 static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab);
@@ -196,25 +198,26 @@ static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained
         return true;
 }
 
-/* What the chunks of the slab are worth together, estimated from some of them, others each time.
- * What is retained counts as all else: a pin is no reason to be taken first. */
+/* Estimates the worth of a slab's chunks from a sample, another one each time. Retained chunks
+ * count like any other, so a pin is no reason to take the slab first. */
 static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
-        uint32_t looked = 0;
+        uint32_t sampled = 0;
         double worth = 0;
 
-        for (uint32_t i = v->sample_phase++ % step; i < slots; i += step, looked++) {
+        for (uint32_t i = v->sample_phase++ % step; i < slots; i += step, sampled++) {
                 uint32_t chunk =
                         slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
 
                 if (chunk != SLAB_NOBODY && evict_contains(v->evict, chunk))
                         worth += evict_worth(v->evict, chunk, by_recency);
         }
-        return looked > 0 ? worth * slots / looked : 0;
+        return sampled > 0 ? worth * slots / sampled : 0;
 }
 
-/* A segment of another class, in which the caller's chunks would fit? */
+/* Returns whether a segment belongs to another class and is large enough for the caller's
+ * chunks. */
 static bool is_candidate(const struct volume *v, uint32_t slab, int except_class,
                          uint64_t min_bytes)
 {
@@ -234,7 +237,7 @@ static uint32_t empty_slab(struct volume *v, uint32_t slab)
         return slab;
 }
 
-/* The one that is worth least by recency; UINT32_MAX: none. */
+/* Empties the slab that is worth least by recency. Returns UINT32_MAX if there is none. */
 static uint32_t take_slab(struct volume *v, int except_class, uint64_t min_bytes,
                           bool of_tenant_only, bool keep_retained)
 {
@@ -300,9 +303,9 @@ uint32_t room_take_slab(struct volume *v)
         return take_slab(v, -1, 0, false, false);
 }
 
-/* Empties a segment of another class that is worth less than one more would be to the class of the
- * victim. Of its own tenant's, by what was learned and by costs; of another tenant's by recency, as
- * no client is to gain room from others by what it says. */
+/* Empties a segment of another class that is worth less than one more would be to the victim's
+ * class. Segments of the same tenant are compared by learned worth and costs; those of other
+ * tenants by recency, because a client's hints must not gain room from others. */
 static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t slots = (uint32_t)(v->segment_bytes / bytes), n = slabs_added(v->slabs);
@@ -330,7 +333,8 @@ static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim,
         return empty_slab(v, taken) != UINT32_MAX;
 }
 
-/* A segment's worth of evictions of the class later it is time to compare segments again. */
+/* Returns whether it is time to compare segments again: after a segment's worth of evictions of the
+ * class. */
 static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
 {
         if (++v->class_evictions[class] < MAX(v->segment_bytes / bytes, UINT64_C(1)))
@@ -339,14 +343,14 @@ static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
         return true;
 }
 
-/* Of the class nothing is left but what is pinned: first goes what else its tenant has, by whole
- * segments; then what other tenants have, if that is worth less than the pinned chunk that would
- * go, as pins are to gain no room from others; then that chunk. */
+/* Makes room when the class has only retained chunks left. First empties a segment of another class
+ * of the tenant; then a segment of another tenant, if that is worth less than the retained victim,
+ * because pins must gain no room from others; and then evicts the victim. */
 static void evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t *since = &v->since_no_other[class];
 
-        /* Not again at once where there was none: it looks at all segments. */
+        /* the search visits all segments, so it is not repeated at once after it found none */
         if (*since == 0 || *since >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 *since = 0;
                 if (take_slab(v, (int)class, bytes, true, true) != UINT32_MAX)
@@ -409,7 +413,7 @@ static uint32_t coldest_of_all(struct volume *v, victim_fn *find)
         return victim;
 }
 
-/* The tenant's coldest chunk goes; what is pinned only when there is nothing else. */
+/* Evicts the tenant's coldest chunk, or a retained one if it has no other. */
 static bool evict_of_tenant(struct volume *v, uint16_t tenant)
 {
         uint32_t victim = coldest_of_tenant(v, tenant, evict_victim);
@@ -422,8 +426,8 @@ static bool evict_of_tenant(struct volume *v, uint16_t tenant)
         return true;
 }
 
-/* Makes the tenant's chunks fit its limit with so many bytes more. 0, STORE_FULL: not now,
- * STORE_TOO_LARGE: never. */
+/* Evicts the tenant's chunks until `more` bytes fit its limit. Returns 0, STORE_FULL if they do not
+ * fit now, or STORE_TOO_LARGE if they never will. */
 static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
 {
         const struct tenant_room *room = &v->tenants[tenant];
@@ -441,7 +445,7 @@ static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
 {
         v->tenants[tenant].limit = bytes;
-        (void)fit_tenant(v, tenant, 0); /* what is pinned goes with the next put */
+        (void)fit_tenant(v, tenant, 0); /* chunks with I/O are evicted by the next put */
 }
 
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
@@ -449,7 +453,7 @@ uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
         return v->tenants[tenant].bytes;
 }
 
-/* One chunk less, of this class or else of the coldest. */
+/* Evicts one chunk, of this class or else the coldest of all. */
 bool room_evict_any(struct volume *v, unsigned class)
 {
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);

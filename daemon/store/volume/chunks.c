@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of the chunks that a volume has, but for their bytes (put.c, get.c): find, touch,
- * drop, sync, list, walk, and have them read back.
+/* Operations on a volume's chunks, except on their bytes (put.c, get.c): find, touch, drop, sync,
+ * list, walk, and verify.
  *
- * A chunk whose put is in flight is not found, listed or dropped yet. Lists and walks go by the
- * number of the record, and look at a bounded number of them at a time. Loop thread. */
+ * A chunk whose put is in flight is not found, listed or dropped. Lists and walks proceed by record
+ * number, and visit a bounded number of records per call. Loop thread. */
 #include "checked.h"
 #include "warm.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"
 
-enum { LIST_LOOKS = 16 };
+enum { LIST_RECORDS = 16 };
 
 uint64_t volume_max_chunk(const struct volume *v)
 {
@@ -79,14 +79,14 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
         if (step == 0) {
                 const struct chunk *c = volume_chunk_at(v, ref.index);
 
-                /* From its sequence to its flags: a touch looks at no more. */
+                /* a touch reads only the fields from the sequence to the flags */
                 warm((const char *)&c->crc + sizeof(c->crc));
                 warm((const char *)c->parent - 1);
         }
         evict_warm(v->evict, ref.index, step);
 }
 
-/* Its group in the eviction order; -1: it has none. */
+/* Returns the chunk's group in the eviction order, or -1 if it has none. */
 static int group_of(const struct volume *v, struct store_ref ref)
 {
         const struct chunk *c = volume_chunk_of(v, ref);
@@ -160,7 +160,8 @@ bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *
         return group >= 0 && evict_is_retained(v->evict, ref.index);
 }
 
-/* The tombstone comes first: what cannot be dropped for good is not dropped. */
+/* The tombstone is queued first, so that a chunk which cannot be dropped permanently is not
+ * dropped. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing)
 {
@@ -178,14 +179,15 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
                 chunk_remove(v, i);
                 v->stats.drops++;
         } else if (i != INDEX_NONE && sweep_is_kept(v, i)) {
-                /* The put in flight is newer, but not than a purge that is still swept. */
+                /* the put in flight must stay newer than the tombstone; it may be older than a
+                 * purge that is still being swept */
                 volume_chunk_at(v, i)->seq = ++v->seq;
         }
         volume_nudge(v);
         return has ? 0 : STORE_MISS;
 }
 
-/* Its index tells what can be found, not what has been: a chunk that was evicted may be on disk. */
+/* The index lacks chunks that were evicted, and these may be on disk. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash)
 {
@@ -218,7 +220,7 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
                      struct store_chunk *ret, unsigned max)
 {
         uint64_t i = *cursor, high = index_high(v->index);
-        uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);
+        uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_RECORDS : high);
         const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
         unsigned n = 0;
 
@@ -240,13 +242,13 @@ void volume_set_watch(struct volume *v, const struct store_watch *watch)
         v->watch = watch;
 }
 
-bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata)
 {
         uint32_t high = index_high(v->index);
 
-        for (; *i < high && looks > 0; looks--, ++*i) {
+        for (; *i < high && max_records > 0; max_records--, ++*i) {
                 const struct chunk *c = volume_chunk_at(v, *i);
                 struct key key;
 
@@ -263,13 +265,13 @@ bool volume_remembers(const struct volume *v, uint64_t hash)
         return evict_remembers(v->evict, evict_id(hash));
 }
 
-/* One that was not opened has no chunks, and is not used again. */
+/* A volume that was not opened has no chunks, and is not used again. */
 int volume_set_policy(struct volume *v, const char *policy)
 {
         return v->evict ? evict_switch(&v->evict, policy) : 0;
 }
 
-/* --- reading back --- */
+/* --- verification --- */
 
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub)
 {

@@ -23,17 +23,20 @@ bool dir_is_leftover(const char *name)
         return false;
 }
 
-int dir_remove_leftovers(const struct dir *d)
+int dir_remove_leftovers(const struct dir *d, bool *ret_any)
 {
         _cleanup_(closedirp) DIR *dir = NULL;
         int r = dir_open_entries(d, &dir);
 
         if (r < 0)
                 return r;
-        for (struct dirent *e; (e = readdir(dir));)
-                if (dir_is_leftover(e->d_name) && unlinkat(d->fd, e->d_name, 0) < 0 &&
-                    errno != ENOENT)
+        for (struct dirent *e; (e = readdir(dir));) {
+                if (!dir_is_leftover(e->d_name))
+                        continue;
+                *ret_any = true;
+                if (unlinkat(d->fd, e->d_name, 0) < 0 && errno != ENOENT)
                         return -errno;
+        }
         return 0;
 }
 
@@ -42,7 +45,31 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
         return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n,
+static int check_file(const struct dir *d, const struct dir_open_file *file,
+                      char ret_reason[static STORE_ERROR_BYTES])
+{
+        char name[DIR_SEGMENT_NAME_BYTES] = DIR_TABLE;
+        struct stat opened, found;
+        int r;
+
+        if (file->segment != UINT32_MAX)
+                dir_segment_name(file->segment, name);
+        if (fstat(file->fd, &opened) < 0)
+                return 0;
+        r = fstatat(d->fd, name, &found, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+        if (r == -ENOENT)
+                return store_error(ret_reason, -ESTALE,
+                                   "its file \"%s\" was removed while the daemon used it", name);
+        if (r == 0 && !is_same_file(&opened, &found))
+                return store_error(ret_reason, -ESTALE,
+                                   "another file is in the place of its file \"%s\"", name);
+        if ((uint64_t)opened.st_size < file->bytes)
+                return store_error(ret_reason, -ESTALE,
+                                   "its file \"%s\" was cut while the daemon used it", name);
+        return 0;
+}
+
+int dir_check_identity(const struct dir *d, const struct dir_open_file *files, unsigned n,
                        char ret_reason[static STORE_ERROR_BYTES])
 {
         static const char *const names[] = { DIR_LOCK, DIR_SUPERBLOCK };
@@ -74,18 +101,11 @@ int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n
                                            "daemon used it",
                                            names[i]);
         }
-        if (faccessat(d->fd, DIR_TABLE, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-                return store_error(ret_reason, -ESTALE,
-                                   "its file \"" DIR_TABLE
-                                   "\" was removed while the daemon used it");
         for (unsigned i = 0; i < n; i++) {
-                char name[DIR_SEGMENT_NAME_BYTES];
+                int r = check_file(d, &files[i], ret_reason);
 
-                dir_segment_name(segments[i], name);
-                if (fstatat(d->fd, name, &found, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-                        return store_error(ret_reason, -ESTALE,
-                                           "its file \"%s\" was removed while the daemon used it",
-                                           name);
+                if (r < 0)
+                        return r;
         }
         return 0;
 }

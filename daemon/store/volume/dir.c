@@ -92,8 +92,9 @@ int dir_allocate(int fd, uint64_t bytes)
         return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 }
 
-/* Of a FIFO that no process has open, open() would wait. io_uring answers EAGAIN instead of waiting
- * for a file with O_NONBLOCK, so that is taken away again. */
+/* Opens a regular file of the directory. O_NONBLOCK keeps open() from waiting for the other end of
+ * a FIFO; it is cleared again, because io_uring answers EAGAIN instead of waiting for a file with
+ * it. */
 static int open_regular(const struct dir *d, const char *name, int flags)
 {
         _cleanup_(closep) int fd =
@@ -144,8 +145,8 @@ int dir_sync(const struct dir *d)
         return fsync(d->fd) < 0 ? -errno : 0;
 }
 
-/* What stands in the way of a directory above it shows only at the last one: as that it is not
- * there. */
+/* Creates a directory and its parents. An error in a parent may only show as ENOENT in the last
+ * step, so the parent's error is returned then. */
 static int make_directories(const char *path)
 {
         _cleanup_(freep) char *copy = strdup(path);
@@ -189,8 +190,9 @@ int dir_open_entries(const struct dir *d, DIR **ret)
         return 0;
 }
 
-/* What lies in the directory? Leftovers of a store that was being made count as nothing. */
-static int look(const struct dir *d, enum content *ret)
+/* Determines what the directory contains. Leftovers of a store that was being created count as
+ * nothing. */
+static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
                 ".",        "..",          DIR_LOCK,     NAME_SUPERBLOCK_NEW,
@@ -228,7 +230,8 @@ static int look(const struct dir *d, enum content *ret)
         return 0;
 }
 
-/* Is this the directory's own lock, and not that of one that was mounted there before? */
+/* Returns whether this is the directory's own lock, and not that of a directory that was mounted
+ * there before. */
 static bool is_our_lock(const struct dir *d, int fd)
 {
         struct stat held, here;
@@ -291,7 +294,7 @@ static int write_all(int fd, const void *buf, size_t bytes, uint64_t offset)
         return 0;
 }
 
-/* Reads up to `bytes`; what a short file lacks stays zero. */
+/* Reads up to `bytes`; the bytes that a short file lacks stay zero. */
 static int read_some(int fd, void *buf, size_t bytes)
 {
         size_t done = 0;
@@ -321,12 +324,12 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         if (!copies)
                 return -ENOMEM;
         sb->generation++;
-        sb->ceiling_generation = sb->generation;
+        sb->ceiling_generation = sb->sizes_generation = sb->generation;
         sb->crc = disk_superblock_crc(sb);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 copies[i] = *sb;
-        /* The first fails: the other still has what was there before. The second fails: the first
-         * has what is to be there, and the next write begins with the second. */
+        /* if the first write fails, the other half still has the old content; if the second fails,
+         * the first has the new content, and the next write begins with the second half */
         const unsigned order[2] = { *good == 1, *good != 1 };
 
         for (unsigned i = 0; i < 2; i++) {
@@ -341,10 +344,10 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         return 0;
 }
 
-/* A process that was killed before its sync, or whose sync failed, may have left the newest copies
- * in the page cache alone, and the kernel may not write them any more. Before the others are
- * written over, these are on the disk: the same bytes, which cannot be torn where they are there
- * already. */
+/* Writes the newest copies again before the others are overwritten. A process that was killed
+ * before its sync, or whose sync failed, may have left them in the page cache only, and the kernel
+ * may not write them any longer. The bytes are the same, so copies that are on the disk already
+ * cannot be torn. */
 static int write_newest_half(struct dir *d)
 {
         _cleanup_(freep) struct disk_superblock *copies =
@@ -398,7 +401,7 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
         return r;
 }
 
-/* Reads the four copies. `ret_best`: the one that counts. */
+/* Reads the four copies. *ret_best is the copy that counts. */
 static int read_copies(const struct dir *d, struct disk_superblock *copies,
                        const struct disk_superblock **ret_best,
                        char ret_error[static STORE_ERROR_BYTES])
@@ -407,7 +410,7 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
         const struct disk_superblock *best = NULL;
         int r;
 
-        if (fd >= 0) /* what the kernel could not write it may still show */
+        if (fd >= 0) /* drops pages that the kernel could not write but may still show */
                 posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
@@ -482,6 +485,16 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         return r;
 }
 
+/* A store that was closed properly is complete wherever it is. */
+static bool is_copied(const struct dir *d)
+{
+        const struct disk_superblock *sb = &d->superblock;
+        struct stat st;
+
+        return sb->sizes_generation == sb->generation && sb->directory_inode != 0 && !sb->clean &&
+               fstat(d->fd, &st) == 0 && st.st_ino != sb->directory_inode;
+}
+
 static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
         _cleanup_(freep) struct disk_superblock *copies =
@@ -497,13 +510,14 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (r < 0)
                 return r;
         d->superblock = *best;
+        d->copied = is_copied(d);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)
                         d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
         return 0;
 }
 
-/* O_DIRECT is believed when a page that was written with it reads back. */
+/* Checks O_DIRECT by reading back a page that was written with it. */
 static int probe_direct(const struct dir *d, const char **ret_what)
 {
         _cleanup_(freep) uint8_t *buf = aligned_alloc(DISK_PAGE, 2 * DISK_PAGE);
@@ -532,7 +546,8 @@ static int probe_direct(const struct dir *d, const char **ret_what)
         return memcmp(buf, buf + DISK_PAGE, DISK_PAGE) == 0 ? 0 : -EILSEQ;
 }
 
-/* Where O_DIRECT does not work, the page cache is used; where the device does not, nothing is. */
+/* Decides whether to use O_DIRECT. The page cache is used if O_DIRECT does not work; if the device
+ * does not work, opening fails. */
 static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE_ERROR_BYTES])
 {
         const char *what = "";
@@ -555,6 +570,17 @@ static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE
         return 0;
 }
 
+/* Fields that an older daemon has copied without maintaining them count as unknown. */
+static void forget_stale(struct disk_superblock *sb)
+{
+        if (sb->ceiling_generation != sb->generation)
+                sb->seq_ceiling = sb->page_ceiling = 0;
+        if (sb->sizes_generation != sb->generation) {
+                sb->sizes_seq = sb->n_sizes = sb->table_pages = 0;
+                sb->directory_inode = sb->table_inode = sb->rights = 0;
+        }
+}
+
 static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
         int r;
@@ -568,8 +594,7 @@ static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot write: %s", d->path,
                                    strerror(-r));
-        if (d->superblock.ceiling_generation != d->superblock.generation)
-                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
+        forget_stale(&d->superblock);
         return 0;
 }
 
@@ -611,7 +636,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                 r = -errno;
                 return store_error(ret_error, r, "%s: cannot open: %s", d->path, strerror(-r));
         }
-        r = look(d, &content);
+        r = classify_content(d, &content);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN)
@@ -627,8 +652,8 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_LOCK ": cannot lock: %s", d->path,
                                    dir_strerror(r));
-        /* Another daemon may have made the store between the first look and the lock. */
-        r = look(d, &content);
+        /* Another daemon may have made the store between the first check and the lock. */
+        r = classify_content(d, &content);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN || content == CONTENT_HEADLESS)
@@ -638,13 +663,13 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         "\" is missing)",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
-        r = d->fresh ? dir_remove_leftovers(d) : 0;
+        r = d->fresh ? dir_remove_leftovers(d, &d->emptied) : 0;
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot remove what a store has left: %s",
                                    d->path, strerror(-r));
-        /* Where the process that made the superblock, or failed to and removed it, was killed
-         * before its sync, the name may be in memory alone. A power loss must not take it back when
-         * other files have been made beside it, nor bring it back. */
+        /* The process that created the superblock, or failed to and removed it, may have been
+         * killed before its sync, so its name may exist in memory only. A power loss must neither
+         * remove it after other files have been made, nor restore it. */
         r = dir_sync(d);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot sync the directory: %s", d->path,

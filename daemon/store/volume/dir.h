@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One data directory: its lock, its superblock, how its files are opened and named. All of it
- * blocks: see dir.c. */
+/* A volume's data directory: its lock, its superblock, and the names and opening of its files. All
+ * functions block; see dir.c. */
 #pragma once
 
 #include <dirent.h>
@@ -21,9 +21,11 @@ struct dir {
         int fd;
         int lock_fd;
         int superblock_fd;
-        struct disk_superblock superblock; /* as on disk */
+        struct disk_superblock superblock; /* the superblock on the disk */
         unsigned superblock_good;          /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
+        bool emptied;                      /* fresh, but a daemon left files without a store */
+        bool copied;                       /* another directory was in use when it was written */
         bool half_made;                    /* dir_make() failed, but the superblock may be there */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
@@ -35,37 +37,41 @@ struct dir_params {
         const char *path;
         bool direct;
         uint32_t lock_wait_ms;
-        int lock_fd; /* -1; or a lock that this process holds already: a duplicate of it is kept, if
-                        it is this directory's */
+        int lock_fd; /* a lock that this process already holds, or -1. If it is this directory's
+                        lock, a duplicate of it is kept. */
 };
 
-/* Locks it and reads its superblock. In an empty directory (`fresh`) dir_make() is to follow.
+/* Locks the directory, creating it if it does not exist, and reads its superblock. If the directory
+ * is empty (`fresh`), the caller must call dir_make().
  *
- * -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a
- * version or with a flag that this build does not know. `ret_error` gets one sentence. */
+ * Returns 0 or -errno: -EBUSY if another process held the lock for all of lock_wait_ms; -EPROTO if
+ * the directory is not a store, is damaged, or has a format version or a flag that this build does
+ * not know. ret_error gets one sentence. */
 int dir_open(struct dir **ret, const struct dir_params *params,
              char ret_error[static STORE_ERROR_BYTES]);
-/* The superblock of the volume in `path`, which stays as it is, and may be in use. -EPROTO: there
- * is none, or no copy is whole; -errno: it cannot be read. Its version and flags may be unknown
- * ones: dir_check_format(). */
+/* Reads the superblock of the volume in `path` without changing anything; another process may use
+ * the volume. Returns -EPROTO if there is no superblock or no copy is whole, and another -errno if
+ * it cannot be read. The caller must check version and flags with dir_check_format(). */
 int dir_read_superblock(const char *path, struct disk_superblock *ret,
                         char ret_error[static STORE_ERROR_BYTES]);
-/* Does this build know that version and the flags that matter, and is the volume's number one that
- * can be? 0, or -EPROTO with the reason. */
+/* Checks that this build knows the superblock's version and flags, and that its volume number is
+ * possible. Returns 0, or -EPROTO with the reason. */
 int dir_check_format(const char *path, const struct disk_superblock *sb,
                      char ret_error[static STORE_ERROR_BYTES]);
-/* Makes the superblock, as volume `index` of `count` of the set; `set` may be NULL. */
+/* Writes the first superblock, of volume `index` of `count` of the set. `set` may be NULL. */
 int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
              char ret_error[static STORE_ERROR_BYTES]);
 /* Releases the lock. */
 struct dir *dir_close(struct dir *d);
 
-/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno;
- * -EMEDIUMTYPE: what is there is no regular file. It never waits, whatever is there. */
+/* Opens a file of this directory for I/O, with O_DIRECT if the directory uses it. Returns the
+ * descriptor or -errno; -EMEDIUMTYPE if the name is not a regular file. Never waits, even for a
+ * FIFO. */
 int dir_open_file(const struct dir *d, const char *name, int flags);
-/* The same for reading through the page cache. */
+/* Opens a file of this directory for reading through the page cache. Fails like
+ * dir_open_file(). */
 int dir_open_buffered(const struct dir *d, const char *name);
-/* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
+/* Like strerror(), but also explains the -EMEDIUMTYPE of these functions. */
 const char *dir_strerror(int r);
 /* Opens the list of the directory's entries; the caller closes it. `*ret` is NULL on failure. */
 int dir_open_entries(const struct dir *d, DIR **ret);
@@ -77,32 +83,40 @@ static inline void closedirp(DIR **d)
 /* Returns whether a file of this name says nothing without a superblock, table or data file. A
  * daemon whose directory was emptied may leave such files. */
 bool dir_is_leftover(const char *name);
-/* Removes such files. 0, -errno. */
-int dir_remove_leftovers(const struct dir *d);
+/* Removes such files. 0, -errno. *ret_any: there were some. */
+int dir_remove_leftovers(const struct dir *d, bool *ret_any);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);
-/* Compares the directory with the one that store.path names, and its lock, superblock, table and
- * these data files with their names. 0; -ESTALE, with a sentence, if something was removed or
- * replaced. A comparison that fails otherwise counts as equal. Any thread. */
-int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n,
+/* An open file of the directory, and the size that it has at least. */
+struct dir_open_file {
+        uint32_t segment; /* UINT32_MAX: the table */
+        int fd;
+        uint64_t bytes;
+};
+/* Compares the directory with the one that store.path names, and its lock, its superblock and these
+ * files with their names. 0; -ESTALE, with a sentence, if something was removed, replaced or cut. A
+ * comparison that fails otherwise counts as equal. Any thread. */
+int dir_check_identity(const struct dir *d, const struct dir_open_file *files, unsigned n,
                        char ret_reason[static STORE_ERROR_BYTES]);
 
-/* Writes d->superblock, with its generation raised: two copies, synced, then the other two; first
- * those that are not known to be whole. 0: it is on stable storage, in two copies at least. */
+/* Writes d->superblock with a higher generation: two copies, a sync, then the other two copies.
+ * Copies not known to be whole are written first. Returns 0 once at least two copies are on stable
+ * storage. */
 int dir_write_superblock(struct dir *d);
 
 enum { DIR_SEGMENT_NAME_BYTES = 20 };
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
-/* Of the file that is to take its place: no segment's name. */
+/* Formats the name of the file that is to replace a segment's file. No segment has such a name. */
 void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
-/* -1 if it is not a segment's name. */
+/* Returns the segment's number, or -1 if `name` is not a segment's name. */
 int dir_segment_number(const char *name);
 
-/* Bytes that a file occupies, as du counts them; -errno. */
+/* Returns the bytes that a file occupies, as du counts them, or its size if that is larger; or
+ * -errno. */
 int64_t dir_file_usage(int fd);
-/* Makes the file `bytes` long with all of it allocated, where the file system can. */
+/* Makes the file `bytes` long, with all blocks allocated if the file system can do that. */
 int dir_allocate(int fd, uint64_t bytes);
 
-/* For ret_error: formats into it and returns r. */
+/* Formats a message into ret_error and returns r. */
 int store_error(char ret_error[static STORE_ERROR_BYTES], int r, const char *fmt, ...)
         __attribute__((format(printf, 3, 4)));

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that are dropped: their tombstones, and the requests that wait until these are written.
+/* Tombstones of dropped chunks, and the requests that wait until these are written.
  *
- * A tombstone goes the way of an entry: queued for the table, asked for its contents when its page
- * is composed, told what came of the page. Memory for it is the only thing that a drop needs. Loop
- * thread. */
+ * A tombstone is handled like an entry: it is queued for the table, filled in when its page is
+ * composed, and notified of the result. A drop needs memory only for its tombstone. Loop thread. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -14,14 +13,14 @@
 
 struct tombstone {
         struct table_work work;
-        bool is_asked_for; /* by a drop, not by a chunk that is bad */
+        bool is_asked_for; /* requested by a drop, not made for a bad chunk */
         struct key key;
         uint64_t seq;
         uint32_t namespace_id;
         uint16_t tenant;
 };
 
-/* volume_settle_drops(): drops that were begun before it, and purges. */
+/* State of volume_settle_drops(): the numbers of drops and purges begun before it. */
 struct asked {
         uint64_t drops, purges;
 };
@@ -39,7 +38,7 @@ static int queue(struct volume *v, uint32_t namespace_id, const struct key *key,
         struct tombstone *t;
 
         if (!ns)
-                return 0; /* nothing of it is on disk */
+                return 0; /* no chunk of it is on disk */
         t = malloc(sizeof(*t));
         if (!t)
                 return -ENOMEM;
@@ -86,7 +85,8 @@ void tombstone_written(struct volume *v, struct table_work *work, int r)
         drops_settle(v);
 }
 
-/* Without a tombstone the next start finds it, and its next reader that it is bad. */
+/* Without a tombstone the next startup finds the chunk again, and its next reader finds that it is
+ * bad. */
 void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);
@@ -116,10 +116,10 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
         chunk_discard(v, i);
 }
 
-/* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
- * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already. If one of either cannot be written, all that settle from then on fail: a purge is tried
- * again, until it is written. */
+/* Tombstones are written in the order of the drops, and purges in theirs, so requests are settled
+ * in order. Purges count too, because a purge removes a put from the index whose entry may be on
+ * disk already. If a tombstone or purge cannot be written, all later settle requests fail, until a
+ * lost purge has been written by a retry. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume in trouble: its device fails or hangs, or its file system is full.
+/* Errors of a volume: its device fails or hangs, or its file system is full.
  *
  * Errors of the device, and chunks whose bytes are not those that were written, count against a
- * budget a minute. When that is used up, or at once on a
- * read-only file system, the volume bypasses itself for good. It notifies the store when this, or
- * whether its file system is full, changes. Requests that wait for a hung device are answered, but
- * their buffers and slots stay reserved until it returns them.
+ * budget per minute. When it is used up, or at once on a read-only file system, the volume bypasses
+ * itself permanently. It notifies the store of that, and when its file system becomes full or has
+ * room again. Requests that wait for a hung device are answered, but their buffers and slots stay
+ * reserved until it returns them.
  *
  * Loop thread, except volume_check_space(). */
 #include <errno.h>
@@ -83,7 +83,8 @@ static void spend_budget(struct volume *v, const char *what, const char *why)
         volume_bypass(v, reason);
 }
 
-/* The device's fault, as far as an errno can tell: not ours, not memory's, not a queue's. */
+/* Returns whether the errno indicates a fault of the device, as opposed to a bug, or lack of memory
+ * or queue entries. */
 static bool is_device_error(int64_t r)
 {
         return r < 0 && r != -ENOMEM && r != -EAGAIN && r != -EINTR && r != -ECANCELED &&
@@ -132,7 +133,7 @@ void volume_abandon(struct volume *v)
         v->abandoned = true;
         gets_abandon(v);
         puts_abandon(v);
-        /* Written, and no device has their bytes. */
+        /* these puts are written, and no device uses their buffers */
         while ((n = list_pop(&v->sync_waiting)) || (n = list_pop(&v->sync_flying)))
                 put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks whose namespace has a lifetime, and that are older: they leave the index, as what is
- * evicted does, without a write. So they may be back after a kill, for as long as nothing else lies
- * in their slots, and have expired then as well. The policy does not remember them: that they are
- * not there any more says nothing of what is worth keeping.
+/* Drops chunks that are older than their namespace's lifetime. Like evicted chunks, they leave the
+ * index without a write. So they may be found again after a crash, until their slots are reused,
+ * and are expired then, too. The policy does not remember them, because expiry says nothing about
+ * which chunks are worth keeping.
  *
- * Loop thread; the store calls for the steps. Failures: none of its own. A chunk with I/O on its
- * slot is not found any more, and keeps the slot until that is over. */
+ * Loop thread; the store calls the steps. Failures: none. A chunk with I/O on its slot is no longer
+ * found, and keeps the slot until the I/O ends. */
 #include "store/volume/internal.h"
 
 enum {
-        STEP_COST = 4096, /* of one step: about 100 us */
+        STEP_COST = 4096, /* cost of one step, about 100 us */
         LOOK_COST = 1,
         NAMESPACE_COST = 8,
         REMOVE_COST = 64,
@@ -42,7 +42,7 @@ bool volume_expire(struct volume *v, struct store_ref ref, uint64_t born_after_m
 bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired)
 {
         uint64_t born_after_ms = 0;
-        uint32_t namespace_id = 0; /* none has this number */
+        uint32_t namespace_id = 0; /* no namespace has this number */
 
         for (unsigned cost = 0; cost < STEP_COST; cost += LOOK_COST, v->expire_at++) {
                 const struct chunk *c;
@@ -61,7 +61,7 @@ bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired)
                         cost += NAMESPACE_COST;
                         born_after_ms = ns ? store_born_after_ms(ns->seen.lifetime_s, now_ms) : 0;
                 }
-                /* What is purged is dropped, and counted, by the purge. */
+                /* purged chunks are dropped, and counted, by the purge */
                 if (!is_old(c, born_after_ms) || sweep_is_dead(v, v->expire_at))
                         continue;
                 expire(v, v->expire_at);

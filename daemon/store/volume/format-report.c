@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a build makes of the format of a volume, for operators before an upgrade or a downgrade. It
- * reads the superblock by itself and decides by the function that decides
- * when a volume is opened. Blocks; no thread's own. Owns nothing. A volume that cannot be read is
- * an error; one that would be refused is not. */
+/* Reports whether this build supports a volume's format, for operators before an upgrade or a
+ * downgrade. Reads the superblock, and decides with the function that opening a volume uses.
+ * Blocks; runs on any thread. Keeps no state. A volume that cannot be read is an error; one that
+ * would be refused is not. */
 #include <stdio.h>
 #include <string.h>
 
 #include "store/volume/dir.h"
 #include "store/volume/volume.h"
 
-/* Flags that have no name are added as a number. */
+/* Adds a feature by its name, or, without a name, with its flags as a number. */
 static void add_feature(struct store_format *format, const char *name, uint64_t flags,
                         bool has_name)
 {

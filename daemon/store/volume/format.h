@@ -24,6 +24,7 @@ enum {
         DISK_NAMESPACE_FILES = 2, /* copies, one a file */
         DISK_PAGE_ENTRIES = 31,
         DISK_SEGMENTS_MAX = 16384,
+        DISK_SIZES_MAX = 440,
 };
 
 /* Flags that this build knows. An unknown one of the last two refuses the store: it is always
@@ -34,6 +35,14 @@ enum {
 
 /* `void_pages` is not 0. Cleared once those pages have been erased. */
 #define DISK_INCOMPAT_VOID_PAGES UINT64_C(1)
+
+/* From this segment on, up to that of the next record, each data file has chunks within this many
+ * pages. 0: there is no such file, or none of its slots is in use, and older entries that name it
+ * are void. */
+struct disk_size {
+        uint32_t segment;
+        uint32_t pages;
+};
 
 struct disk_superblock {
         uint8_t magic[8];              /*  0  DISK_SUPERBLOCK_MAGIC */
@@ -71,7 +80,18 @@ struct disk_superblock {
         uint64_t page_ceiling;  /* 264  the same of the sequences of table pages */
         uint64_t ceiling_generation; /* 272  that of this copy, or the two are as an older daemon,
                                     which does not raise them, has found them */
-        uint8_t reserved[3816];      /* 280 */
+        uint64_t sizes_seq;       /* 280  the last sequence given when `sizes` was computed: entries
+                                     of later epochs are of segments cut after that */
+        uint32_t n_sizes;         /* 288  0: not known */
+        uint32_t table_pages;     /* 292  of the file "table", at the same time; 0: not known */
+        uint64_t directory_inode; /* 296  at the same time; 0: not known */
+        uint64_t table_inode;     /* 304  likewise */
+        struct disk_size sizes[DISK_SIZES_MAX]; /* 312  ascending by segment */
+        uint64_t rights;           /* 3832  digest of the access rights under which data files may
+                                      have been lent; 0: not known */
+        uint64_t sizes_generation; /* 3840  that of this copy, or all from sizes_seq on is as an
+                                      older daemon, which does not maintain it, has found it */
+        uint8_t reserved[248];     /* 3848 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_superblock, uuid) == 40, "disk format");
@@ -82,6 +102,9 @@ static_assert(offsetof(struct disk_superblock, void_position) == 132, "disk form
 static_assert(offsetof(struct disk_superblock, doubt_seq) == 144, "disk format");
 static_assert(offsetof(struct disk_superblock, seq_ceiling) == 256, "disk format");
 static_assert(offsetof(struct disk_superblock, ceiling_generation) == 272, "disk format");
+static_assert(offsetof(struct disk_superblock, sizes_seq) == 280, "disk format");
+static_assert(offsetof(struct disk_superblock, sizes) == 312, "disk format");
+static_assert(offsetof(struct disk_superblock, reserved) == 3848, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 /* An entry of this namespace, which no chunk is in, records a hand-over: from its epoch on the
@@ -250,7 +273,7 @@ static inline bool disk_entry_is_handover(const struct disk_entry *entry)
                !(entry->flags & DISK_ENTRY_TOMBSTONE);
 }
 
-/* Does this page belong to this store and this place, and is it whole? */
+/* Returns whether the page is whole and belongs to this store and this position. */
 static inline bool disk_page_valid(const struct disk_page *page,
                                    const uint8_t uuid[static DISK_UUID_BYTES], uint32_t position)
 {

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk on its way out: the slot is pinned, read whole into the caller's buffer, and its CRC
- * compared.
+/* Gets: the slot is pinned, read whole into the caller's buffer, and its CRC compared.
  *
- * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
- * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
- * chunk that is dropped or purged while it is read is a miss too. What a read has brought that
- * fails, or fails its check, is wiped before anything else is done: clients see the memory it goes
- * to.
+ * A chunk that does not match is read once more, because a bus or a buffer may have been at fault.
+ * After a second mismatch it is dropped with a tombstone, counted, and a miss. The same applies to
+ * a read that the device refuses. A chunk that is dropped or purged during its read is a miss, too.
+ * If a read fails, or its bytes do not match, the bytes are wiped first, because clients see the
+ * memory that they went to.
  *
- * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
- * does not match, as the client may have written there too; nor does memory that is not there
- * against the device. The caller gets the error, and nothing is dropped or counted (rule R2). */
+ * If memory is shared with a client (foreign), a mismatch is no evidence against the chunk, because
+ * the client may have written to it; nor is missing memory evidence against the device. The caller
+ * gets the error, and nothing is dropped or counted (rule R2). */
 #include <assert.h>
 #include <errno.h>
 
@@ -53,7 +52,7 @@ static void payload_read(struct kio_request *io)
                 v->stats.read_errors++;
                 volume_note_error(v, "reading a chunk", io->result);
                 if (linked && volume_is_loss(io->result) && !v->bypassed)
-                        chunk_discard(v, i);
+                        chunk_condemn(v, i, (int)io->result);
                 get_finish(v, req, (int)io->result);
         } else {
                 v->stats.reads++;
@@ -115,7 +114,7 @@ int volume_get(struct volume *v, struct store_get *req)
         uint32_t i = req->ref.index;
         struct chunk *c = volume_chunk_at(v, i);
 
-        /* More than 2,000 reads of one chunk at once is never needed. */
+        /* more than 2,000 concurrent reads of one chunk are never needed */
         if (v->stopping || v->bypassed || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;
@@ -132,8 +131,9 @@ int volume_get(struct volume *v, struct store_get *req)
         return 0;
 }
 
-/* The caller asks in order to share a read. Of several gets of a chunk the first to end clears the
- * mark: asked between that and the end of the others, this says no, and one more read is made. */
+/* Returns whether the chunk is being read, so that the caller can share the read. With several gets
+ * of one chunk, the first to end clears the mark; a call after that returns false although others
+ * are still in flight, and causes one more read. */
 bool volume_is_reading(const struct volume *v, struct store_ref ref)
 {
         const struct chunk *c = volume_chunk_of(v, ref);

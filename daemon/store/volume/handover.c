@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A data file that passes from one tenant to another: a record in the table that voids the entries
- * of the old one, synced, then zeros over the whole file, synced. Puts into the file wait
- * meanwhile.
+/* Passes a data file from one tenant to another: writes a record to the table that voids the
+ * entries of the old tenant, syncs it, fills the whole file with zeros, and syncs that. Puts into
+ * the file wait until then.
  *
- * A file that another process still has open was lent to a client, perhaps before this daemon
- * started, and that process could read the new tenant's bytes: it is not wiped but replaced by a
- * new one, and what the process has is a file without a name.
+ * If another process still has the file open, the file was lent to a client, perhaps before this
+ * daemon started, and that process could read the new tenant's bytes. Such a file is not wiped but
+ * replaced by a new one; the process keeps a file without a name.
  *
  * Loop thread; the zeros are written on the blocking-call thread. Failures: the file is not used
- * for the new tenant; its puts fail with the error. */
+ * for the new tenant, and its puts fail with the error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,8 +19,8 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-/* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
- * was removed, or the list was lost) the tenant is not known. */
+/* Returns whether the store may have had chunks of another tenant. The tenant of an id without a
+ * namespace, which was removed or lost, is unknown. */
 static bool has_other_tenants(const struct volume *v, int tenant)
 {
         const struct namespace *ns;
@@ -33,7 +33,7 @@ static bool has_other_tenants(const struct volume *v, int tenant)
         return false;
 }
 
-/* Worker. Another file takes the name and the descriptor. */
+/* Replaces the file: a new one takes the name and the descriptor. Runs on a worker. */
 static int replace_file(struct segment *seg)
 {
         struct volume *v = seg->volume;
@@ -67,7 +67,8 @@ static int replace_file(struct segment *seg)
         return dir_sync(v->dir);
 }
 
-/* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
+/* Makes the file read as zeros, also after a crash, before any entry refers to it. Runs on a
+ * worker. */
 static int zero_file(struct kio_request *req)
 {
         struct segment *seg = container_of(req, struct segment, handover_io);
@@ -92,7 +93,7 @@ static int zero_file(struct kio_request *req)
         return r;
 }
 
-/* What waits for it goes on, or ends. */
+/* Ends a hand-over; the puts that wait for it continue or fail. */
 static void handover_end(struct segment *seg, int r)
 {
         struct volume *v = seg->volume;
@@ -104,7 +105,8 @@ static void handover_end(struct segment *seg, int r)
         seg->handover = r;
         if (r < 0) {
                 v->stats.handover_failures++;
-                seg->tenant = SEGMENT_UNKNOWN; /* it is handed over anew to who takes a slot next */
+                seg->tenant =
+                        SEGMENT_UNKNOWN; /* the next user of a slot starts another hand-over */
         } else {
                 v->stats.handovers++;
         }
@@ -165,12 +167,11 @@ void handover_written(struct segment *seg, int r)
                 list_append(&seg->volume->records_waiting, &seg->record_node);
 }
 
-/* Until the first entry of the new cut is in the table, those of the old one count at startup, and
- * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
- * first. Nothing in the table need be voided where there has never been another tenant. Also a
- * file that has just been made gets a record: one of its number may have been there before. Of
- * several tenants' store each first cut costs a table page and a sync, which only the puts of this
- * segment wait for. */
+/* Until the first entry of the new cut is in the table, startup would accept the entries of the old
+ * one, which would then refer to the new tenant's bytes. So a record that voids them is on the disk
+ * first. If there has never been another tenant, nothing has to be voided. A newly made file gets a
+ * record, too, because an earlier file may have had its number. In a store of several tenants each
+ * first cut costs a table page and a sync, which only the puts of this segment wait for. */
 void handover_begin(struct volume *v, struct segment *seg, int tenant)
 {
         int from = seg->tenant;

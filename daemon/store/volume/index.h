@@ -24,12 +24,12 @@ enum chunk_flags {
         CHUNK_USED = 1,      /* the record is one */
         CHUNK_LINKED = 2,    /* index_find() finds it */
         CHUNK_PENDING = 4,   /* a put in flight: only a second put may see it */
-        CHUNK_DISPLACED = 8, /* its placement is another volume of the store */
+        CHUNK_DISPLACED = 8, /* the chunk's placement is another volume of the store */
 };
 
 enum {
         CHUNK_SEQ_BITS = 52,
-        CHUNK_SLOT_BITS = 28, /* of a terabyte in pages */
+        CHUNK_SLOT_BITS = 28, /* slots of 4 KiB in a segment of a terabyte */
         CHUNK_PINS_BITS = 11,
 };
 #define CHUNK_SEQ_MAX  ((UINT64_C(1) << CHUNK_SEQ_BITS) - 1)
@@ -61,26 +61,27 @@ int index_new(struct index **ret, uint32_t max_chunks,
               uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata);
 struct index *index_free(struct index *ix);
 
-/* A record, used but not linked, all else zero; INDEX_NONE when all are used. */
+/* Returns a record that is used, not linked and otherwise zero; INDEX_NONE if all are used. */
 uint32_t index_acquire(struct index *ix);
-/* So many are about to be linked, and none is yet: room for all at once. */
+/* Sizes the hash table for `chunks` records at once. No effect if any record is linked. */
 void index_reserve(struct index *ix, uint32_t chunks);
 /* Has the machine's memory put under the records [from, to); on any thread, whatever the others do
  * meanwhile. */
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
-/* Gives back what is under those that have never been used. */
+/* Frees the memory under the records that have not been used since startup or index_reset(). */
 void index_unpopulate(const struct index *ix);
-/* None is used: the next one is the first again. No number of before may be in use. */
+/* Makes record 0 the next one to be acquired. No record may be used, and no caller may keep a
+ * record's number. */
 void index_reset(struct index *ix);
-/* Must not be linked. */
+/* Frees a record, which must not be linked. */
 void index_release(struct index *ix, uint32_t i);
-/* Under the key and namespace it has. */
+/* Makes a record visible to index_find() under its key and namespace. */
 void index_link(struct index *ix, uint32_t i, uint64_t hash);
 void index_unlink(struct index *ix, uint32_t i);
 
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash);
-/* By the hash alone, all 64 bits of it. */
+/* Finds a linked record by its 64-bit hash alone, without comparing the key. */
 uint32_t index_find_hash(const struct index *ix, uint64_t hash);
 /* For many lookups in a row: step 0 for all of them, then step 1, then index_find(). */
 void index_warm(const struct index *ix, uint64_t hash, unsigned step);

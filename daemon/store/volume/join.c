@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume among those of the other volumes: what it must know of them before it is used, and what
- * they ask it. If it has missed something all that it found is forgotten, and if it has missed the
- * removal of a namespace, so are those that the others do not have; then it takes what the set has
- * written down, the next id, the namespaces that it lacks and the lifetimes of those that it has,
- * in one write.
+/* Joins a volume to the other volumes: passes on what it must know of them before it is used, and
+ * answers their questions. If the volume has missed something, all its chunks are dropped. If it
+ * has missed the removal of a namespace, so are the namespaces that the others do not have. Then it
+ * takes the set's record, the next id, the namespaces that it lacks and the lifetimes of the
+ * others, in one write.
  *
  * Blocks, on the threads that volume_open() may run on.
  *
- * Failures: namespaces that contradict each other refuse the volume, and nothing is changed; if
- * they cannot be written the volume is not open any more. */
+ * Failures: namespaces that contradict each other are refused, and nothing is changed. If they
+ * cannot be written, the volume is no longer open. */
 #include <errno.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
         return 0;
 }
 
-/* What is found is dropped; the caller writes the namespaces. */
+/* Drops all chunks; the caller writes the namespaces. */
 static void forget_all(struct volume *v)
 {
         for (uint32_t i = 0; i < index_high(v->index); i++)
@@ -53,8 +53,8 @@ static bool is_same(const struct namespace *ns, const struct store_namespace *ot
                strcmp(ns->seen.fingerprint, other->fingerprint) == 0;
 }
 
-/* A namespace was removed while the volume was offline: the list of the others counts. Both are
- * ascending by id. */
+/* Drops namespaces that the other volumes do not have, because one was removed while this volume
+ * was offline. Both lists are ascending by id. */
 static void drop_unknown(struct volume *v, const struct volume_join *join)
 {
         struct namespace *ns;
@@ -99,7 +99,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                         namespaces_note_lifetime(v->namespaces, mine, other->lifetime_s);
                         continue;
                 }
-                /* However full the volume is: without them it could not be used at all. */
+                /* regardless of the limit, because the volume could not be used without them */
                 r = namespaces_adopt(v->namespaces, other, UINT64_MAX / 2, v->seq);
                 if (r == 0 && other->chunk_bytes)
                         slabs_declare_class(v->slabs, other->chunk_bytes);
@@ -108,7 +108,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                 r = namespaces_write_now(v->namespaces);
         if (r == 0)
                 return 0;
-        v->open = false; /* what could not be written does not prevent closing it */
+        v->open = false; /* a failed write must not prevent closing the volume */
         return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
                            strerror(-r));
 }

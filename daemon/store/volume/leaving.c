@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the volume is about to evict: evict.h says when, and here is what of it can be read. A slot
- * is written over as soon as its chunk is evicted, so a caller that wants the bytes elsewhere has
- * to know before; what is evicted all the same is not found when its turn comes. Loop thread. */
+/* Reports chunks that the volume is about to evict; evict.h says when reports are due. A slot is
+ * overwritten as soon as its chunk is evicted, so a caller that wants to copy the bytes must know
+ * in advance. If the chunk is evicted before the caller reads it, it is not found. Loop thread. */
 #include "store/volume/internal.h"
 
 struct report {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client reads from the disk by itself (GPUDirect Storage): the slot of a chunk, pinned, and
- * a descriptor of the data file that it lies in.
+/* Lends chunks that a client reads directly from the disk (GPUDirect Storage): the chunk's slot,
+ * which is pinned, and a descriptor of its data file.
  *
  * Loop thread; files are opened on the blocking-call thread. A data file has chunks of one tenant
- * alone, so a descriptor of it shows no other's. Descriptors cannot be taken back. So a file that
- * any process still has open never passes to another tenant: handover.c asks file_is_shared(), also
- * in a later process, and puts another file in its place. Of a file system without leases nothing
- * is lent.
+ * only, so its descriptor reveals no other tenant's. Descriptors cannot be revoked. A file that any
+ * process still has open is therefore never passed to another tenant: handover.c asks
+ * file_is_shared(), also in a later process, and replaces the file. Nothing is lent from a file
+ * system without leases.
  *
- * No checksum is compared when a client reads by itself. So a chunk is lent only once this
- * process has read it from the disk and found it right (chunk.verified), and what was read counts
- * only if volume_give_back() says that it was in its place all the time. */
+ * No checksum is compared when a client reads directly. So a chunk is lent only after this process
+ * has read and verified it (chunk.verified), and the bytes count only if volume_give_back() reports
+ * that the chunk was in place all the time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,9 +20,9 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-/* The kernel grants a write lease only on a file that is open nowhere else: it
- * counts open file descriptions, those that I/O under way or a mapping holds included. The lease is
- * dropped at once; were the file opened in between, the kernel would send SIGIO, which the daemon
+/* The kernel grants a write lease only on a file that is open nowhere else. It counts open file
+ * descriptions, including those held by I/O in flight or a mapping. The lease is dropped at once.
+ * If another process opens the file in between, the kernel sends SIGIO, which the daemon
  * ignores. */
 int file_is_shared(int fd)
 {
@@ -55,7 +55,7 @@ int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct 
                 return STORE_NOT_LENT;
         if (!c->verified)
                 return STORE_UNVERIFIED;
-        if (c->pins >= CHUNK_PINS_MAX / 2) /* the rest is for reads */
+        if (c->pins >= CHUNK_PINS_MAX / 2) /* the remaining pins are for reads */
                 return STORE_FULL;
         if (seg->lent_as == 0)
                 seg->lent_as = ++*files;
@@ -79,7 +79,7 @@ bool volume_give_back(struct volume *v, struct store_ref ref)
         return was_right;
 }
 
-/* Worker. */
+/* Opens the data file for a client. Runs on a worker. */
 static int open_file(struct kio_request *io)
 {
         struct store_lent_file *req = container_of(io, struct store_lent_file, io);
@@ -87,8 +87,8 @@ static int open_file(struct kio_request *io)
         struct stat opened;
         char path[64];
 
-        /* Not by its name, which may be another file's; and cuFile refuses descriptors that were
-         * opened with O_NOFOLLOW or O_NONBLOCK. */
+        /* not by name, which may belong to another file; and cuFile refuses descriptors opened with
+         * O_NOFOLLOW or O_NONBLOCK */
         snprintf(path, sizeof(path), "/proc/self/fd/%d", seg->fd);
         req->fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         if (req->fd < 0 || fstat(req->fd, &opened) < 0)
@@ -105,7 +105,7 @@ static void opened(struct kio_request *io)
 
         v->operations--;
         req->result = (int)io->result;
-        /* It may have been emptied and have passed on meanwhile. */
+        /* the file may have been emptied and passed to another tenant since */
         if (req->result == 0 && (seg->lent_as != req->file || v->bypassed))
                 req->result = -ENOENT;
         if (req->result < 0 && req->fd >= 0) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces by tenant and name: a hash table of fixed size whose nodes lie in the records. The
- * hash is keyed, so a client that picks names cannot pick buckets; and there are never more than
- * STORE_MAX_NAMESPACES. A lookup compares the names of the nodes with an equal hash.
- * Used by a volume's list and by the store's. */
+/* A hash table of namespaces by tenant and name, of fixed size, whose nodes are in the records. The
+ * hash is keyed, so a client that chooses names cannot choose buckets, and there are at most
+ * STORE_MAX_NAMESPACES. A lookup compares the names of nodes with an equal hash. Used by a volume's
+ * list and by the store's. */
 #pragma once
 
 #include <stddef.h>

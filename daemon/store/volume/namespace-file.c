@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two files that hold the namespaces: what is in them, reading them at startup, and writing
- * both at once while there is no I/O to wait for. namespace.c keeps the list and writes its
- * changes.
+/* The two files of a volume's namespaces: their content, reading them at startup, and writing both
+ * at once while there is no I/O to wait for. namespace.c keeps the list and writes its changes.
  *
- * Runs on the loop thread, and on the volume's blocking-call thread while it is being opened,
- * joined or suspended. Each file is a header and the records, under one CRC; the newer whole one is
- * read. Both hold the same at rest, so damage to one loses nothing. The newer one is synced before
- * the other is written: a process that was killed between write and sync leaves it in the page
- * cache alone.
+ * Runs on the loop thread, and on the volume's blocking-call thread while the volume is being
+ * opened, joined or suspended. Each file has a header and records under one CRC; the newer whole
+ * file is read. Both have the same content at rest, so damage to one loses nothing. The newer file
+ * is synced before the other is written, because a process that was killed between write and sync
+ * leaves its bytes in the page cache only.
  *
- * Failures: a file that cannot be read, or is not whole, is written anew from the other, now or, if
- * that fails, later; with neither whole the list is empty, and the caller learns of it. */
+ * Failures: a file that cannot be read, or is not whole, is written again from the other, now or,
+ * if that fails, later. If neither is whole the list is empty, and the caller is informed. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -75,9 +74,10 @@ static uint64_t highest(const uint64_t epochs[static VOLUMES_SET_MAX])
         return epoch;
 }
 
-/* What each volume says of each, for the end of the file. Before it, for versions that read no
- * further, the highest epoch by which each has missed something, and in the header that of all;
- * of this volume itself, which they know as what it has been emptied for, the header alone. */
+/* Gathers the record of the set for the end of the file: the last claim of each volume about each
+ * other one. Older versions do not read it. For them the file has, before that, the highest epoch
+ * by which each volume has missed something, and in the header the highest of all. For this volume
+ * itself, older versions read only the header, as the epoch for which it was emptied. */
 static void gather_set(struct namespaces *n)
 {
         const struct volume_set *set = &n->set;
@@ -161,7 +161,7 @@ void namespaces_seal(struct namespaces *n, uint32_t crc)
                 namespace_free(container_of(i, struct namespace, dropped));
 }
 
-/* The same on this thread: the bytes to write, whole pages, or -errno. */
+/* Assembles a file on this thread. Returns the bytes to write, in whole pages, or -errno. */
 static int64_t build_now(struct namespaces *n)
 {
         char *p;
@@ -195,8 +195,8 @@ static bool tail_valid(const struct disk_namespaces *h, uint64_t bytes)
                        kio_crc32c(claims, namespaces_claims_bytes(h->set_claims_count));
 }
 
-/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
- * harm. */
+/* Returns whether a buffer is a whole copy. The CRC shows that the daemon wrote it; the other
+ * checks keep bugs and collisions harmless. */
 static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
 {
         const struct disk_namespaces *h = buf;
@@ -231,8 +231,8 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
         return offset == h->bytes && h->next_id > last_id;
 }
 
-/* What a version has written that had one epoch of each volume, from whichever it came: as if this
- * volume had given it. */
+/* Loads the record of a version that kept one epoch per volume, whichever volume gave it: treats
+ * them as given by this volume. */
 static void load_older_set(struct namespaces *n, const struct disk_namespaces *h)
 {
         uint64_t emptied_at = h->set_emptied_at > 0 ? h->set_emptied_at - 1 : h->set_epoch;
@@ -311,9 +311,9 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
 
         if (fstat(fd, &st) < 0)
                 return -errno;
-        /* What the kernel could not write it may still show. */
+        /* drops pages that the kernel could not write but may still show */
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        /* Nothing that we write is larger than this. */
+        /* no file that the daemon writes is larger */
         bytes = MIN((uint64_t)st.st_size,
                     sizeof(struct disk_namespaces) + sizeof(((struct namespaces *)0)->tail) +
                             STORE_MAX_NAMESPACES *
@@ -338,7 +338,7 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
         return 0;
 }
 
-/* What passes must not make the older copy the one that counts. */
+/* Reads a file, and retries, so that a temporary error does not make the older copy count. */
 static int read_file(int fd, void **ret, uint64_t *ret_bytes)
 {
         int r = -EIO;
@@ -366,7 +366,7 @@ int namespaces_write_now(struct namespaces *n)
 {
         assert(n->writing == WRITING_NOTHING);
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* as in namespaces_iterate() */
+                n->generation++; /* the generation may be on the disk; see namespaces_iterate() */
         while (!namespaces_at_rest(n)) {
                 unsigned i = namespaces_next_file(n);
                 int64_t bytes = build_now(n);
@@ -377,7 +377,7 @@ int namespaces_write_now(struct namespaces *n)
                 n->good[i] = 0;
                 n->writing_generation = n->generation;
                 r = write_file(n->fds[i], n->buf, bytes);
-                /* One whole copy is enough; the other is written later. */
+                /* one whole copy suffices; the other is written later */
                 if (r < 0)
                         return n->durable == n->generation ? 0 : r;
                 n->good[i] = n->durable = n->generation;
@@ -385,10 +385,10 @@ int namespaces_write_now(struct namespaces *n)
         return 0;
 }
 
-/* What a file held at startup. */
+/* The content of a file at startup. */
 struct copy {
-        struct disk_namespaces *header; /* and all that follows, in whole pages; NULL: not whole */
-        uint64_t bytes;                 /* that were read */
+        struct disk_namespaces *header; /* the whole file, in whole pages; NULL if it is damaged */
+        uint64_t bytes;                 /* bytes that were read */
 };
 
 static void copy_fini(struct copy *copy)
@@ -398,7 +398,7 @@ static void copy_fini(struct copy *copy)
 
 static const char *const file_names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
 
-/* An unreadable copy is a damaged one. */
+/* Reads one copy; an unreadable copy counts as damaged. */
 static int read_copy(struct namespaces *n, const struct dir *dir, const char *name,
                      struct copy *copy, char ret_error[static STORE_ERROR_BYTES])
 {
@@ -423,10 +423,10 @@ static bool is_same_list(const struct disk_namespaces *a, const struct disk_name
         return a && a->bytes == b->bytes && memcmp(a, b, a->bytes) == 0;
 }
 
-/* What was read may be in the page cache alone: of a process that was killed before its sync, or
- * whose sync failed, after which the kernel may write it never. The next change overwrites one copy
- * on the strength of the other, so that one is written once more: the same bytes, which no power
- * loss can tear where they are on the disk already. */
+/* Writes a copy again, because the bytes that were read may be in the page cache only: of a process
+ * that was killed before its sync, or whose sync failed, after which the kernel may never write
+ * them. The next change overwrites one copy and relies on the other. The bytes are the same, so a
+ * power loss cannot tear those that are on the disk already. */
 static int write_again(struct namespaces *n, unsigned i, const struct copy *copy)
 {
         uint64_t used = copy->header->bytes + namespaces_tail_bytes(copy->header);
@@ -459,7 +459,7 @@ static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve
         return n;
 }
 
-/* Both copies, and the newest of those that are whole: NULL: none is. */
+/* Reads both copies. *ret_best is the newest whole one, or NULL if there is none. */
 static int read_copies(struct namespaces *n, const struct dir *dir, struct copy *const *copies,
                        const struct disk_namespaces **ret_best,
                        char ret_error[static STORE_ERROR_BYTES])

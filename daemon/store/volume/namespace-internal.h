@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Private
- * to both. */
+/* The list of namespaces and the functions that namespace.c and namespace-file.c share. Private to
+ * both. */
 #pragma once
 
 #include <sys/uio.h>
@@ -18,15 +18,17 @@ struct namespaces {
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
-        unsigned number, given; /* in the set, of the volume; of those given when it was opened */
-        unsigned set_numbers;   /* numbers that `set` has epochs of, or by */
+        unsigned number,
+                given; /* the volume's number in the set; numbers given out when it was opened */
+        unsigned set_numbers; /* numbers of volumes that have given epochs in `set`, or have epochs
+                                 there */
         struct namespaces_purges purges;
-        uint64_t bytes;   /* of a file as of now */
-        uint64_t reserve; /* of a file, allocated; more once it has been longer */
+        uint64_t bytes;   /* current length of a file */
+        uint64_t reserve; /* bytes allocated for a file; grows with the longest list so far */
 
-        uint64_t generation;                 /* of what is in memory */
-        uint64_t durable;                    /* of what is synced in one file at least */
-        uint64_t good[DISK_NAMESPACE_FILES]; /* what the file holds, synced; 0: not known */
+        uint64_t generation; /* generation of the list in memory */
+        uint64_t durable;    /* latest generation that is synced in at least one file */
+        uint64_t good[DISK_NAMESPACE_FILES]; /* synced generation of each file; 0 if unknown */
         uint64_t retry_ns, retry_pause_ns;   /* after a failed write; 0: none has failed since */
         int fds[DISK_NAMESPACE_FILES];
 
@@ -40,9 +42,9 @@ struct namespaces {
         enum writing writing;
         unsigned file; /* being written */
         uint64_t writing_generation;
-        void *buf; /* what a file holds, once it has been put together */
+        void *buf; /* the file's contents, assembled for the write */
         uint64_t buf_bytes;
-        /* What goes there, as of when the write began: see namespaces_gather() */
+        /* Sources of `buf`, copied when the write begins; see namespaces_gather() */
         struct disk_namespaces header;
         uint64_t tail[VOLUMES_SET_MAX + (VOLUMES_SET_MAX + 1) * VOLUMES_SET_MAX];
         struct disk_namespace *records;
@@ -67,7 +69,8 @@ static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerp
                namespace_text_bytes(name_length, fingerprint_length);
 }
 
-/* What each volume has missed, and what each says of each. */
+/* Return the bytes of the missed epochs, and of the claims of each volume about each, in a file's
+ * tail. */
 static inline uint64_t namespaces_missed_bytes(unsigned numbers)
 {
         return numbers * sizeof(uint64_t);
@@ -78,14 +81,14 @@ static inline uint64_t namespaces_claims_bytes(unsigned numbers)
         return (uint64_t)numbers * (numbers + 1) * sizeof(uint64_t);
 }
 
-/* Beyond the list. */
+/* Returns the bytes that follow the list in a file. */
 static inline uint64_t namespaces_tail_bytes(const struct disk_namespaces *header)
 {
         return namespaces_missed_bytes(header->set_missed_count) +
                namespaces_claims_bytes(header->set_claims_count);
 }
 
-/* Of a file, at most. */
+/* Returns the largest length in bytes that a file can need, in whole pages. */
 static inline uint64_t namespaces_file_bytes(const struct namespaces *n)
 {
         return round_up(n->bytes + namespaces_missed_bytes(VOLUMES_SET_MAX) +
@@ -98,25 +101,25 @@ struct namespace *namespace_free(struct namespace *ns);
 int namespace_new(struct namespace **ret, const char *name, size_t name_length,
                   const char *fingerprint, size_t fingerprint_length);
 int namespaces_append(struct namespaces *n, struct namespace *ns);
-/* n->set has changed. */
+/* Updates n->set_numbers after n->set has changed. */
 void namespaces_count_numbers(struct namespaces *n);
 
-/* The file to write next: never the one that holds the newest that is known to be whole. */
+/* Returns the file to write next, which is never the one with the newest copy known to be whole. */
 static inline unsigned namespaces_next_file(const struct namespaces *n)
 {
         return n->good[1] < n->good[0];
 }
 
-/* Do both files hold all? */
+/* Returns whether both files hold the present list. */
 static inline bool namespaces_at_rest(const struct namespaces *n)
 {
         return n->good[0] == n->generation && n->good[1] == n->generation;
 }
 
-/* namespace-file.c. A file is put together in three steps, so that the one that costs as much as
- * the list is long can be a worker's: namespaces_gather() notes what the file will hold as the list
- * is now, in n->pieces; the n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to
- * NAMESPACES_COPY_OFFSET in n->buf; namespaces_seal() takes the CRC32C of what was copied. 0,
+/* namespace-file.c: a file is assembled in three steps, so that a worker can do the step whose cost
+ * grows with the list. namespaces_gather() records in n->pieces what the file will hold; the
+ * n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to NAMESPACES_COPY_OFFSET in
+ * n->buf; namespaces_seal() takes the CRC32C of the copied bytes. namespaces_gather() returns 0 or
  * -ENOMEM. */
 enum { NAMESPACES_COPY_OFFSET = offsetof(struct disk_namespaces, count) };
 int namespaces_gather(struct namespaces *n);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The namespaces: see namespace.h. Runs on the loop thread. Owns the list, and one buffer, and has
- * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
+/* See namespace.h. Runs on the loop thread. Owns the list and one buffer, and has the files
+ * "namespaces.0" and ".1" written, whose format namespace-file.c knows.
  *
- * A change, that is a namespace made or removed, a lifetime set or a purge, raises the generation,
- * and its request waits. One write at a time: a worker puts all of the list together, which is
- * megabytes, then it goes into one file, a sync, the answer to the requests that waited, then the
- * same into the other file. A write always goes to the file that does not hold the newest copy
- * known to be whole (`good`). So a crash tears at most a file that is not needed: the other one is
- * whole and holds everything that was answered. Both hold the same at rest, so damage to one loses
- * nothing.
+ * Each change raises the generation, and its request waits: a namespace is made or removed, a
+ * lifetime is set, or a purge is recorded. One write runs at a time: a worker assembles the whole
+ * list, which may be megabytes; it is written to one file and synced; the waiting requests are
+ * answered; and the same is written to the other file. A write always goes to the file that does
+ * not hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
+ * needed: the other one is whole and holds everything that was answered. Both have the same content
+ * at rest, so damage to one loses nothing.
  *
- * A new namespace is born at the volume's sequence: whatever the table holds of an earlier one with
- * its id is dead. Recovery reserves the ids that it meets in the table.
+ * A new namespace starts at the volume's present sequence, so table entries of an earlier namespace
+ * with its id are dead. Recovery reserves the ids that it finds in the table.
  *
- * Failures: a failed write or sync is the answer to the requests that waited for it. What the file
- * holds is then not known, whatever the device said, so that file is the next to be written, with
- * the next change or, at growing intervals, without one. A generation that may be on the disk is
- * not used again for other contents. */
+ * Failures: a failed write or sync is the answer to the requests that waited for it. The content of
+ * the file is then unknown, whatever the device reported, so that file is written next: with the
+ * next change or, at growing intervals, without one. A generation that may be on the disk is not
+ * reused for other content. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -319,7 +319,8 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns)
         n->bytes -= namespace_record_bytes(ns->name_length, ns->fingerprint_length);
         n->generation++;
         if (n->writing == WRITING_COPY)
-                list_append(&n->dropped, &ns->dropped); /* until the worker has copied its text */
+                list_append(&n->dropped,
+                            &ns->dropped); /* kept until the worker has copied its text */
         else
                 namespace_free(ns);
 }
@@ -382,7 +383,8 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
                 open_done(n, req, 0);
                 return;
         }
-        /* New, or changed, or the write that held it failed: then it is written once more. */
+        /* the namespace is new or changed, or the write that held it failed, so it is written once
+         * more */
         if (n->writing == WRITING_NOTHING && n->generation == n->writing_generation)
                 n->generation++;
         list_append(&n->opens_waiting, &req->node);
@@ -399,7 +401,8 @@ void namespaces_count_numbers(struct namespaces *n)
                                 n->set_numbers = MAX(n->set_numbers, MAX(i, j) + 1);
 }
 
-/* What the volume itself has missed by is for it to say, once it is emptied. */
+/* Takes the set's record, except what this volume itself has missed: that is recorded once it is
+ * emptied. */
 static void take_set(struct namespaces *n, const struct volume_set *set)
 {
         uint64_t own[VOLUMES_SET_MAX];
@@ -410,7 +413,7 @@ static void take_set(struct namespaces *n, const struct volume_set *set)
         namespaces_count_numbers(n);
 }
 
-static bool is_news(const struct namespaces *n, const struct volume_set *set, bool emptied)
+static bool is_change(const struct namespaces *n, const struct volume_set *set, bool emptied)
 {
         if (n->set.epoch != set->epoch ||
             memcmp(n->set.removed_at, set->removed_at, sizeof(set->removed_at)) != 0)
@@ -427,7 +430,7 @@ static bool is_news(const struct namespaces *n, const struct volume_set *set, bo
 
 void namespaces_note_set(struct namespaces *n, const struct volume_set *set, bool emptied)
 {
-        if (!is_news(n, set, emptied))
+        if (!is_change(n, set, emptied))
                 return;
         if (emptied)
                 volume_epochs_raise(n->set.missed_at[n->number], set->missed_at[n->number]);
@@ -501,8 +504,7 @@ static void finish_flying(struct namespaces *n, int result)
         }
 }
 
-/* A write carried `durable`: who asked for such a namespace while it flew has waited for nothing
- * else. */
+/* Completes opens that waited for a generation that is now durable. */
 static void finish_carried(struct namespaces *n)
 {
         list_for_each_safe (&n->opens_waiting, i) {
@@ -516,8 +518,9 @@ static void finish_carried(struct namespaces *n)
         }
 }
 
-/* No file system has room for these: unless their namespaces are taken back, nothing can be written
- * any more. None of them was answered, so nothing is in them. */
+/* Takes back the new namespaces of a write for which the file system has no room, because otherwise
+ * nothing could be written any longer. None of these opens was answered, so the namespaces are
+ * empty. */
 static void forget_flying(struct namespaces *n)
 {
         list_for_each (&n->opens_flying, i) {
@@ -618,7 +621,8 @@ void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry)
             (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
                 return;
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* what was written before may be there, of an older list */
+                n->generation++; /* a failed write of an older list may have put this generation on
+                                    the disk */
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;

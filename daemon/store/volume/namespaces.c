@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The namespaces of a volume, as the store sees them; namespace.c has the list. What they are to
- * the chunks is here: a namespace with chunks of one size has a class for it, and what a
- * purge is about is not found from then on, before that is written down, and leaves the index a
- * step at a time (purge.c). Loop thread. */
+/* A volume's namespaces and their effect on chunks; namespace.c has the list. A namespace with
+ * chunks of one size has a slot class for it. A purged chunk is not found from the purge on, before
+ * the purge is written, and leaves the index in steps (purge.c). Loop thread. */
 #include <string.h>
 
 #include "store/volume/internal.h"
@@ -15,7 +14,7 @@ void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
         namespaces_open_one(v->namespaces, req,
                             v->params.limit > charged ? v->params.limit - charged : 0, v->seq);
         ns = namespaces_get(v->namespaces, req->id);
-        /* Too large, or no room among the classes: then chunks use the shared classes. */
+        /* if the size is too large or the class table full, chunks use the shared classes */
         if (ns && ns->seen.chunk_bytes)
                 slabs_declare_class(v->slabs, ns->seen.chunk_bytes);
         volume_nudge(v);

@@ -32,7 +32,7 @@ static uint32_t entries_max(const struct store_params *params)
 
         if (n == 0)
                 n = volume_auto_entries(params->limit);
-        /* A chunk has at least a page; a record's number is an owner in slab.h. */
+        /* a chunk has at least a page, and a record's number is an owner in slab.h */
         n = MIN(n, params->limit / DISK_PAGE);
         return (uint32_t)MIN(MAX(n, UINT64_C(16)), (uint64_t)INT32_MAX - 1);
 }
@@ -69,7 +69,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         if (!v->path || !v->policy || !v->tenants)
                 return store_error(ret_error, -ENOMEM, "out of memory");
         v->params = *params->store;
-        v->params.paths = NULL; /* the caller's */
+        v->params.paths = NULL; /* owned by the caller */
         v->params.policy = v->policy;
 
         r = dir_open(&v->dir,
@@ -172,7 +172,7 @@ static bool make_room(void *userdata)
         return space_make(v, v->space_epoch);
 }
 
-/* The largest chunk that some segment takes: one that is there, or the next. */
+/* Returns the largest chunk that fits into an existing segment or the next one. */
 static uint64_t largest_chunk(const struct volume *v)
 {
         uint64_t bytes = segments_next_bytes(v);
@@ -190,8 +190,8 @@ static uint64_t hash_chunk(const void *userdata, const struct chunk *c)
         return key_hash(userdata, c->namespace_id, &c->key);
 }
 
-/* Of chunks that were found: what is put from now on gets a higher sequence. Once none of those is
- * there any more there is no doubt. */
+/* Limits the doubt about unsynced data to the chunks that were found, because later puts get higher
+ * sequences. Ends it once none of the doubtful chunks exists. */
 static void settle_doubt(struct volume *v)
 {
         uint64_t *doubt = &v->dir->superblock.doubt_seq, oldest = UINT64_MAX;
@@ -237,8 +237,11 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->dir->superblock.segment_bytes = v->segment_bytes;
         v->dir->superblock.clean = 0;
         v->dir->superblock.unsynced = 0;
+        if (v->params.rights != 0)
+                v->dir->superblock.rights = v->params.rights;
         settle_doubt(v);
         sequence_reserve(v, false);
+        sizes_update(v);
         r = dir_write_superblock(v->dir);
         if (r == 0)
                 r = dir_sync(v->dir);
@@ -251,7 +254,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         scrub_set(v->scrub, &v->params.scrub);
         sequence_reserved(v);
         namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, make_room, v);
-        /* What a process that was killed has written may be in the page cache alone. */
+        /* writes of a process that was killed may be in the page cache only */
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
                 if (v->segments[i]->fd >= 0)
                         sync_mark_dirty(v->segments[i]);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The eviction order over a restart. What is on disk says when a chunk was put, not when and how
- * often it was used; recovery makes the order of the first. What was saved of the rest is laid over
- * that, before anything is put.
+/* Restores the eviction order after a restart. The disk records when a chunk was put, but not when
+ * and how often it was used. Recovery orders chunks by the time of their puts, and the saved order
+ * is then applied to that, before any put.
  *
- * A chunk is recognized by the hash of its key, so the secret must be the one of then. Loop thread;
- * what is malformed, or of no chunk, is passed over. A chunk that was put after the order was saved
- * is younger than all in it; one that was put before, and is not in it, stays older. */
+ * A chunk is recognized by the hash of its key, so the secret must be that of the saved order. Loop
+ * thread. Malformed records, and records of missing chunks, are skipped. A chunk that was put after
+ * the order was saved is younger than all in it; a chunk that was put before and is missing in it
+ * stays older. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-enum { DISTANCE = 16 }; /* of records, from when their memory is asked for to when it is needed */
+enum { DISTANCE = 16 }; /* records between prefetching a cache line and using it */
 
 const struct evict *volume_eviction(const struct volume *v)
 {
@@ -25,12 +26,12 @@ static bool is_in_order(const struct volume *v, uint32_t i)
         return volume_chunk_at(v, i)->flags & CHUNK_USED && evict_contains(v->evict, i);
 }
 
-uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t looks,
+uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t max_records,
                            struct evict_record *ret, uint32_t room)
 {
         uint32_t high = index_high(v->index), n = 0;
 
-        for (; *cursor < high && looks > 0 && n < room; looks--, ++*cursor) {
+        for (; *cursor < high && max_records > 0 && n < room; max_records--, ++*cursor) {
                 const struct chunk *c = volume_chunk_at(v, *cursor);
                 struct key key;
 
@@ -48,7 +49,7 @@ uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t lo
 
 struct restored {
         struct volume *v;
-        uint8_t *chunks; /* a bit each */
+        uint8_t *chunks; /* one bit per chunk */
         uint64_t saved_ms;
 };
 
@@ -68,7 +69,7 @@ static bool has_new(struct restored *r)
         return false;
 }
 
-/* True: it had no record before. */
+/* Restores one chunk. Returns whether this was its first record. */
 static bool restore_chunk(struct volume *v, const struct evict_record *record,
                           struct restored *restored)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was purged leaves the index a step at a time.
+/* Removes purged chunks from the index, step by step.
  *
- * A purge takes effect at once: its sequence stands in the namespaces from then on, and while
- * sweeps are under way each lookup compares a chunk's sequence with it. So a chunk that is still
- * in the index is found by none of them, and a put of its key takes its place. The records
- * themselves are walked in steps between which the loop does other work. All purges share one
- * walk, in a circle: each ends where it began, so that many of them cost hardly more than one. What
- * is put meanwhile has a higher sequence and stays.
+ * A purge takes effect at once: its sequence is in the namespaces, and while sweeps are in progress
+ * each lookup compares a chunk's sequence with it. So a purged chunk that is still in the index is
+ * not found, and a put of its key replaces it. The records are walked in steps, between which the
+ * loop does other work. All purges share one circular walk, and each ends where it began, so that
+ * many purges cost hardly more than one. A chunk that is put meanwhile has a higher sequence and
+ * stays.
  *
- * Loop thread; store/purge.c calls for the steps. Failures: none of its own. */
+ * Loop thread; store/purge.c calls the steps. Failures: none. */
 #include "store/volume/internal.h"
 
 enum {
-        STEP_COST = 32768, /* of one step: less than a millisecond */
+        STEP_COST = 32768, /* cost of one step, less than a millisecond */
         LOOK_COST = 1,
         REMOVE_COST = 64,
 };
@@ -25,7 +25,7 @@ bool sweep_is_dead(const struct volume *v, uint32_t i)
                namespaces_is_dead(v->namespaces, c->namespace_id, c->seq);
 }
 
-/* Counted by the last purge of its namespace, else by the last one of everything. */
+/* Counts a chunk for the last purge of its namespace, or else for the last purge of everything. */
 static void count(struct volume *v, const struct chunk *c)
 {
         const struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
@@ -59,7 +59,7 @@ static void finish(struct volume *v, struct store_purge *req)
                 req->answer(req);
 }
 
-/* As the namespaces complete it. */
+/* Called by the namespaces when the purge is on stable storage. */
 static void on_written(struct store_purge *req)
 {
         req->written = true;
@@ -84,7 +84,7 @@ void sweep_begin(struct volume *v, struct store_purge *req)
                 v->sweep_all = req;
 }
 
-/* Around once more: those that began at the first record are over. */
+/* Starts another round, and marks all purges as having wrapped. */
 static void wrap(struct volume *v)
 {
         v->sweep_at = 0;

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk on its way in: slot, payload write, table entry, and if asked for a sync.
+/* Puts: slot, payload write, table entry, and a sync if requested.
  *
- * From volume_put() on the chunk has its record: in the eviction order, in the index for a second
- * put to find, and pinned. No get finds it before its entry is on disk. Puts that need a
- * file that is being made wait, in order of their tenant, with everything but a slot. Payloads are
- * written in parallel; their entries go to the ring, which writes all that queued up while its last
- * write flew.
+ * From volume_put() on the chunk has its record, which is pinned, in the eviction order, and in the
+ * index for a second put to find. No get finds it before its entry is on disk. Puts that need a
+ * file that is being made wait, in order of their tenant; they hold everything except a slot.
+ * Payloads are written in parallel. Their entries go to the ring, which writes all entries that
+ * were queued during its last write.
  *
- * Entries of a batch, whose puts are answered together, wait for each other: while the batch has
- * payloads under way nothing is gained by writing the entries of the others, and the last of
- * them would find the table busy. But no more than HELD_ENTRIES or HELD_BYTES wait, so that the
- * table is written beside the rest of a large batch, nor beyond the next volume_tick(), as a
- * payload may hang. Whatever else is queued takes them along.
+ * Puts of a batch are answered together, so their entries wait for each other: writing some entries
+ * while the batch has payloads in flight gains nothing, and would make the last of them wait for
+ * the table. At most HELD_ENTRIES or HELD_BYTES wait, so that the table is written concurrently
+ * with a large batch, and none beyond the next volume_tick(), because a payload may hang. Any other
+ * queued entry is written together with them.
  *
- * The payload may be on its way to the disk while its checksum is computed (summing). The entry
- * needs both. It is not written while the payload is on its way, though that would save a wait:
- * after a kill the entry might be there without the payload. No get would serve that, as its
- * checksum is wrong. But a client that puts the key again, since its put was not answered, would
- * be answered that the key exists, and miss it later.
+ * The payload may be written while its checksum is computed (summing). The entry needs both, and is
+ * not written before the payload, although that would save a wait: after a crash the entry might
+ * exist without the payload. No get would return that, because its checksum is wrong. But a client
+ * whose put was not answered, and which puts the key again, would get the answer that the key
+ * exists, and miss it later.
  *
- * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
- * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
- * puts in flight: where a tombstone is written for an older copy of the key, the put in flight gets
- * a sequence above that of the tombstone, and an entry that was queued before it is written again
- * with the new one before the put is answered.
+ * A purge removes a put in flight from the index. The put then ends with -ECANCELED, and an entry
+ * that was written anyway is older than the purge. Drops do not see puts in flight. If a tombstone
+ * is written for an older chunk of the key, the put in flight gets a sequence above that of the
+ * tombstone. If its entry was queued before, it is written again with the new sequence before the
+ * put is answered.
  *
- * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
- * the table. If the file system had no room, the put first tries other slots (space.c). What cannot
- * be read from memory that a client shares is the client's doing and not counted as the device's
- * (rule R2). A failed table write bypasses the volume: puts are refused, gets go on. */
+ * Failures: a failed payload write returns the slot and is the put's result; the table is not
+ * involved. If the file system had no room, the put first tries other slots (space.c). If client
+ * memory cannot be read, that is not counted as an error of the device (rule R2). A failed table
+ * write bypasses the volume: puts are refused, gets continue. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -42,12 +42,12 @@ enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20, MOST_TRIES = 16 };
 
 struct put_private {
         struct table_work work;
-        uint64_t seq; /* of the entry that is queued */
+        uint64_t seq; /* sequence of the queued entry */
         struct volume *volume;
         uint32_t class;
-        bool is_payload_written; /* and the put waits for its checksum */
-        uint8_t tries, epoch;    /* for lack of room; volume.space_epoch as of the write */
-        uint8_t batch;           /* its place in volume.batches; VOLUME_BATCHES: none */
+        bool is_payload_written; /* the put waits only for its checksum */
+        uint8_t tries, epoch; /* attempts for lack of room; volume.space_epoch at the last write */
+        uint8_t batch;        /* index in volume.batches; VOLUME_BATCHES if none */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -64,7 +64,7 @@ void put_finish(struct volume *v, struct store_put *req, int result)
         list_append(&v->done_puts, &req->node);
 }
 
-/* Nothing was stored. */
+/* Ends a put that stored nothing. */
 static void put_cancel(struct volume *v, struct store_put *req, int result)
 {
         uint32_t i = req->ref.index;
@@ -81,7 +81,8 @@ void table_add(struct volume *v, struct table_item *item)
         v->table_due = true;
 }
 
-/* Its payload goes to the device. Where there is no place for another batch, it is none. */
+/* Counts a payload that is submitted to its batch. If all places for batches are taken, the put has
+ * none. */
 static void batch_begin(struct volume *v, struct store_put *req)
 {
         struct put_batch *b = NULL;
@@ -102,8 +103,8 @@ static void batch_begin(struct volume *v, struct store_put *req)
         private(req)->batch = (uint8_t)(b - v->batches);
 }
 
-/* Its payload is written and its checksum known, or it has failed. The entries of the others have
- * waited for the last one, whatever became of it. */
+/* Ends a put's part in its batch: its payload is written and its checksum known, or it has failed.
+ * After the last one the entries of the batch are due. */
 static void batch_end(struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
@@ -112,7 +113,7 @@ static void batch_end(struct volume *v, struct store_put *req)
                 v->table_due = true;
 }
 
-/* Is it still of the batch that has that place? */
+/* Returns whether the put's batch still has payloads in flight. */
 static bool batch_is_writing(const struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
@@ -143,7 +144,7 @@ static void queue_entry(struct volume *v, struct store_put *req)
         }
 }
 
-/* Both are there: payload and checksum. */
+/* Continues a put whose payload is written and whose checksum is known. */
 static void payload_complete(struct volume *v, struct store_put *req)
 {
         if (req->sum_result < 0) {
@@ -154,7 +155,8 @@ static void payload_complete(struct volume *v, struct store_put *req)
         queue_entry(v, req);
 }
 
-/* A put that waits for its slot, or that failed, finds out later: its chunk may be another's. */
+/* A put that waits for its slot, or that has failed, uses the checksum later, because its record
+ * may belong to another chunk now. */
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
 {
         struct volume *v = private(req)->volume;
@@ -172,14 +174,14 @@ void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
 
 static void wait_for_slot(struct volume *v, struct store_put *req);
 
-/* A file beyond RLIMIT_FSIZE stays so, however many other files go. */
+/* Returns whether removing other files may help. It cannot if a file exceeds RLIMIT_FSIZE. */
 static bool is_full(int64_t r)
 {
         return volume_is_no_space(r) && r != -EFBIG;
 }
 
-/* The put waits for another slot, because the file system has no room for this one. False: it has
- * tried often enough, or nothing can be removed for it. */
+/* Makes a put wait for another slot, because the file system has no room for this one. Returns
+ * false if it has tried often enough, or no file can be removed. */
 static bool put_again(struct volume *v, struct store_put *req)
 {
         struct put_private *p = private(req);
@@ -260,7 +262,7 @@ static void put_write(struct volume *v, struct store_put *req)
         kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
-/* What waits for the device without being there ends; what is there is answered. */
+/* Ends the puts that wait for a device that hangs, and answers those that are at the device. */
 void puts_abandon(struct volume *v)
 {
         struct list_node *n;
@@ -273,8 +275,8 @@ void puts_abandon(struct volume *v)
                 void (*abandon)(struct store_put * req) = req->abandon;
 
                 req->abandon = NULL;
-                req->purges =
-                        UINT64_MAX; /* the waiter was answered: it is not to be tried elsewhere */
+                req->purges = UINT64_MAX; /* the waiter was answered, so no other volume must try
+                                             the put */
                 if (abandon)
                         abandon(req);
         }
@@ -310,7 +312,7 @@ static void wait_for_slot(struct volume *v, struct store_put *req)
         v->n_slot_waiting++;
 }
 
-/* The tenant's next one. False: there is no slot for it now. */
+/* Serves the tenant's next put. Returns false if there is no slot for it now. */
 static bool serve_next(struct volume *v, struct tenant_room *room)
 {
         struct store_put *req = container_of(room->waiting.next, struct store_put, node);
@@ -325,7 +327,8 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
         if (r == ROOM_WAIT)
                 return false;
         if (r == STORE_FULL) {
-                /* What is pinned by others comes free; what only waits here does not. */
+                /* slots pinned by other operations will be freed; those of puts that wait here will
+                 * not */
                 if (v->pins - v->lent_pins > v->n_slot_waiting)
                         return false;
                 r = -ENOSPC;
@@ -339,7 +342,8 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
         return true;
 }
 
-/* Tenants in turn, each in its order: one that cannot be served does not hold up the others. */
+/* Serves tenants in turn, and the puts of each in order. A tenant that cannot be served does not
+ * delay the others. */
 void put_serve_waiting(struct volume *v)
 {
         struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
@@ -404,7 +408,7 @@ int volume_put(struct volume *v, struct store_put *req)
                 chunk_unpin(v, i);
                 return r;
         }
-        c->seq = ++v->seq; /* what is refused takes none */
+        c->seq = ++v->seq; /* a refused put takes no sequence */
         c->own = !req->foreign;
         req->ref = volume_ref(v, i);
         *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
@@ -436,10 +440,10 @@ void chunk_publish(struct volume *v, uint32_t i)
                 v->displaced++;
         }
         if (v->watch)
-                chunk_tell(v, i, ns->seen.tenant, true);
+                chunk_notify(v, i, ns->seen.tenant, true);
 }
 
-void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
+void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
 {
         const struct chunk *c = volume_chunk_at(v, i);
         struct key key = c->key;
@@ -448,7 +452,7 @@ void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_the
                           &key, is_there);
 }
 
-/* --- the table's questions and answers --- */
+/* --- callbacks of the table --- */
 
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret)
 {
@@ -495,7 +499,7 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
         if (!sweep_is_kept(v, put_of(work)->ref.index))
                 return false;
         entry_from_chunk(v, c, ret);
-        /* A tombstone that was queued since comes after it, and must have the higher one. */
+        /* a tombstone queued since follows this entry, and must have the higher sequence */
         ret->seq = private(put_of(work))->seq;
         return true;
 }
@@ -522,7 +526,7 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
         } else if (r < 0) {
                 put_cancel(v, req, STORE_BYPASSED);
         } else if (c->seq != private(req)->seq) {
-                queue_entry(v, req); /* a tombstone has overtaken it */
+                queue_entry(v, req); /* a tombstone was written after it */
         } else {
                 table_place(v->table, page, req->ref.index);
                 chunk_publish(v, req->ref.index);
@@ -554,9 +558,10 @@ static void table_complete_with(struct volume *v, int r)
         put_serve_waiting(v);
 }
 
-/* What is said to have failed may be on the disk, and would be found by the next start: puts that
- * failed, and keys that were dropped since. So before anybody is answered the superblock says that
- * these pages count for nothing. What they carried still lies where it lay. */
+/* Handles a failed table write. The pages may be on the disk all the same, and the next startup
+ * would find them: puts that failed, and keys that were dropped since. So the superblock marks
+ * these pages as void before any put is answered. The entries that they carried still exist in
+ * their old pages. */
 static void table_failed(struct volume *v, int r)
 {
         char reason[128];
@@ -582,13 +587,13 @@ static void table_submit(struct volume *v);
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
-        /* The waiters for a device that hung were answered that their put failed. */
+        /* if the device hung, the waiters were answered that their put failed */
         int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;
         if (is_full(r) && v->table_tries < MOST_TRIES / 4 && space_make(v, v->space_epoch)) {
                 v->table_tries++;
-                table_submit(v); /* the same pages, to the same place */
+                table_submit(v); /* writes the same pages to the same place */
         } else if (r < 0) {
                 table_failed(v, r);
         } else {

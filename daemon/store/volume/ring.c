@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's file grows as segments are cut, so that it keeps room for STORE_RING_ENTRIES a slot:
- * the file is allocated and filled with zeros, synced with the table, and used once the table has
- * no write in flight. Where the limit has no room for that, the coldest segment is given up.
+/* Grows the ring's file as segments are cut, so that it has room for STORE_RING_ENTRIES per slot.
+ * The file is allocated and filled with zeros, synced with the table, and used once no table write
+ * is in flight. If the limit has no room for that, the coldest segment is removed.
  *
- * Few large slots need next to no room, but a ring that is soon round must be synced as often, and
- * a disk with a volatile cache writes all that it holds of the payloads then. So a ring has a small
- * part of the limit at least, if there is room for that; where there is none, that is no error.
+ * A few large slots need hardly any room. But a short ring wraps soon and must be synced as often,
+ * and a disk with a volatile cache then writes all the payloads that it holds. So a ring gets at
+ * least a small share of the limit, if there is room; if not, that is no error.
  *
- * Loop thread; the file is made longer on the blocking-call thread. Failures: the ring stays as it
- * is, and is tried again a while later if slots need it, else at the next start. */
+ * Loop thread; the file is extended on the blocking-call thread. Failures: the ring stays as it is.
+ * Growth is tried again after a while if slots need it, and otherwise at the next startup. */
 #include <errno.h>
 
 #include "base/clock.h"
@@ -20,14 +20,14 @@ bool ring_is_growing(const struct volume *v)
         return v->growing_pages > 0;
 }
 
-/* Worker. */
+/* Extends the file. Runs on a worker. */
 static int grow_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
 
         uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
-        /* A file that made room for this must not be there again after a power loss: both are more
-         * than the limit, and the start would have to drop one that is needed. */
+        /* a data file that was removed for this must not return after a power loss: together they
+         * exceed the limit, and startup would have to drop one that is needed */
         int r = dir_sync(v->dir);
 
         if (r == 0)
@@ -56,7 +56,8 @@ static void growth_failed(struct volume *v)
         put_serve_waiting(v);
 }
 
-/* It counts as an operation until the sync has ended: the volume is not closed before. */
+/* Waits for a sync of the table. The growth counts as an operation until then, so that the volume
+ * is not closed before. */
 static void growth_want_sync(struct volume *v)
 {
         v->operations++;
@@ -75,8 +76,8 @@ void ring_growth_synced(struct volume *v, int r)
                 ring_use_growth(v);
 }
 
-/* Allocated, and written with zeros as segments are, so that publishing never waits for the file
- * system. */
+/* Continues growth after the file was allocated or a write of zeros ended. The file is written with
+ * zeros like segments, so that publishing never waits for the file system. */
 static void growth_complete(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
@@ -142,7 +143,8 @@ void ring_use_growth(struct volume *v)
         put_serve_waiting(v);
 }
 
-/* What slots need comes first, and by itself: there may be room for no more. */
+/* Returns the preferred number of pages. The pages that slots need are requested first and alone,
+ * because there may be no room for more. */
 static uint32_t pages_wished(const struct volume *v)
 {
         uint64_t share =
@@ -169,8 +171,8 @@ void ring_iterate(struct volume *v)
 
                         if (slab != UINT32_MAX) {
                                 segment_retire(v, slab);
-                                /* The next one would be retired, too, unless this one was made
-                                 * for a larger limit. */
+                                /* a further segment would be removed again, unless this one was
+                                 * made for a larger limit */
                                 v->ring_is_short |= v->segments[slab]->bytes <= v->segment_bytes;
                         }
                 }

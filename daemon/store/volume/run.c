@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One volume of the store: see volume.h, and store/volume/README.md for the format. An open
- * volume's life: this file runs what is due at the end of each iteration of the loop, stops the
- * volume, lets it rest, and closes it.
+/* Runs an open volume: does the work that is due at the end of each loop iteration, stops the
+ * volume, writes its closing state, and closes it. See volume.h, and store/volume/README.md for the
+ * format.
  *
- * Completions never run where they come about: they are listed, and volume_iterate() calls them.
- * Once the volume stops that is not called any more, so from then on every completed operation
- * does.
- */
+ * Completions are queued where they occur, and volume_iterate() calls complete(). Once the volume
+ * stops, no caller calls volume_iterate(), so every completed operation does. */
 #include "store/volume/volume.h"
 
 #include <assert.h>
@@ -25,7 +23,7 @@ bool volume_is_open(const struct volume *v)
         return v->open;
 }
 
-/* --- turning --- */
+/* --- iterating --- */
 
 static bool reap(struct volume *v)
 {
@@ -57,7 +55,7 @@ void volume_iterate(struct volume *v)
         if (!v->open)
                 return;
         evict_note_time(v->evict, clock_mono_ns());
-        /* What completes makes work, and some work completes at once. */
+        /* completions create work, and some work completes at once */
         do {
                 namespaces_iterate(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
                 put_serve_waiting(v);
@@ -99,7 +97,7 @@ void volume_nudge(struct volume *v)
                 return;
         v->nudged = true;
         v->nudge_io = (struct kio_request){
-                .op = KIO_CALL, /* of no volume: it may not wait for a device */
+                .op = KIO_CALL, /* no volume's thread, because it must not wait for a device */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = nudged,
@@ -144,7 +142,7 @@ uint64_t volume_pending(const struct volume *v)
                namespaces_pending(v->namespaces);
 }
 
-/* Everything to stable storage; then, and only then, the store is clean. */
+/* Syncs everything to stable storage, and only then marks the volume as clean. */
 static int close_clean(struct volume *v)
 {
         int r;
@@ -161,6 +159,7 @@ static int close_clean(struct volume *v)
         if (r < 0)
                 return r;
         v->dir->superblock.clean = 1;
+        sizes_update(v);
         sequence_reserve(v, true);
         return dir_write_superblock(v->dir);
 }
@@ -182,11 +181,14 @@ struct volume *volume_close(struct volume *v)
         if (!v)
                 return NULL;
         assert(volume_pending(v) == 0);
+        if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
+                v->ops.astray(v->ops.userdata, v, v->identity.reason);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
-                close_clean(v); /* else the next start finds it as after a crash, and works */
+                close_clean(v); /* otherwise the next startup recovers it as after a crash */
         for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
                 segment_free(v->segments[i]);
         free(v->segments);
+        free(v->losses.files);
         if (v->table_fd >= 0)
                 close(v->table_fd);
         if (v->zeros)

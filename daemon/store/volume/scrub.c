@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back what lies on one volume, so that what a disk has lost is found before a client asks
- * for it.
+/* Reads chunks of one volume back, so that lost data is found before a client asks for it.
  *
- * There are two uses: the background pass, which goes through all chunks every so often at a
- * bounded rate, and VERIFY, by which a client has a stretch of them read. One reader serves both,
- * requests before the pass. Runs on the loop thread; reads and checksums are the workers', of the
- * background class. Owns one buffer and its one request.
+ * There are two uses: the background pass, which periodically reads all chunks at a bounded rate,
+ * and VERIFY, a request to read a range. One reader serves both, requests first. It runs on the
+ * loop thread; workers read and compute checksums in the background class. It owns one buffer and
+ * one request.
  *
- * Chunks are read by segment and slot, hence by offset. A *window* is as many adjacent chunks as
- * fit into the buffer: they are pinned, read with one read, checked by one call, released. A pass
- * meets every chunk that lives through it, since a chunk never changes its slot. What does not
- * match is read once more, alone, as is a chunk that is longer than the buffer: piece by piece,
- * with a running checksum. If it does not match again, or cannot be read twice, it is dropped, with
- * a tombstone, counted and logged. A chunk that was dropped, evicted or purged while it was read
- * says nothing about the disk and is not counted.
+ * Chunks are read by segment and slot, hence by offset. A *window* consists of as many adjacent
+ * chunks as fit into the buffer: they are pinned, read with one read, checked by one call, and
+ * unpinned. A pass meets every chunk that exists during all of it, because a chunk never changes
+ * its slot. A chunk that does not match is read once more, alone; so is a chunk that is longer than
+ * the buffer, piece by piece, with a running checksum. If it fails again, or cannot be read twice,
+ * it is dropped with a tombstone, counted and logged. A chunk that was dropped, evicted or purged
+ * during the read proves nothing about the disk and is not counted.
  *
  * The pass keeps to its rate between any two reads, and waits while puts wait for room or requests
- * for a ring; it takes a single read a second all the same, so that a host that is never idle is
- * scrubbed too.
+ * for a ring. It still does one read a second, so that a host that is never idle is scrubbed, too.
  *
- * Failures: errors that are not of the bytes (no memory) leave the chunk alone. Many chunks in a
- * row that cannot be read are the device's fault, not theirs: the pass or the request ends there. A
- * volume that stops or is bypassed ends everything, with what has been found so far. */
+ * Failures: errors unrelated to the data, such as lack of memory, leave the chunk alone. If many
+ * chunks in a row cannot be read, the device is at fault, and the pass or request ends. A volume
+ * that stops or is bypassed ends everything, with the results so far. */
 #include "store/volume/scrub.h"
 
 #include <assert.h>
@@ -37,27 +35,30 @@
 
 enum {
         BUFFER_BYTES = 1024 * 1024,
-        GENTLE_BYTES = 256 * 1024, /* one read of the pass */
-        GAP_BYTES = 64 * 1024,     /* read along rather than read twice */
+        GENTLE_BYTES = 256 * 1024, /* bytes of one read of the pass */
+        GAP_BYTES = 64 * 1024,     /* a smaller gap is read, instead of a second read */
         MAX_ITEMS = 256,
-        MAX_LOOKS = 64 * 1024,               /* slots looked at in an iteration, or for a request */
-        MAX_VERIFIES = 64,                   /* that wait */
-        MAX_VERIFY_BYTES = 64 * 1024 * 1024, /* of one request, but for its last chunk */
-        MAX_UNREADABLE = 16,                 /* in a row */
+        MAX_VISITED = 64 * 1024,             /* slots visited in an iteration, or for a request */
+        MAX_VERIFIES = 64,                   /* waiting requests */
+        MAX_VERIFY_BYTES = 64 * 1024 * 1024, /* bytes of one request, not counting its last chunk */
+        MAX_UNREADABLE = 16,                 /* chunks in a row that cannot be read */
 };
 
 #define SECOND_NS UINT64_C(1000000000)
-static const uint64_t first_pass_ns = 3600 * SECOND_NS; /* after startup, at most */
-static const uint64_t rest_ns = SECOND_NS;              /* between two passes, at least */
-static const uint64_t hold_ns = SECOND_NS / 100;        /* others wait: look again after */
-static const uint64_t longest_hold_ns = SECOND_NS;      /* so long, then one read goes */
+static const uint64_t first_pass_ns =
+        3600 * SECOND_NS;                  /* longest time between startup and the first pass */
+static const uint64_t rest_ns = SECOND_NS; /* shortest pause between two passes */
+static const uint64_t hold_ns =
+        SECOND_NS / 100; /* pause after which a pass checks again whether others wait */
+static const uint64_t longest_hold_ns =
+        SECOND_NS; /* after waiting this long, the pass does one read */
 
 struct item {
         uint32_t chunk;
         uint32_t offset; /* within the window */
         uint32_t length, crc;
-        uint32_t found;  /* its checksum as read */
-        unsigned failed; /* how often it did not match */
+        uint32_t found;  /* checksum of the bytes that were read */
+        unsigned failed; /* number of mismatches */
 };
 
 struct scrub {
@@ -67,27 +68,27 @@ struct scrub {
         bool busy; /* a worker has the request, the buffer and the items */
         struct store_scrub settings;
 
-        struct store_verify *job; /* whose the window is; NULL: the pass's */
+        struct store_verify *job; /* the request that the window belongs to; NULL if the pass */
         uint32_t segment;
         uint64_t offset, bytes;
         struct item items[MAX_ITEMS];
         unsigned n_items;
 
-        /* Of the first item, when it is read alone. */
+        /* State of reading the first item alone. */
         bool alone;
         uint64_t done;
         uint32_t crc;
 
         struct list_node waiting, verified; /* struct store_verify */
         unsigned n_waiting;
-        uint64_t taken_chunks, taken_bytes; /* of the job */
+        uint64_t taken_chunks, taken_bytes; /* chunks and bytes taken for the job */
 
         bool passing;
         uint32_t at_segment, at_slot;
-        uint64_t opened_ns, began_ns, ended_ns; /* of the last pass; 0: none yet */
+        uint64_t opened_ns, began_ns, ended_ns; /* times of the last pass; 0 if none yet */
         uint64_t due_ns, held_since_ns,
-                held_ns;     /* the rate; others first: since when, until when */
-        bool looked;         /* through an iteration's worth of empty slots */
+                held_ns;     /* next read by the rate; start and end of a pause for others */
+        bool interrupted;    /* an iteration's worth of empty slots was visited */
         unsigned unreadable; /* in a row */
 
         uint64_t read_bytes, chunks, failures, passes, last_pass_ms;
@@ -130,21 +131,21 @@ struct scrub *scrub_free(struct scrub *s)
 void scrub_set(struct scrub *s, const struct store_scrub *settings)
 {
         s->settings = *settings;
-        s->due_ns = 0; /* what was owed at another rate */
+        s->due_ns = 0; /* delays of another rate no longer apply */
 }
 
-/* --- the way --- */
+/* --- collecting windows --- */
 
-/* Pins what the next window takes, from *segment and *slot on, which go behind it: up to `room`
- * bytes and `max` chunks, of one segment. False if there was nothing up to `end_segment`, or
- * (*looked) in as many slots as may be looked at. */
+/* Pins the chunks of the next window, from *segment and *slot on, and moves these behind it: up to
+ * `room` bytes and `max` chunks of one segment. Returns false if there were none up to
+ * `end_segment`, or, with *interrupted set, in as many slots as may be visited at once. */
 static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t end_segment,
-                    uint64_t room, unsigned max, bool *looked)
+                    uint64_t room, unsigned max, bool *interrupted)
 {
         struct volume *v = s->v;
-        unsigned looks = 0;
+        unsigned visited = 0;
 
-        *looked = false;
+        *interrupted = false;
         s->n_items = 0;
         s->alone = false;
         for (; *segment < end_segment; (*segment)++, *slot = 0) {
@@ -157,8 +158,8 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
                         const struct chunk *c;
                         uint64_t offset, bytes;
 
-                        if (++looks > MAX_LOOKS) {
-                                *looked = true;
+                        if (++visited > MAX_VISITED) {
+                                *interrupted = true;
                                 return s->n_items > 0;
                         }
                         if (i == SLAB_NOBODY)
@@ -195,15 +196,15 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
         return false;
 }
 
-/* --- what was found --- */
+/* --- results --- */
 
 static struct store_verified *found(struct scrub *s)
 {
         return s->job ? &s->job->found : NULL;
 }
 
-/* The item is done: released, and out of the window. `error`: 0, -EBADMSG for a checksum, what
- * the device said. */
+/* Ends an item: unpins it and removes it from the window. `error` is 0, -EBADMSG for a wrong
+ * checksum, or the device's error. */
 static void settle(struct scrub *s, unsigned n, int error)
 {
         struct volume *v = s->v;
@@ -223,7 +224,8 @@ static void settle(struct scrub *s, unsigned n, int error)
                         found(s)->unreadable += error != 0 && error != -EBADMSG;
                 }
                 if (error != 0) {
-                        /* An admin who looks for damage is to find all of it. */
+                        /* errors found on an admin's request do not use up the budget, so that all
+                         * damage is found */
                         bool counts = error == -EBADMSG && !s->job &&
                                       volume_was_whole(volume_chunk_at(v, item.chunk));
 
@@ -238,8 +240,8 @@ static void settle(struct scrub *s, unsigned n, int error)
         chunk_unpin(v, item.chunk);
 }
 
-/* As if it had never been looked at. */
-static void let_go(struct scrub *s)
+/* Unpins the items of the window without a result. */
+static void unpin_items(struct scrub *s)
 {
         while (s->n_items > 0)
                 chunk_unpin(s->v, s->items[--s->n_items].chunk);
@@ -260,12 +262,12 @@ static void end_pass(struct scrub *s, uint64_t now_ns)
         s->ended_ns = now_ns;
 }
 
-/* Who waits, waits no longer, though a read may still be at a device that hangs: what it reads
- * into is its own. */
+/* Answers all requests, although a read may still be at a hung device; the buffer stays allocated
+ * for it. */
 static void give_up(struct scrub *s)
 {
         if (!s->busy)
-                let_go(s);
+                unpin_items(s);
         if (s->job)
                 end_job(s, s->v->stopping ? -ECANCELED : STORE_BYPASSED);
         for (struct list_node *n; (n = list_pop(&s->waiting));) {
@@ -308,7 +310,7 @@ static void submit_read(struct scrub *s, uint64_t offset, uint64_t bytes, uint64
         submit(s, KIO_READ, complete);
 }
 
-/* Over what was read. */
+/* Has a worker run `call` over the bytes that were read. */
 static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
                         void (*complete)(struct kio_request *req))
 {
@@ -322,7 +324,7 @@ static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
         submit(s, KIO_CALL, complete);
 }
 
-/* True: nothing goes on any more. */
+/* Ends an operation. Returns true if the volume stops or is bypassed, and the reader has ended. */
 static bool completed(struct scrub *s)
 {
         s->busy = false;
@@ -334,8 +336,8 @@ static bool completed(struct scrub *s)
         return true;
 }
 
-/* Nothing may be left in the page cache that no client asked for, and a second read must reach the
- * device. */
+/* Drops the bytes from the page cache, because no client asked for them, and a second read must
+ * reach the device. */
 static void forget_pages(const struct scrub *s)
 {
         if (!s->v->dir->direct)
@@ -343,7 +345,7 @@ static void forget_pages(const struct scrub *s)
                               POSIX_FADV_DONTNEED);
 }
 
-/* Worker. */
+/* Runs on a worker. */
 static int check_piece(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);
@@ -367,7 +369,7 @@ static void piece_done(struct kio_request *req)
                 return;
         }
         if (r < 0) {
-                /* A call that did not run is as good as a read that brought nothing. */
+                /* a call that did not run counts like a failed read */
                 s->v->stats.read_errors += req->op == KIO_READ;
                 s->done = 0;
                 if (!volume_is_loss(r) || ++item->failed > 1) {
@@ -402,7 +404,7 @@ static void read_piece(struct scrub *s, uint64_t now_ns)
         submit_read(s, s->offset + item->offset + s->done, MIN(left, most), now_ns, piece_done);
 }
 
-/* Worker. */
+/* Runs on a worker. */
 static int check_window(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);
@@ -454,9 +456,9 @@ static void read_window(struct scrub *s, uint64_t now_ns)
                 submit_read(s, s->offset, s->bytes, now_ns, window_done);
 }
 
-/* --- who is next --- */
+/* --- choosing the next read --- */
 
-/* True while a window of its is under way, or it is to go on later. */
+/* Starts the request's next window. Returns false if the request has ended. */
 static bool advance_job(struct scrub *s, uint64_t now_ns)
 {
         struct store_verify *job = s->job;
@@ -464,7 +466,7 @@ static bool advance_job(struct scrub *s, uint64_t now_ns)
         uint64_t room = MIN(job->max_bytes, (uint64_t)MAX_VERIFY_BYTES);
         uint32_t segment = job->segment, end;
         unsigned max;
-        bool looked;
+        bool interrupted;
 
         job->segments = v->n_segments;
         if (segment >= v->n_segments) {
@@ -481,7 +483,7 @@ static bool advance_job(struct scrub *s, uint64_t now_ns)
         max = (unsigned)MIN((uint64_t)job->max_chunks - s->taken_chunks, (uint64_t)MAX_ITEMS);
         room = MIN(room - s->taken_bytes, (uint64_t)BUFFER_BYTES);
         segment = job->next_segment;
-        if (!collect(s, &segment, &job->next_slot, end, room, max, &looked)) {
+        if (!collect(s, &segment, &job->next_slot, end, room, max, &interrupted)) {
                 job->next_segment = segment;
                 end_job(s, 0);
                 return false;
@@ -493,7 +495,8 @@ static bool advance_job(struct scrub *s, uint64_t now_ns)
         return true;
 }
 
-/* Do puts wait for room, or requests for their turn? Then the pass waits, but not for ever. */
+/* Returns whether the pass must wait, because puts wait for room or requests for their turn; but
+ * not indefinitely. */
 static bool others_first(struct scrub *s, uint64_t now_ns)
 {
         struct kio_stats io;
@@ -518,7 +521,7 @@ static uint64_t next_pass_ns(const struct scrub *s)
         return MAX(s->began_ns + interval, s->ended_ns + rest_ns);
 }
 
-/* May the pass read now? */
+/* Returns whether the pass may read now. */
 static bool pass_is_due(struct scrub *s, uint64_t now_ns)
 {
         if (s->settings.rate == 0)
@@ -537,36 +540,36 @@ static void advance_pass(struct scrub *s, uint64_t now_ns)
                 s->unreadable = 0;
         }
         if (collect(s, &s->at_segment, &s->at_slot, s->v->n_segments, GENTLE_BYTES, MAX_ITEMS,
-                    &s->looked)) {
+                    &s->interrupted)) {
                 read_window(s, now_ns);
-        } else if (!s->looked) {
+        } else if (!s->interrupted) {
                 end_pass(s, now_ns);
                 s->passes++;
                 s->last_pass_ms = clock_unix_ms();
         }
 }
 
-/* No worker has anything of ours: goes on with the window, or to the next. */
+/* Continues with the window or starts the next one. No operation may be in flight. */
 static void advance(struct scrub *s, uint64_t now_ns)
 {
-        s->looked = false;
+        s->interrupted = false;
         if (s->unreadable >= MAX_UNREADABLE) {
                 s->unreadable = 0;
-                let_go(s);
+                unpin_items(s);
                 if (s->job)
                         end_job(s, -EIO);
                 else
                         end_pass(s, now_ns);
         }
         if (s->n_items > 0) {
-                /* A pass that holds a chunk does not keep others waiting. */
+                /* a pass with a pinned chunk does not delay requests */
                 if (s->job || !list_empty(&s->waiting) || pass_is_due(s, now_ns)) {
                         read_piece(s, now_ns);
                         return;
                 }
                 if (s->settings.rate > 0)
                         return;
-                let_go(s);
+                unpin_items(s);
         }
         while (s->job || !list_empty(&s->waiting)) {
                 if (!s->job) {
@@ -596,7 +599,7 @@ uint64_t scrub_deadline_ns(const struct scrub *s)
 {
         if (s->busy || s->v->stopping || s->v->bypassed || s->settings.rate == 0)
                 return 0;
-        if (s->looked)
+        if (s->interrupted)
                 return 1;
         if (s->passing || s->n_items > 0)
                 return MAX(MAX(s->due_ns, s->held_ns), UINT64_C(1));

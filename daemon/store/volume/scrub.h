@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back what lies on one volume: the background pass, and verifying on request. See scrub.c;
- * only the store's files include this. */
+/* Reads chunks of one volume back: the background pass, and verification on request; see scrub.c.
+ * Only the store's files include this. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,20 +11,20 @@
 struct scrub;
 struct volume;
 
-/* The buffer, once and for all. `now_ns` is the monotonic clock's. -ENOMEM. */
+/* Creates the reader and its buffer. `now_ns` is the monotonic time. Returns 0 or -ENOMEM. */
 int scrub_new(struct scrub **ret, struct volume *v, uint64_t now_ns);
-struct scrub *scrub_free(struct scrub *s); /* nothing of it is with a worker */
+struct scrub *scrub_free(struct scrub *s); /* no operation may be in flight */
 
 void scrub_set(struct scrub *s, const struct store_scrub *settings);
-/* As store_verify(). */
+/* Does what store_verify() does. */
 int scrub_verify(struct scrub *s, struct store_verify *req);
 
-/* Begins what is due, ends what cannot go on: the volume stops, or is bypassed. */
+/* Starts due reads, and ends everything if the volume stops or is bypassed. */
 void scrub_iterate(struct scrub *s, uint64_t now_ns);
-/* Calls complete() for what is verified. Did it, for any? */
+/* Calls complete() for finished requests. Returns whether there were any. */
 bool scrub_reap(struct scrub *s);
-/* When scrub_iterate() has something to do though nothing completes; 0: never. */
+/* Returns when scrub_iterate() has work even if nothing completes; 0 if never. */
 uint64_t scrub_deadline_ns(const struct scrub *s);
 
-/* Adds its counts to what `ret` has. */
+/* Adds its counters to those in `ret`. */
 void scrub_get_stats(const struct scrub *s, struct store_stats *ret);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data files, and what the limit allows.
+/* Data files, and how many the limit allows.
  *
- * A segment is one file of payload, and the slab of the same number in the slot allocator. It is
- * made ahead of need, a third of the limit ahead at most: allocated on the blocking-call thread,
- * then, while the volume is left alone, written once with zeros, one write at a time, since the
- * first write into an allocated but unwritten extent costs half as much again as a later one. It is
- * added to the allocator when it is wholly prewritten, or earlier when a put needs it now; from
- * then on prewriting leaves it alone, and puts wait for the one write of zeros that may be in
- * flight. While puts or gets run nothing is prewritten: a write of zeros beside a put costs the
- * device more than the put saves by it.
+ * A segment is one file of payload, and the slab of the same number in the slot allocator. Segments
+ * are made in advance, up to a third of the limit. The blocking-call thread allocates the file.
+ * While the volume is idle, the file is then written once with zeros, one write at a time, because
+ * the first write into an allocated but unwritten extent takes half as long again as a later one.
+ * The segment is added to the allocator when all of it is prewritten, or earlier when a put needs
+ * it. After that it is not prewritten further, and puts wait for the one write of zeros that may be
+ * in flight. Nothing is prewritten while puts or gets run: a concurrent write of zeros costs the
+ * device more than it saves the put.
  *
- * Everything that occupies the disk is charged against the limit before it is made: the fixed
- * files, the ring at the size it is being grown to, and each segment with a page for what the file
- * system needs to find it. The next segment is cut short, or not made, when it and the ring pages
- * that its slots will need do not fit; those are estimated with the smallest slots in use. When
- * smaller slots come to a full store the ring may fall short: then the coldest segment is given up
- * for it.
+ * Everything that occupies the disk is charged against the limit before it is created: the fixed
+ * files, the ring at the size to which it is growing, and each segment with a page for the file
+ * system's metadata. The next segment is cut short, or not made, if it does not fit together with
+ * the ring pages for its slots, which are estimated with the smallest slots in use. If smaller
+ * slots come to a full store, the ring may become too short; then the coldest segment is removed to
+ * make room for it.
  *
- * Failures: a full file system stops growth for a while; what exists is used on. */
+ * Failures: a full file system stops growth for a while; existing files are used further. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,11 +60,12 @@ struct segment *segment_free(struct segment *seg)
         return NULL;
 }
 
-/* --- what the limit allows --- */
+/* --- the limit --- */
 
 uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
 {
-        /* Whole MiB: slots of common sizes leave no rest. Not more files than there are numbers. */
+        /* whole MiB, so that slots of common sizes leave no rest; and no more files than there are
+         * numbers */
         uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT),
                              (uint64_t)STORE_MIN_SEGMENT);
         uint64_t least = round_up(limit / DISK_SEGMENTS_MAX, STORE_MIN_SEGMENT);
@@ -97,7 +98,7 @@ static uint64_t segment_charge(uint64_t bytes)
         return bytes + DISK_PAGE;
 }
 
-/* Of the slots in use, and the ones that `slot_bytes` asks for. */
+/* Returns the smallest slot size in use, or `slot_bytes` if that is smaller. */
 static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)
 {
         uint64_t smallest = slot_bytes;
@@ -113,7 +114,8 @@ static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)
         return smallest == UINT64_MAX ? GUESSED_SLOT_BYTES : smallest;
 }
 
-/* Payload of the next segment, 0 if the limit has no room for one of at least `slot_bytes`. */
+/* Returns the payload bytes of the next segment, or 0 if the limit has no room for one of at least
+ * `slot_bytes`. */
 static uint64_t next_bytes(const struct volume *v, uint64_t slot_bytes)
 {
         uint64_t slot = smallest_slot(v, slot_bytes ? slot_bytes : UINT64_MAX);
@@ -123,7 +125,7 @@ static uint64_t next_bytes(const struct volume *v, uint64_t slot_bytes)
                 if (v->segments[i]->fd >= 0 && v->segments[i]->slot_bytes == 0)
                         slots += v->segments[i]->bytes / slot;
 
-        /* The most grains that fit; a grain is a slot, or all of the segment's last rest. */
+        /* the most grains that fit; a grain is a slot, or the rest at the segment's end */
         high = v->segment_bytes / slot + 1;
         while (low < high) {
                 uint64_t n = (low + high + 1) / 2;
@@ -152,14 +154,14 @@ uint64_t segments_max(const struct volume *v)
         uint64_t room = v->params.limit > charged ? v->params.limit - charged : 0;
         uint64_t there = v->n_segments - v->n_retired + (v->formatting != NULL);
 
-        /* The last one takes what is left. */
+        /* the last segment takes the rest */
         return MIN(there + room / each + (room % each >= segment_charge(MIN_CUT_SEGMENT)),
                    MAX(there, (uint64_t)DISK_SEGMENTS_MAX));
 }
 
 /* --- making files --- */
 
-/* Worker. */
+/* Creates the file. Runs on a worker. */
 static int make_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, format_io);
@@ -167,13 +169,13 @@ static int make_file(struct kio_request *req)
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
-        r = volume_check_space(v, seg->bytes); /* a sparse file needs them later */
+        r = volume_check_space(v, seg->bytes); /* a sparse file needs the space later */
         if (r < 0)
                 return r;
         dir_segment_name(seg->number, name);
         seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         if (seg->fd == -EEXIST) {
-                /* Unused: what recovery found is open already. */
+                /* the file is unused, because the segments that recovery found are open already */
                 unlinkat(v->dir->fd, name, 0);
                 seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         }
@@ -223,11 +225,15 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
         if (r < 0) {
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
-                if (v->open)
+                if (v->open && r == -ESTALE) /* dir_open_file(); eviction would not help */
+                        volume_bypass(v, "its file \"" DIR_SUPERBLOCK
+                                         "\" was removed while the daemon used it; what was "
+                                         "written there since then is lost: restart the daemon");
+                else if (v->open)
                         volume_note_error(v, "creating a data file", r);
                 return;
         }
-        if (v->full && v->params.prewrite) /* else nothing was taken of the file system */
+        if (v->full && v->params.prewrite) /* otherwise no space was allocated */
                 volume_note_full(v, false);
         v->segments_charged += seg->charged;
         v->segments[v->n_segments++] = seg;
@@ -259,7 +265,8 @@ bool segments_format_next(struct volume *v, uint64_t slot_bytes)
                 return false;
         bytes = next_bytes(v, slot_bytes);
         if (bytes == 0)
-                v->no_room_for = slot_bytes; /* nor for anything larger, until something changes */
+                v->no_room_for =
+                        slot_bytes; /* no room for larger slots either, until something changes */
         if (bytes == 0 || format_begin(v, bytes) < 0)
                 return false;
         v->format_io = (struct kio_request){
@@ -290,7 +297,7 @@ int segments_format_now(struct volume *v)
         return r;
 }
 
-/* --- prewriting, and handing over to the allocator --- */
+/* --- prewriting, and adding to the allocator --- */
 
 bool segments_add_next(struct volume *v)
 {
@@ -307,7 +314,7 @@ static void prewrite_complete(struct kio_request *req)
         v->operations--;
         seg->prewriting = false;
         if (req->result < 0) {
-                /* The write of a put into it will say so if it is more than a passing trouble. */
+                /* if the error persists, a put's write into the file will fail, too */
                 v->stats.write_errors++;
                 volume_note_error(v, "writing ahead", req->result);
                 seg->prewritten = seg->bytes;
@@ -319,8 +326,8 @@ static void prewrite_complete(struct kio_request *req)
         volume_progress(v);
 }
 
-/* Is the volume left alone, and has been for a while? A write of zeros takes the device as long as
- * the put that it spares something; done beside puts it costs them more than it can ever save. */
+/* Returns whether the volume has been idle for a while. A write of zeros occupies the device as
+ * long as the put that it speeds up; concurrently with puts it costs them more than it can save. */
 static bool is_quiet(struct volume *v)
 {
         uint64_t now;
@@ -335,7 +342,7 @@ static bool is_quiet(struct volume *v)
         return now >= v->quiet_from_ns;
 }
 
-/* The next one in need of it, or NULL. */
+/* Returns the next segment to prewrite, or NULL. */
 static struct segment *find_unwritten(const struct volume *v)
 {
         if (v->prewriting || v->stopping || v->bypassed)
@@ -393,7 +400,7 @@ void segments_iterate(struct volume *v)
         prewrite_iterate(v);
 }
 
-/* --- cutting and giving up --- */
+/* --- cutting and removing --- */
 
 void segment_note_cut(struct volume *v, uint32_t slab)
 {
@@ -401,21 +408,25 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         int class = slabs_slab_class(v->slabs, slab);
         uint64_t slot_bytes = slabs_class_bytes(v->slabs, (unsigned)class);
         int tenant = slabs_class_group(v->slabs, (unsigned)class);
+        bool is_new;
 
         if (seg->slot_bytes == slot_bytes && seg->tenant == tenant)
                 return;
         if (seg->tenant != tenant)
                 handover_begin(v, seg, tenant);
-        /* Entries of the old cut are void from the first one of this on. */
+        /* the first entry of the new cut voids those of the old one */
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;
+        is_new = seg->slot_bytes == 0;
         seg->slot_bytes = slot_bytes;
         seg->epoch = ++v->seq;
+        if (is_new)
+                mark_want(v, MARK_SIZES);
         v->cut_slots += seg->bytes / slot_bytes;
 }
 
-/* All slots of the slab get an owner that is no chunk, and the file goes. */
+/* Takes a slab out of use: all its slots get an owner that is no chunk, and the file is removed. */
 void segment_retire(struct volume *v, uint32_t slab)
 {
         struct segment *seg = v->segments[slab];
@@ -450,5 +461,7 @@ void segment_retire(struct volume *v, uint32_t slab)
                 dir_segment_name(seg->number, name);
                 unlinkat(v->dir->fd, name, 0);
         }
+        if (v->open)
+                mark_want(v, MARK_SIZES);
         v->n_retired++;
 }

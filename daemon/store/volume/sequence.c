@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences, of entries and of table pages, never come back: what is given after a restart must be
- * higher than all that any page of the ring says, pages included that this recovery has not read or
- * could not read. So the superblock holds a ceiling for each, which is written before it is
- * reached, and a recovery that has not seen everything goes on from there. Such a recovery costs no
- * more than RESERVE of the 2^52 sequences, whatever is damaged; startup after a clean stop costs
- * none.
+/* Sequences of entries and of table pages are never reused: a sequence given after a restart must
+ * be higher than any on the ring, including pages that this recovery has not read or could not
+ * read. So the superblock holds a ceiling for each, which is raised on disk before it is reached. A
+ * recovery that has not seen everything continues from the ceilings. Whatever is damaged, such a
+ * recovery costs at most RESERVE of the 2^52 sequences; startup after a clean stop costs none.
  *
- * Runs on the loop thread; the superblock is written as superblock.c says. Failures: it is tried
- * again a little later; at the ceiling the volume is bypassed. */
+ * Runs on the loop thread; superblock.c writes the superblock. Failures: the write is tried again a
+ * little later; at the ceiling the volume is bypassed. */
 #include "checked.h"
 #include "store/volume/internal.h"
 
@@ -51,7 +50,7 @@ void sequence_iterate(struct volume *v)
 
         if (v->params.as_is || v->bypassed)
                 return;
-        /* Of what one iteration of the loop can begin RESERVE leaves a thousand times as much. */
+        /* RESERVE is a thousand times as much as one loop iteration can use */
         if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
                 volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
                                          ? "no sequence numbers are left; create a new store"

@@ -18,6 +18,7 @@ enum { MOST_IN_VAIN = 4 };
 
 bool space_make(struct volume *v, uint8_t epoch)
 {
+        uint64_t before = v->stats.evictions;
         uint32_t slab;
 
         volume_note_full(v, true);
@@ -36,5 +37,6 @@ bool space_make(struct volume *v, uint8_t epoch)
         v->given_up_in_vain = v->given_up_in_vain >= MOST_IN_VAIN ? 1 : v->given_up_in_vain + 1;
         v->give_up_after_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
         v->stats.files_given_up++;
+        v->ops.gave_up(v->ops.userdata, v, slab, v->stats.evictions - before);
         return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of a volume, as seen from outside: what it has counted, and what is filled in when
- * requested. A volume's next volume takes the counts of the last one over. Loop thread. */
+/* Statistics of a volume: its counters, and values that are computed on request. When a volume is
+ * resumed, the new struct takes over the counters of the old one. Loop thread. */
 #include "checked.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"
@@ -9,13 +9,17 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
 {
         struct store_stats now = v->stats;
 
-        /* What is no count is filled in anew whenever it is asked for. */
+        /* values that are not counters are computed on each request */
         volume_get_stats(earlier, &v->stats);
         v->stats.clean_start = now.clean_start;
         v->stats.recovered_chunks = now.recovered_chunks;
         v->stats.recovered_pages = now.recovered_pages;
         v->stats.skipped_pages = now.skipped_pages;
         v->stats.recover_ms = now.recover_ms;
+        v->stats.detached_files += now.detached_files;
+        v->stats.lost_chunks += now.lost_chunks;
+        v->stats.lost_files += now.lost_files;
+        v->stats.lost_ns = MAX(v->stats.lost_ns, now.lost_ns);
         v->full_refusals = earlier->full_refusals;
         v->evicted_ages = earlier->evicted_ages;
 }

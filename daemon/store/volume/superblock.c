@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the superblock of a volume in use says of it: marks that the next start, or resume, has to
- * know of. One write at a time; marks that come meanwhile share the next. The fields change on the
- * loop thread, and never while a write of them is under way.
+/* Marks in the superblock of a volume in use, which the next startup or resume must know. One write
+ * runs at a time; marks that are requested during it share the next one. The fields change on the
+ * loop thread, and never during a write.
  *
- * A mark that cannot be written is not tried again: the device has failed already. What that means
- * is a matter of the mark; put.c is notified of MARK_VOID. */
+ * A mark that cannot be written is not tried again, because the device has failed already. Each
+ * user of a mark decides what that means; put.c is notified of MARK_VOID. */
 #include "store/volume/internal.h"
 
-/* Worker. */
+/* Writes the superblock. Runs on a worker. */
 static int run_mark(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, mark_io);
@@ -21,7 +21,7 @@ static void marked(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, mark_io);
         unsigned marks = v->marks_flying;
-        int r = (int)req->result; /* the request is used again for what is wanted by now */
+        int r = (int)req->result; /* submit_marks() reuses the request */
 
         v->operations--;
         v->marks_flying = 0;
@@ -32,6 +32,10 @@ static void marked(struct kio_request *req)
                 v->count_result = r;
         if (marks & MARK_VOID)
                 put_table_is_void(v, r);
+        if (marks == MARK_SIZES && r < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "writing the superblock", r);
+        }
         volume_progress(v);
 }
 
@@ -46,13 +50,14 @@ static void submit_marks(struct volume *v)
         if (v->marks_flying & MARK_UNSYNCED)
                 sb->unsynced = 1;
         if (v->marks_flying & MARK_DOUBT)
-                sb->doubt_seq = CHUNK_SEQ_MAX; /* what comes later in this run as well */
+                sb->doubt_seq = CHUNK_SEQ_MAX; /* also covers later chunks of this process */
         if (v->marks_flying & MARK_AWAY)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)
                 sb->volume_count = v->mark_count;
         if (v->marks_flying & MARK_CEILINGS)
                 sequence_reserve(v, false);
+        sizes_update(v);
         if (v->marks_flying & MARK_VOID) {
                 sb->void_position = v->void_position;
                 sb->void_pages = v->void_pages;

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Durability: one pass of fdatasync over the segments that requests wait for, the directory if it
- * has new names, and the table.
+/* Makes writes durable: one pass of fdatasync over the segments that requests wait for, the
+ * directory if it has new names, and the table.
  *
- * One pass runs at a time. A request that comes meanwhile waits for the next pass, since this one
- * may not cover its writes. The ring asks for passes as well, to keep its promise about power loss,
- * and so do hand-overs and the growth of the ring: two syncs of the table must not run side by
- * side, as the kernel reports a failure to one of them only.
+ * One pass runs at a time. A request that arrives during a pass waits for the next one, because
+ * this one may not cover its writes. The ring requests passes, too, for its rule about power loss,
+ * and so do hand-overs and the growth of the ring. Two syncs of the table must not run
+ * concurrently, because the kernel reports a failure to only one of them.
  *
- * A failed sync is never repeated and believed: the kernel may have dropped what it could not
- * write. After a failed sync of a segment or of the directory the volume answers NOT_DURABLE; the
- * superblock says so, and of what the next startup finds no later sync makes it durable.
- * After one of the table the volume is bypassed: the pages that the sync was to cover may be the
- * newest copies of durable entries, and the older copies must not be overwritten. NOT_DURABLE is
- * the answer as well where the file system keeps nothing over a power loss. */
+ * A failed sync is never repeated and trusted, because the kernel may have dropped the pages that
+ * it could not write. After a failed sync of a segment or of the directory, the volume answers
+ * NOT_DURABLE. The superblock records that, and no later sync makes chunks durable that the next
+ * startup finds. After a failed sync of the table the volume is bypassed: the pages that the sync
+ * was to cover may be the newest copies of durable entries, and the older copies must not be
+ * overwritten. The answer is NOT_DURABLE, too, if the file system keeps nothing across a power
+ * loss. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +123,7 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         kio_submit(v->io, req, affinity);
 }
 
-/* For itself, for a hand-over, or to grow. */
+/* Returns whether the table needs a sync: for the ring's rule, for a hand-over, or to grow. */
 static bool is_table_due(const struct volume *v)
 {
         return table_wants_sync(v->table) || !list_empty(&v->records_waiting) || v->growth_waiting;
@@ -149,7 +150,7 @@ void sync_iterate(struct volume *v)
 
                 if (!seg->sync_wanted)
                         continue;
-                /* Clean before the sync begins: what is written meanwhile makes it dirty again. */
+                /* marked clean before the sync begins, because later writes make it dirty again */
                 list_unlink(&seg->dirty_node);
                 seg->dirty = seg->sync_wanted = false;
                 seg->syncing = true;

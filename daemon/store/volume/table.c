@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Table ring: the durable record of what the slots hold.
+/* Table ring: the durable record of which chunk each slot holds.
  *
- * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free
- * space. Runs on the loop thread. Owns the head, the queue, the page buffers, and who lies in which
- * page: a list a page, threaded through one array by chunk number, whose last link is the page's
+ * A chunk survives a restart only if its entry reached the disk; slots without an entry are free.
+ * Runs on the loop thread. Owns the head, the queue, the page buffers, and the lists of chunks by
+ * page: one list per page, linked through one array by chunk number, whose last link is the page's
  * number. A list is no longer than a page has entries.
  *
  * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages
- * overwrites [head, head + k), k at most half of `safe`, and carries the live entries of k pages
- * from head + safe on. Once it is complete those have moved into the batch, and the rule holds for
- * the new head. Whatever of the batch is lost or torn by a crash, every live entry still lies where
- * it lay before: nothing it overwrote was needed, and at the next start the pages that it did reach
- * cost at most half of the safe ones. A `safe` below the window that is wished for is won back by
- * carrying two pages for each page written. Above it nothing is carried; and pages behind the safe
- * ones that hold nothing live become safe at no cost: where chunks die in about the order they came
- * in, the window is most of what the ring has free, and syncs are rare.
+ * overwrites [head, head + k), with k at most half of `safe`, and carries the live entries of k
+ * pages from head + safe on. Once it is complete, those entries are in the batch, and the rule
+ * holds for the new head. If a crash loses or tears any part of the batch, every live entry is
+ * still in its old page: nothing that was overwritten was needed, and at the next startup the pages
+ * that were written cost at most half of the safe ones. If `safe` is below the preferred window,
+ * two pages are carried for each page written, until it is restored. Above it nothing is carried,
+ * and pages behind the safe ones without live entries become safe at no cost. If chunks die in
+ * about the order of their puts, the window is most of the ring's free space, and syncs are rare.
  *
- * Power loss: writes that were completed but not synced may be lost in any order, so the pages
- * written since the last sync are held below half of what was safe then; table_wants_sync() asks at
- * a quarter.
+ * Power loss: writes that were completed but not synced may be lost in any order. The pages written
+ * since the last sync are therefore kept below half of the pages that were safe then;
+ * table_wants_sync() asks for a sync at a quarter.
  *
- * Tombstones are not carried: the ring overwrites in the order of time, and every older entry of
- * their key was written before them. Within a torn batch that order does not hold; therefore
+ * Tombstones are not carried: the ring overwrites in order of time, and every older entry of their
+ * key was written before them. Within a torn batch that order does not hold; hence
  * table_is_stale().
  *
- * Puts that arrive while a batch flies share the next one. Everything carried counts against the
- * room of the batch first, so that the rule never waits for anything.
+ * Puts that arrive while a batch is in flight share the next one. Carried entries are counted
+ * against the room of a batch first, so that the rule never waits.
  *
- * Which pages a crash kept from being written shows in their sequences, each of which is one more
- * than the one before; behind the end of the ring the begin follows. So a ring grows only when all
- * that is not synced lies between the begin and the head, where growing changes nothing.
+ * Page sequences show which pages a crash kept from being written: each is one more than the one
+ * before, and the beginning of the ring follows its end. So a ring grows only when all unsynced
+ * pages are between the beginning and the head, where growing changes nothing.
  *
- * Failures: a failed write ends the ring: its file may hold anything there. A failed sync ends it,
- * too: the pages that it was to cover may never reach the disk, so the older pages that hold the
- * same entries must not be overwritten any more. Gets go on from memory. */
+ * Failures: a failed write ends the ring, because its file may hold anything there. A failed sync
+ * ends it, too: the pages that it was to cover may never reach the disk, so older pages with the
+ * same entries must not be overwritten. Gets continue from memory. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static_assert(TABLE_MAX_PAGES < LAST_LINK, "a page fits");
 
 enum { WINDOW_MIN = 4, WINDOW_MAX = 2 * TABLE_UNSYNCED_MAX, WINDOW_SHARE = 8 };
 
-/* What one entry of the batch in flight is: new (item), or carried from a page. */
+/* An entry of the batch in flight: new (item), or carried from a page. */
 struct batch_entry {
         struct table_item *item;
         uint32_t chunk;
@@ -63,8 +63,9 @@ struct table {
         void *userdata;
 
         uint32_t pages, max_chunks;
-        uint32_t *heads; /* by page: the first one's chunk + 1; 0: none, as fresh memory is */
-        uint32_t *links; /* by chunk: the next one's + 1, or LAST_LINK and the page; 0: nowhere */
+        uint32_t *heads; /* by page: 1 + the first chunk, or 0 if none, as in fresh memory */
+        uint32_t *links; /* by chunk: 1 + the next chunk, or LAST_LINK and the page; 0 if in no page
+                          */
         uint64_t heads_bytes, links_bytes;
 
         uint32_t head;
@@ -75,13 +76,14 @@ struct table {
         struct list_node queue;
         uint64_t queued;
 
-        uint32_t flying; /* pages; 0: no write in flight */
+        uint32_t flying; /* pages of the write in flight; 0 if none */
         uint32_t carried_pages;
         uint32_t n_batch;
         struct disk_page *buf;
         struct batch_entry batch[TABLE_BATCH_PAGES * DISK_PAGE_ENTRIES];
 
-        /* In pages written; `synced` as of the begin of the last sync that ended well. */
+        /* Counts of written pages: `synced` is `written` at the beginning of the last successful
+         * sync. */
         uint64_t written, synced, syncing;
         uint32_t synced_safe, syncing_safe;
 
@@ -95,7 +97,7 @@ static uint32_t wished_window(const struct table *t)
         return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
 }
 
-/* What costs nothing is taken up to this. */
+/* Returns the largest window that is used if it costs nothing. */
 static uint32_t widest_window(const struct table *t)
 {
         return MAX(wished_window(t), MIN(t->pages / 2, (uint32_t)WINDOW_MAX));
@@ -192,7 +194,7 @@ uint32_t table_chunk_in(const struct table *t, uint32_t page)
         return t->heads[page] - 1;
 }
 
-/* In the same page; 0 is the end. */
+/* Returns 1 + the next chunk in the same page, or 0 at the end. */
 static uint32_t next_in_page(const struct table *t, uint32_t chunk)
 {
         return t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
@@ -212,7 +214,7 @@ static unsigned count_live(const struct table *t, uint32_t page)
         return n;
 }
 
-/* From `n` on, which are known to be safe. */
+/* Counts the safe pages at the head, of which `n` are known to be safe. */
 static uint32_t count_safe(const struct table *t, uint32_t n)
 {
         uint32_t most = widest_window(t);
@@ -233,8 +235,8 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
         return newest;
 }
 
-/* Backwards from the newest each page has one sequence less, as long as the ring has run as it is.
- * What was written before was synced at its start. */
+/* Backwards from the newest page, each page has a sequence that is one less, down to the page with
+ * which the ring started. Older pages were synced at that start. */
 bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
                     uint64_t sequence)
 {
@@ -291,7 +293,7 @@ static void fail_queued(struct table *t)
                 t->ops->written(t->userdata, item, TABLE_NOWHERE, t->failed);
 }
 
-/* How many more pages may be written before a sync. */
+/* Returns how many more pages may be written before a sync. */
 static uint32_t unsynced_room(const struct table *t)
 {
         uint64_t most = MAX(t->synced_safe / 2, 1u), since = t->written - t->synced;
@@ -325,8 +327,8 @@ void table_sync_end(struct table *t, int r)
         t->synced_safe = t->syncing_safe;
 }
 
-/* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen
- * it, fewer will do where it is wider than it need be. */
+/* Returns how many pages behind the safe ones a batch of k pages should carry: k keep the window,
+ * more widen it, and fewer suffice if it is wider than preferred. */
 static uint32_t pages_to_carry(const struct table *t, uint32_t k)
 {
         uint32_t wish = wished_window(t), carry = k;
@@ -353,8 +355,8 @@ static void carry_page(struct table *t, uint32_t page)
                 t->ops->entry(t->userdata, i - 1, batch_add(t, NULL, i - 1, page));
 }
 
-/* What may be relied on after the n-th page of the batch, whatever is lost: the pages that were
- * safe at the last sync, less those written since. */
+/* Returns how many pages are safe after the n-th page of the batch, whatever is lost: the pages
+ * that were safe at the last sync, less those written since. */
 static uint32_t safe_after(const struct table *t, uint32_t n)
 {
         uint64_t safe = t->synced + t->synced_safe, written = t->written + n;
@@ -397,8 +399,8 @@ bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, 
         if (k_max == 0)
                 return false;
 
-        /* The fewest pages that take everything queued. At least k pages can always be carried:
-         * each holds no more entries than a page has room for. */
+        /* finds the fewest pages that take everything queued; k pages can always be carried,
+         * because no page has more entries than fit into one */
         do {
                 k++;
                 room = k * DISK_PAGE_ENTRIES;
@@ -426,7 +428,7 @@ bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, 
                         t->ops->written(t->userdata, item, TABLE_NOWHERE, -ECANCELED);
         }
         if (t->n_batch == carried && t->queued == 0)
-                return false; /* all of them were called off */
+                return false; /* all entries were cancelled */
         seal_pages(t, k);
 
         t->flying = k;
@@ -458,8 +460,7 @@ void table_complete(struct table *t, int r)
         }
 
         for (uint32_t i = 0; i < k; i++)
-                assert(t->heads[first + i] ==
-                       0); /* what lay in these pages was history: the rule */
+                assert(t->heads[first + i] == 0); /* by the rule, these pages had no live entries */
         t->head = page_after(t, t->head, k);
         t->next_sequence += k;
         t->safe = t->safe - k + t->carried_pages;
@@ -475,8 +476,8 @@ void table_complete(struct table *t, int r)
                         t->ops->written(t->userdata, b->item, page, 0);
                 } else {
                         t->stats.entries_carried++;
-                        /* Dropped meanwhile, or its number given to another chunk: then it lies
-                         * elsewhere. */
+                        /* otherwise the chunk was dropped, or its number now belongs to another
+                         * chunk, in another page */
                         if (table_page_of(t, b->chunk) == b->from) {
                                 table_forget(t, b->chunk);
                                 table_place(t, page, b->chunk);
@@ -504,11 +505,11 @@ int table_grow(struct table *t, uint32_t pages)
         t->heads = p;
         t->heads_bytes = map_bytes(pages);
         t->pages = pages;
-        /* From the begin of the file on, the pages have been written in a row. */
+        /* from the beginning of the file to the head, the pages were written one after the other */
         t->run_sequence =
                 MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
-        /* Behind the old end there is nothing, so at least as many pages are safe as before; a
-         * wider window is wished for, and what it already has of that counts. */
+        /* the new pages are empty, so at least as many pages are safe as before; with the larger
+         * ring a wider window is preferred, and empty pages count towards it */
         t->safe = count_safe(t, t->safe);
         return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the store and its volumes share: requests and their answers, parameters, numbers. store.h
- * says what each is for; it includes this, and nothing but it and the files of the store do. */
+/* The requests, parameters and statistics that the store and its volumes share. store.h documents
+ * their use. Only store.h and the files of the store include this file. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,23 +12,23 @@
 #include "key.h"
 
 enum store_answer {
-        STORE_MISS = 1,   /* not there (any more), or it failed its check and is dropped */
+        STORE_MISS = 1,   /* the chunk does not exist, or failed its check and was dropped */
         STORE_EXISTS = 2, /* put: the key is present or being written */
-        STORE_FULL = 3,   /* put: not even eviction makes room now: everything is pinned */
+        STORE_FULL = 3,   /* put: even eviction makes no room now, because everything is pinned */
         STORE_TOO_LARGE = 4,
         STORE_MISMATCH = 5,    /* namespace: another fingerprint */
-        STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
-        STORE_BYPASSED = 7,    /* the volume, or all of them, is offline: nothing is read or
-                                  written */
-        STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
-                                  device before has not come back; removal of a namespace: it is
-                                  in use */
-        STORE_SUSPECT = 9,     /* get, into memory that others write to: read, but not what was
-                                  put. Read it again into memory of one's own, to know why */
-        STORE_UNVERIFIED = 10, /* lend: it was not read back since startup */
-        STORE_NOT_LENT = 11, /* lend: nothing of this volume is lent, as it has no O_DIRECT, or its
-                                file system no leases */
-        STORE_STALE = 12,    /* give back: there is no such loan. Open a lent file: no such file */
+        STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or has no effect */
+        STORE_BYPASSED =
+                7,         /* the volume, or every volume, is offline: nothing is read or written */
+        STORE_BUSY = 8,    /* suspend, resume: another one is in progress, or the device has not
+                              completed earlier operations; removal of a namespace: it is in use */
+        STORE_SUSPECT = 9, /* get into memory that others can write to: the bytes do not match; read
+                              the chunk into private memory to find out why */
+        STORE_UNVERIFIED = 10, /* lend: the chunk was not read back since startup */
+        STORE_NOT_LENT = 11,   /* lend: the volume lends nothing, because it has no O_DIRECT or its
+                                  file system no leases */
+        STORE_STALE =
+                12, /* give back: there is no such loan; open a lent file: there is no such file */
 };
 
 enum {
@@ -38,45 +38,50 @@ enum {
         STORE_MAX_NAMESPACES = 4096
 };
 
-/* The owner of a namespace that was made before owners were written down. */
+/* The owner of a namespace that was made before owners were recorded. */
 #define STORE_NO_OWNER UINT32_MAX
 
-/* The background pass over what is on disk: see store_set_scrub(). */
+/* The background verification of the chunks on disk: see store_set_scrub(). */
 struct store_scrub {
-        uint64_t rate;        /* bytes a second of each volume; 0: no passes */
-        uint64_t interval_ms; /* from the begin of a pass to that of the next */
+        uint64_t rate;        /* bytes per second and volume; 0 for no passes */
+        uint64_t interval_ms; /* time between the beginnings of two passes */
 };
 
 struct store_chunk;
 
-/* A chunk that was read back and is dropped for it. */
+/* A chunk that is dropped because it failed when it was read back. */
 struct store_finding {
         const char *path;
         uint32_t segment;
         uint64_t offset; /* within the segment */
         const struct store_chunk *chunk;
-        int error; /* 0: its checksum does not match; -errno: it cannot be read */
+        int error; /* 0 if the checksum does not match, -errno if it cannot be read */
 };
 
-/* The reason of a volume that was up when it was suspended; of another one it is why it was not. */
+/* The reason of a volume that was up when it was suspended. Any other suspended volume keeps the
+ * reason for which it was bypassed. */
 #define STORE_SUSPENDED_BY_HAND "suspended by an admin"
 
 enum store_volume_event {
         STORE_VOLUME_IS_BYPASSED,
         STORE_VOLUME_IS_SUSPENDED,
         STORE_VOLUME_IS_RESUMED,
-        STORE_VOLUME_IS_FULL,      /* its file system, by whatever files: it does not grow */
-        STORE_VOLUME_HAS_ROOM,     /* it grows again */
-        STORE_VOLUME_IS_EMPTIED,   /* it had missed a purge: what lay there is dropped */
+        STORE_VOLUME_IS_FULL,      /* the file system is full, so the volume does not grow */
+        STORE_VOLUME_HAS_ROOM,     /* the file system has room, so the volume grows again */
+        STORE_VOLUME_IS_EMPTIED,   /* the volume had missed a purge; its chunks were dropped */
         STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
+        STORE_VOLUME_IS_NEW,       /* the volume was created in an empty directory */
+        STORE_VOLUME_GAVE_UP,      /* a data file with its chunks, as its file system is full */
+        STORE_VOLUME_COPIED,   /* data files that were open elsewhere after a change of rights */
+        STORE_VOLUME_HAS_LOST, /* chunks, or files that may have named some; once for each file */
 };
 
-/* What a volume's superblock says of its format, and what this build makes of it. */
+/* The format that a volume's superblock states, and whether this build supports it. */
 struct store_format {
         uint32_t version;
-        uint64_t compat, ro_compat, incompat; /* flags of it that are set */
-        bool opens;             /* false: this build refuses it, and changes nothing */
-        uint32_t version_known; /* by this build, which makes it that when it opens it */
+        uint64_t compat, ro_compat, incompat; /* flags that the superblock sets */
+        bool opens;             /* false if this build refuses the volume, without changing it */
+        uint32_t version_known; /* version of this build, to which opening upgrades the volume */
         uint64_t compat_known, ro_compat_known, incompat_known;
         char features[160]; /* incompat and ro_compat flags that are set, by name, or as numbers */
 };
@@ -85,14 +90,17 @@ struct store_params {
         const char *const *paths;
         unsigned n_paths;
         uint64_t limit;         /* bytes over all volumes: payload, tables and all */
-        uint64_t segment_bytes; /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most
-                                   16384 files */
-        uint64_t entries;       /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
+        uint64_t segment_bytes; /* preferred size: min(this, limit / 64), whole MiB, at least 1 MiB,
+                                   at most 16384 files */
+        uint64_t entries;       /* limit of the index; 0 means max(limit / 256 KiB, 1 Mi) */
         bool prewrite;
         bool direct;              /* try O_DIRECT */
         const char *policy;       /* eviction */
-        uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
+        uint64_t pool_slab_bytes; /* buffers of reads and writes are at most this large */
         struct key_secret secret;
+        /* A digest of the rights of users. After a change no data file that is open elsewhere gets
+         * another chunk. 0: the rights are not known, and files stay as they are. */
+        uint64_t rights;
         uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
         uint32_t table_block;  /* pages of a table that recovery reads at a time; 0: what suits its
                                   length. It finds the same with any */
@@ -102,47 +110,48 @@ struct store_params {
                                   does */
         uint64_t sequence_reserve; /* how far ahead the ceilings of sequences are; 0: 2^20. At least
                                       16 times what an iteration of the loop begins */
-        uint64_t reserve; /* of a file system, left free when a volume grows; 0: 1 %, at most
-                             1 GiB */
+        uint64_t reserve; /* bytes of a file system that stay free when a volume grows; 0: 1 %, at
+                             most 1 GiB */
         /* Tells of a change of a volume, once, on the loop thread, from store_open() on; it may not
          * call the store. `text`: why. NULL: none. */
         void (*on_volume)(void *userdata, unsigned path, enum store_volume_event event,
                           const char *text);
         struct store_scrub scrub;
-        /* To look at one volume of a store as it lies, whatever number it has: limit and segment
-         * size are those it was last opened with, no data files are made, and no puts taken. */
+        /* Opens one volume of a store for inspection, whatever its number: limit and segment size
+         * are those of the last opening, no data files are made, and no puts accepted. */
         bool as_is;
-        /* From an iteration, and from the end of a read; what it is given lives only through the
-         * call. May be NULL. */
+        /* Reports a finding, from an iteration or the end of a read; its arguments are valid only
+         * during the call. May be NULL. */
         void (*on_finding)(void *userdata, const struct store_finding *finding);
         void *userdata;
 };
 
-/* A pointer to one is valid until control returns to the store: until complete() returns, or until
- * the next call that is not const. Keep the id. */
+/* A namespace. A pointer to it is valid until control returns to the store: until complete()
+ * returns, or until the next call that is not const. Keep the id instead. */
 struct store_namespace {
         uint32_t id;
         uint16_t tenant;
         const char *name;        /* NUL-terminated */
         const char *fingerprint; /* NUL-terminated canonical text */
-        uint64_t chunk_bytes;    /* declared; 0: none */
-        uint32_t owner;          /* user id of who made it, or STORE_NO_OWNER */
+        uint64_t chunk_bytes;    /* declared chunk size; 0 if none */
+        uint32_t owner;          /* uid of the user that made it, or STORE_NO_OWNER */
         uint64_t created_ms;     /* Unix time */
-        uint32_t lifetime_s;     /* chunks that are older are not to be found; 0: no end */
+        uint32_t lifetime_s;     /* older chunks are not found; 0 means no limit */
         uint64_t chunks, bytes;  /* on disk now */
 };
 
 struct store_namespace_open {
-        struct list_node node; /* the store's */
+        struct list_node node; /* used by the store */
         uint16_t tenant;
         const char *name;
         uint16_t name_length;
         const char *fingerprint;
         uint16_t fingerprint_length;
         uint64_t chunk_bytes;
-        bool attach;         /* must exist; an empty fingerprint matches any */
-        uint32_t owner;      /* of a namespace that is made */
-        uint32_t lifetime_s; /* likewise; with set_lifetime, of one that exists */
+        bool attach;         /* the namespace must exist; an empty fingerprint matches any */
+        uint32_t owner;      /* owner of a new namespace */
+        uint32_t lifetime_s; /* lifetime of a new namespace; with set_lifetime, also of an existing
+                                one */
         bool set_lifetime;   /* completes once that is on stable storage */
         uint32_t id;         /* the store's */
         uint64_t created_ms; /* the store's */
@@ -150,13 +159,13 @@ struct store_namespace_open {
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
-        /* On 0; on STORE_MISMATCH the existing one. Within complete() only. */
+        /* Set on 0, and on STORE_MISMATCH to the existing one; valid only within complete(). */
         const struct store_namespace *namespace;
         void (*complete)(struct store_namespace_open *req);
 };
 
-/* Chunks of the lifetime that were put before this, Unix time in ms, have expired. 0: none have. A
- * chunk from the future, as a clock that was set back makes them, has not. */
+/* Returns the Unix time in ms before which chunks of this lifetime have expired; 0 if none have. A
+ * chunk with a time in the future, after a clock was set back, has not expired. */
 static inline uint64_t store_born_after_ms(uint32_t lifetime_s, uint64_t now_ms)
 {
         uint64_t lifetime_ms = (uint64_t)lifetime_s * 1000;
@@ -165,7 +174,7 @@ static inline uint64_t store_born_after_ms(uint32_t lifetime_s, uint64_t now_ms)
 }
 
 struct store_ref {
-        uint32_t index; /* UINT32_MAX: none */
+        uint32_t index; /* UINT32_MAX if none */
         uint32_t generation;
 };
 
@@ -188,44 +197,46 @@ struct store_put {
         uint16_t tenant;
         struct key key;
         uint64_t hash;
-        struct key parent; /* root: none */
-        uint32_t use;      /* as of evict.h */
-        /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
-         * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
+        struct key parent; /* none for a root */
+        uint32_t use;      /* see evict.h */
+        /* The payload, aligned to 4 KiB, and readable up to the next 4 KiB boundary after `length`.
+         * With a `tail` it is read for `length` bytes only, and the bytes beyond whole 4 KiB blocks
+         * are taken from the tail. */
         const void *buf;
-        const struct iovec *vector; /* in place of `buf`: pieces, each of them so aligned, and of
-                                       whole 4 KiB but for the last */
-        struct iovec *vector_room;  /* with a vector: an element more than it has, the caller's */
-        void *tail;                 /* 4 KiB, so aligned; NULL: none */
-        struct kio_region *region;  /* `buf` lies in it; or NULL */
-        /* A client shares the memory of `buf`: that it is not there is no fault of the device. Then
-         * the put fails with -EFAULT, and is tried nowhere else. */
+        const struct iovec *vector; /* instead of `buf`: pieces, each aligned to 4 KiB, and of whole
+                                       4 KiB except the last */
+        struct iovec *vector_room; /* with a vector: room for one element more than it has, owned by
+                                      the caller */
+        void *tail;                /* 4 KiB, aligned to 4 KiB; NULL if none */
+        struct kio_region *region; /* region that contains `buf`, or NULL */
+        /* A client shares the memory of `buf`, so missing memory is no fault of the device: the put
+         * then fails with -EFAULT, and is not tried on another volume. */
         bool foreign;
         uint32_t length;
         uint32_t crc;
         bool summing;        /* `crc` is being computed: store_put_checksum() follows */
-        int sum_result;      /* the store's: 0, or why there is no checksum */
-        uint64_t created_ms; /* when it was put, Unix time; 0: now */
-        uint8_t hint;        /* enum evict_hint, that came before it was handed over */
+        int sum_result;      /* used by the store: 0, or why there is no checksum */
+        uint64_t created_ms; /* Unix time of the put; 0 means now */
+        uint8_t hint;        /* enum evict_hint that arrived before the put was submitted */
         uint8_t cost;        /* evict_cost_level() */
         bool durable;        /* complete only after a sync */
-        uint64_t batch;      /* puts with the same number are answered together; 0: by itself. Their
-                                entries wait for each other a little */
-        bool of_one;         /* store_sync(): of the chunk `ref`; else of all there are */
-        uint32_t tried;      /* the store's: volumes, by bit */
-        uint64_t purges;     /* the store's */
+        uint64_t batch;  /* puts with the same number are answered together, so their entries wait
+                            shortly for each other; 0 if alone */
+        bool of_one;     /* store_sync(): sync the chunk `ref` only, instead of all */
+        uint32_t tried;  /* used by the store: volumes that were tried, by bit */
+        uint64_t purges; /* the store's */
 
-        /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
-         * but in the eviction order: touch it with its chain. */
+        /* The record in the index, set when store_put() returns 0. store_find() does not find the
+         * chunk yet, but it is in the eviction order, so the caller touches it with its chain. */
         struct store_ref ref;
 
-        /* 0, or STORE_NOT_DURABLE: it is stored. STORE_BYPASSED, -ECANCELED (purged meanwhile),
-         * -errno of a failed write: it is not. */
+        /* 0 or STORE_NOT_DURABLE if the chunk is stored; otherwise STORE_BYPASSED, -ECANCELED
+         * (purged during the put), or -errno of a failed write. */
         int result;
         void (*complete)(struct store_put *req);
-        /* The device hangs, and the volume is bypassed: a waiter for this put need not wait
-         * any more, it counts as failed. `buf` and the request stay the store's until complete().
-         * May be NULL. */
+        /* Called when the device hangs and the volume is bypassed: waiters for this put can be
+         * answered that it failed. The store uses `buf` and the request until complete(). May be
+         * NULL. */
         void (*abandon)(struct store_put *req);
 };
 
@@ -237,29 +248,30 @@ struct store_get {
         uint32_t namespace_id;
         struct key key;
         uint64_t hash;
-        /* Aligned to 4 KiB, with room for the length rounded up to 4 KiB; or, with a `tail`, for
-         * the length, and nothing is written beyond that. */
+        /* The target, aligned to 4 KiB, with room for the length rounded up to 4 KiB. With a `tail`
+         * it needs room for the length only, and nothing is written beyond that. */
         void *buf;
         uint32_t room;
-        const struct iovec *vector; /* as of a put */
+        const struct iovec *vector; /* see store_put.vector */
         struct iovec *vector_room;
         void *tail;
         struct kio_region *region;
-        /* A client shares the memory of `buf`, and may write to it or take it away at any time: it
-         * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
+        /* A client shares the memory of `buf`, and may write to it or unmap it at any time. Results
+         * -EFAULT and STORE_SUSPECT then say nothing about the chunk, which stays. */
         bool foreign;
         bool background; /* no client waits for it */
 
-        /* Where store_find() found it, and it is not looked for once more if it is there still.
-         * Out: where it is. */
+        /* The ref from store_find(), which saves a second lookup if the chunk is still there. Set
+         * to the chunk's present ref. */
         struct store_ref ref;
-        uint32_t length; /* of the chunk */
+        uint32_t length; /* length of the chunk in bytes */
         uint32_t crc;
 
-        int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a
-                       miss */
+        int result; /* 0 if the chunk was read whole and its CRC matches; STORE_MISS; -EIO and
+                       others are counted, and are misses, too */
         void (*complete)(struct store_get *req);
-        void (*abandon)(struct store_get *req); /* as of a put: it counts as a miss */
+        void (*abandon)(
+                struct store_get *req); /* see store_put.abandon; the get counts as a miss */
 };
 
 struct store_purge {
@@ -267,151 +279,165 @@ struct store_purge {
         uint32_t namespace_id;
         bool all;
         uint64_t dropped;
-        int result; /* 0, or -errno: the epoch could not be synced; the chunks are out of memory,
-                       but may come back */
+        int result; /* 0, or -errno if the purge could not be synced: the chunks are out of memory,
+                       but may return */
         void (*complete)(struct store_purge *req);
 
-        /* The store's: see purge.c. */
+        /* Used by the store: see purge.c. */
         struct list_node sweep;
         void (*answer)(struct store_purge *req);
         uint32_t stop;
         bool written, swept, wrapped;
 };
 
-/* Told of each chunk as it becomes findable and as it is removed, from within whatever does it: it
- * may not call the store, other than to ask for namespaces. `at`: the chunk's place in the walk. */
+/* Called when a chunk becomes findable and when it is removed, from within the function that
+ * changes it. The callback must not call the store, except to look up namespaces. `at` is the
+ * chunk's place in the walk. */
 struct store_watch {
         void (*changed)(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
                         const struct key *key, bool is_there);
-        /* A volume was resumed: what it had and what it has now was not reported. Walk again. */
+        /* Called when a volume was resumed. Its old and new chunks were not reported, so walk
+         * again. */
         void (*replaced)(void *userdata);
         void *userdata;
 };
 
-/* A chunk that is evicted soon, and can still be read. `chance`: evict_chance(). */
+/* A chunk that will be evicted soon, and can still be read. `chance` is evict_chance(). */
 struct store_leaving {
         uint32_t namespace_id;
         uint16_t tenant;
-        const struct key *key; /* borrowed, until the callback returns */
-        uint64_t hash;         /* of the key, by store_params.secret */
+        const struct key *key; /* valid until the callback returns */
+        uint64_t hash;         /* hash of the key under store_params.secret */
         uint32_t length;
         double chance;
 };
 
-/* A chunk that a client reads by itself, from the data file: its slot is pinned meanwhile. */
+/* The place of a chunk that a client reads directly from a data file; its slot is pinned. */
 struct store_extent {
-        uint32_t file; /* number of the data file, in this process: never of another one */
+        uint32_t file; /* number of the data file, never reused in this process */
         uint32_t length;
-        uint64_t offset; /* of whole pages of 4 KiB, of which the last may have other bytes too */
+        uint64_t
+                offset; /* in bytes, a multiple of 4 KiB; the last page may also hold other bytes */
 };
 struct store_loan {
         uint32_t id;
         uint32_t generation; /* never 0 */
 };
-/* What one client has been lent. */
+/* The loans of one client. */
 struct store_borrower {
-        uint32_t first; /* STORE_LOAN_NONE at first */
+        uint32_t first; /* initially STORE_LOAN_NONE */
         uint32_t count;
-        uint64_t bytes; /* of their lengths, in pages */
+        uint64_t bytes; /* lengths of the loans, rounded up to pages */
 };
 #define STORE_LOAN_NONE UINT32_MAX
 
-/* A descriptor of a data file, to be handed to a client of the tenant that it is of. */
+/* A descriptor of a data file, to be passed to a client of the tenant that the file belongs to. */
 struct store_lent_file {
         struct kio_request io; /* the store's */
         void *volume, *segment;
         uint32_t file;
         uint16_t tenant;
-        /* Out: 0 and a descriptor, read-only and O_DIRECT, the caller's; -errno. */
+        /* Set at completion: 0 and a descriptor, read-only and O_DIRECT, which the caller owns; or
+         * -errno. */
         int result, fd;
         uint64_t bytes;
         void (*complete)(struct store_lent_file *req);
 };
 
 struct store_verified {
-        uint64_t chunks, bytes; /* looked at, bad ones included */
-        uint64_t mismatched;    /* not what was put: dropped */
-        uint64_t unreadable;    /* refused by the device: dropped */
-        uint64_t skipped;       /* not read for want of memory and the like: still there */
+        uint64_t chunks, bytes; /* chunks and bytes verified, including bad ones */
+        uint64_t mismatched;    /* dropped because the bytes differ from those that were put */
+        uint64_t unreadable;    /* dropped because the device could not read them */
+        uint64_t skipped;       /* not read, for lack of memory for example; kept */
 };
 
-/* The same on request, for a stretch of one segment, as fast as background work may go. */
+/* A request to verify a range of one segment, at the full speed of background work. */
 struct store_verify {
         struct list_node node; /* the store's */
 
         unsigned volume;
-        uint32_t segment, slot; /* where to begin; 0 at first, then what next_* said */
-        uint32_t max_chunks;    /* ends behind the chunk that reaches one of these */
+        uint32_t segment, slot; /* start position: 0 at first, then the values of next_* */
+        uint32_t max_chunks;    /* the request ends behind the chunk that reaches either limit */
         uint64_t max_bytes;
 
-        unsigned volumes;                 /* of the store */
-        uint32_t segments;                /* of this volume: numbers are below */
-        uint32_t next_segment, next_slot; /* next_segment == segments: that was the last one */
+        unsigned volumes;                 /* number of the store's volumes */
+        uint32_t segments;                /* upper bound of this volume's segment numbers */
+        uint32_t next_segment, next_slot; /* next_segment == segments at the end */
         struct store_verified found;
-        /* 0; STORE_BYPASSED, -EIO (many in a row could not be read), -ECANCELED (the store stops):
-         * as far as it came */
+        /* 0; or, if it ended early, STORE_BYPASSED, -EIO (many chunks in a row could not be read)
+         * or -ECANCELED (the store stops) */
         int result;
         void (*complete)(struct store_verify *req);
 };
 
 struct store_stats {
-        uint64_t limit, used_bytes; /* used: what the files occupy, as du sees it */
-        uint64_t payload_bytes;     /* sum of the lengths of what is stored */
+        uint64_t limit, used_bytes; /* used_bytes: space that the files occupy, as du reports it */
+        uint64_t payload_bytes;     /* sum of the lengths of stored chunks */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;
-        uint64_t segments_max; /* those there are, and what the limit has room for */
+        uint64_t segments_max; /* existing segments plus those that the limit has room for */
         uint64_t index_bytes;  /* memory of index, slabs, eviction and table bookkeeping */
         uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
         uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
         uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;
         uint64_t payload_writes, table_writes, reads, syncs; /* operations */
         uint64_t crc_failures, crc_rereads, read_errors, write_errors, sync_errors;
-        uint64_t crc_failed_ns; /* when the latest was, CLOCK_MONOTONIC; 0: there was none */
+        uint64_t crc_failed_ns; /* CLOCK_MONOTONIC time of the latest; 0 if none */
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
+        /* Chunks that startup, or a resume, expected and whose data file or namespace is missing;
+         * the files that are missing or short; when that was found, CLOCK_MONOTONIC, 0: never. */
+        uint64_t lost_chunks, lost_files, lost_ns;
         uint64_t slab_moves;
-        uint64_t retained_evictions; /* of `evictions`, of chunks that clients had pinned */
-        uint64_t expired;            /* chunks that were dropped as their lifetime was over */
+        uint64_t retained_evictions; /* the part of `evictions` that clients had pinned */
+        uint64_t expired;            /* chunks dropped because their lifetime had ended */
         struct evict_stats evict;
-        /* Segments that went to another tenant; those that could not, and are not used for it. */
+        /* Segments that passed to another tenant, and segments that could not and are not used for
+         * it. */
         uint64_t handovers, handover_failures;
+        uint64_t detached_files;        /* replaced at startup, as rights had changed */
         uint64_t files_given_up;        /* data files removed, as the file system was full */
         uint64_t handover_replacements; /* where a process had the file open: another one */
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
-        uint64_t scrub_passes, scrub_last_pass_ms;    /* ended; when the last one did, Unix time */
-        uint64_t scrub_segments_done, scrub_segments; /* of the pass under way; 0 of 0: none is */
-        uint64_t scrub_pinned;                        /* chunks that are being read back now */
-        bool direct;                                  /* O_DIRECT in use on all volumes */
-        const char *direct_reason;                    /* why not; "" */
-        bool clean_start;                             /* was it closed properly? */
+        uint64_t scrub_passes,
+                scrub_last_pass_ms; /* passes that ended; Unix time of the end of the last one */
+        uint64_t scrub_segments_done,
+                scrub_segments;    /* progress of the current pass; both 0 if there is none */
+        uint64_t scrub_pinned;     /* chunks being read back now */
+        bool direct;               /* O_DIRECT in use on all volumes */
+        const char *direct_reason; /* why not, or "" */
+        bool clean_start;          /* the store was closed properly before this startup */
         bool bypassed;
 };
 
-/* What eviction had learned in a volume when it was saved. */
+/* The saved state of a volume's eviction order. */
 struct store_order {
         const char *policy;
         const struct evict_learned *learned;
-        const struct evict_record *chunks, *remembered; /* chunks: those used last come last */
+        const struct evict_record *chunks,
+                *remembered; /* chunks: in order of their last use, the latest at the end */
         uint64_t n_chunks, n_remembered;
-        uint64_t saved_ms; /* Unix time: chunks that were put later were used later */
+        uint64_t saved_ms; /* Unix time; chunks that were put later count as used later */
 };
 
-enum { VOLUMES_SET_MAX = 64 }; /* numbers that a set can give out, in its life */
+enum { VOLUMES_SET_MAX = 64 }; /* volume numbers that a set can give out in total */
 
-/* What the volumes of a set write down of each other, in the namespaces files: see membership.c.
- * Epochs by the number in the set of the volume that gave them; 0: none. */
+/* The state that the volumes of a set record about each other in the namespaces files; see
+ * membership.c. Epochs are indexed by the set's number of the volume that gave them; 0 means none.
+ */
 struct volume_set {
-        uint64_t epoch; /* none that this volume knows of is higher */
-        /* The last at which a namespace was removed: the list of a volume that has missed something
-         * since is replaced. */
+        uint64_t epoch; /* the highest epoch that this volume knows */
+        /* The last epochs at which a namespace was removed. If a volume has missed something since,
+         * its list is replaced. */
         uint64_t removed_at[VOLUMES_SET_MAX];
-        /* By number: the volume has missed something by these epochs, and is emptied unless it has
-         * been for them. What a volume has of itself: those that it has been emptied for. */
+        /* By number of the volume: epochs by which the volume has missed something. It is emptied
+         * unless it has been emptied for them. In a volume's entry for itself: the epochs for which
+         * it has been emptied. */
         uint64_t missed_at[VOLUMES_SET_MAX][VOLUMES_SET_MAX];
 };
 
-/* Is an epoch of `a` higher than the one that `b` has of the same volume? */
+/* Returns whether any epoch in `a` is higher than the epoch of the same volume in `b`. */
 static inline bool volume_epochs_exceed(const uint64_t a[static VOLUMES_SET_MAX],
                                         const uint64_t b[static VOLUMES_SET_MAX])
 {

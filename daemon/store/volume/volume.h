@@ -14,40 +14,46 @@
 
 struct volume;
 
-/* What a volume asks and tells its store. */
+/* Callbacks from a volume to the store. */
 struct volume_ops {
-        /* A put is over: completes it, or tries elsewhere. */
+        /* A put has ended on this volume. The store completes it or retries it on another volume.
+         */
         void (*put_done)(void *userdata, struct store_put *req);
-        /* It has just left itself aside. Called from anywhere: nothing may be completed or
-         * submitted in it. */
+        /* The volume has just been bypassed. The callback may come from within any call, and must
+         * neither complete nor submit a request. */
         void (*bypassed)(void *userdata, struct volume *v);
-        /* Its table may hold what no record knows of, and that could not be marked. The same. */
+        /* The table may hold entries of a failed write, and the superblock could not be marked with
+         * that. Called as bypassed() is. */
         void (*doubtful)(void *userdata, struct volume *v);
         /* The volume's file system has become full or has room again. Called as bypassed() is. */
         void (*full)(void *userdata, struct volume *v, bool full);
+        /* The volume has removed a data file to make room. Called as bypassed() is. */
+        void (*gave_up)(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks);
+        /* The volume is being closed, and its files are no longer its own. */
+        void (*astray)(void *userdata, struct volume *v, const char *reason);
         /* The volume a chunk is looked for first; NULL: there is only one. Any thread. */
         unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };
 
 struct volume_params {
-        const struct store_params *store; /* limit and entries apart */
+        const struct store_params *store; /* except limit and entries: volume_set_limit() */
         const char *path;
-        unsigned number; /* among the store's volumes: part of each store_ref */
-        int lock_fd;     /* -1, or one that is held from before */
+        unsigned number; /* index among the store's volumes; part of each store_ref */
+        int lock_fd;     /* a lock that this process already holds, or -1 */
         const struct volume_ops *ops;
 };
 
 enum { VOLUME_GENERATION_BITS = 28 };
 
-/* A place in the walk: a record's of a volume. */
+/* Returns the position of a volume's record in the order of store_walk(). */
 enum { STORE_WALK_RECORD_BITS = 32 };
 static inline uint64_t store_walk_at(unsigned volume, uint32_t record)
 {
         return (uint64_t)volume << STORE_WALK_RECORD_BITS | record;
 }
 
-/* Bound of the index of a store of that size, where none is configured. */
+/* Returns the default number of index entries for a store of `limit` bytes. */
 static inline uint64_t volume_auto_entries(uint64_t limit)
 {
         return limit / (256 * 1024) > UINT64_C(1) << 20 ? limit / (256 * 1024) : UINT64_C(1) << 20;
@@ -58,26 +64,30 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
                    char ret_error[static 512]);
 int volume_lock_fd(const struct volume *v);
 int volume_probe_fd(const struct volume *v);
-/* Empty: volume_make() is to come. */
+/* Returns whether the directory is empty, so that volume_make() must follow. */
 bool volume_is_fresh(const struct volume *v);
 int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned count,
                 char ret_error[static 512]);
-/* It failed, but may be found made: its number is to be given to no other. */
+/* Returns whether volume_make() failed but may have left a superblock. The volume's number must
+ * then not be given to another volume. */
 bool volume_is_half_made(const struct volume *v);
-/* As read or made; volume_open() writes it, and the functions below. */
+/* Returns the superblock as read or made. The volume owns it; volume_open(),
+ * volume_write_superblock() and the marking functions write it to the disk. */
 struct disk_superblock *volume_superblock(struct volume *v);
 int volume_write_superblock(struct volume *v);
-/* Of a volume that is open, in the superblock: others go on without it; so many numbers have been
- * given out. Written soon, if that can be. */
+/* Record in the superblock of an open volume that the other volumes continue without it, or that
+ * the set has given out `count` volume numbers. The write is asynchronous and may fail. */
 void volume_mark_away(struct volume *v);
 void volume_mark_count(struct volume *v, unsigned count);
-/* 0: it is on stable storage; VOLUME_MARK_WAITS; -errno. */
+/* Returns 0 if the last count is on stable storage, VOLUME_MARK_WAITS while its write is pending,
+ * or the write's -errno. */
 enum { VOLUME_MARK_WAITS = 1 };
 int volume_count_is_marked(const struct volume *v);
-/* Before volume_open(): what an earlier volume of the volume could not write of its table, or not
- * sync of its data. */
+/* Takes over the marks for failed table writes and data syncs from an earlier struct of the same
+ * directory, in case they did not reach the disk. Call before volume_open(). No effect if the
+ * directories differ. */
 void volume_take_marks(struct volume *v, const struct volume *earlier);
-/* Size of the file system it lies in; which one that is. */
+/* Returns the size of the volume's file system in bytes, and its device number. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 
@@ -85,152 +95,175 @@ void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
+/* Returns the number of data files that opening it copied, as access rights had changed. */
+unsigned volume_detached_files(const struct volume *v);
+/* Reports, a sentence each, what opening it did not find, and forgets that. The next opening finds
+ * what is left. */
+void volume_report_losses(struct volume *v, void (*each)(void *userdata, const char *text),
+                          void *userdata);
 
-/* What a volume must know before it is used with others. */
+/* The state of the set that a volume needs before it is used with other volumes. */
 struct volume_join {
-        const struct store_namespace *namespaces; /* of all */
+        const struct store_namespace *namespaces; /* namespaces of the whole set */
         unsigned n_namespaces;
         uint32_t next_id;
         bool in_set;
-        struct volume_set set; /* that it is to know of */
-        bool witnessed;        /* by a volume that was never offline */
-        bool empty;            /* it has missed something */
+        struct volume_set set; /* volumes that this volume is to record */
+        bool witnessed;        /* a volume that was never offline confirms the list */
+        bool empty;            /* the volume has missed a purge and must be emptied */
 };
-/* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
+/* Blocks, like volume_open(). Sets *ret_emptied if the volume was emptied because it had missed a
+ * purge. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
-/* It has joined, and so have all that are started with it: its superblock does not say any more
- * that it is offline. Blocks. */
+/* Clears the superblock's mark that the volume is offline, after every volume of this startup has
+ * joined. Returns 0 or -errno; on failure the volume is no longer open. Blocks. */
 int volume_is_back(struct volume *v, char ret_error[static 512]);
-/* Does it contradict the list? -EUCLEAN with a text. */
+/* Returns 0, or -EUCLEAN with a text if the volume's namespaces contradict those of `join`. */
 int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
                             char ret_error[static 512]);
 uint32_t volume_next_id(const struct volume *v);
 const struct volume_set *volume_set(const struct volume *v);
 
 void volume_stop(struct volume *v);
-/* A caller's or an own operation's completion is over. Once the store stops, no caller calls
- * volume_iterate(). */
+/* Iterates a stopping volume after the completion of a request or an internal operation, because no
+ * caller calls volume_iterate() once the store stops. No effect before the stop. */
 void volume_progress(struct volume *v);
 uint64_t volume_pending(const struct volume *v);
 struct volume *volume_close(struct volume *v);
 void volume_iterate(struct volume *v);
 uint64_t volume_max_chunk(const struct volume *v);
 
-/* Leaves it aside, once; tells ops->bypassed. */
+/* Takes the volume out of use and calls ops->bypassed(). Later calls have no effect. */
 void volume_bypass(struct volume *v, const char *reason);
 const char *volume_reason(const struct volume *v);
-/* It is bypassed and its device hangs: answers all its waiters, but does not release what the
- * device has. */
+/* Answers all waiters of a bypassed volume whose device hangs. Memory that the device may still
+ * access is not released. */
 void volume_abandon(struct volume *v);
-/* Puts, gets and syncs that are not completed. */
+/* Returns whether no request is uncompleted and no tombstone, table write or sync is pending. */
 bool volume_is_quiet(const struct volume *v);
-/* All to stable storage. Blocks; the volume is quiet and bypassed. */
+/* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
+ * succeeded; `away` marks it as offline. Returns 0, or -errno if the superblock could not be
+ * written. Blocks. */
 int volume_rest(struct volume *v, bool away);
 
 void volume_namespace_open(struct volume *v, struct store_namespace_open *req);
 const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id);
 const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i);
-/* Has it neither chunks nor puts in flight? One that the volume does not have is empty. */
+/* Returns whether the namespace has neither chunks nor puts in flight. A namespace that the volume
+ * does not have is empty. */
 bool volume_namespace_is_empty(const struct volume *v, uint32_t id);
-/* Takes req->namespace_id, which is empty, off the list. `set`: as of volume_purge(). */
+/* Takes req->namespace_id, which must be empty, off the list. `set` is as in volume_purge(). */
 void volume_namespace_remove(struct volume *v, struct store_purge *req,
                              const struct volume_set *set);
 
 int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 struct store_ref *ret_ref, struct store_chunk *ret_chunk);
-/* As of store_expire(), of what volume_find() found; and a step of the walk: false: it has come by
- * all, and begins anew. */
+/* volume_expire() drops a chunk that is older than `born_after_ms` and returns whether it did.
+ * volume_expire_step() drops expired chunks for one step of the walk, adds their number to
+ * *expired, and returns false at the end of the index, where the next step starts again. */
 bool volume_expire(struct volume *v, struct store_ref ref, uint64_t born_after_ms);
 bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired);
 uint32_t volume_records(const struct volume *v);
-/* A put of it may be in flight. */
+/* Returns whether the volume has the key; a put in flight counts. */
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
                 uint64_t hash);
-/* Chunks whose placement is elsewhere, puts in flight included. */
+/* Returns the number of chunks whose placement is another volume, including puts in flight. */
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
 unsigned volume_cost(const struct volume *v, struct store_ref ref);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
-/* 0, STORE_MISS: the ref is stale. */
+/* Returns 0, or STORE_MISS if the ref is stale. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained);
-/* And whose it is, and its length; zeros of a stale one. */
+/* Returns whether the chunk is retained, its tenant and the size of its slot in bytes; false and
+ * zeros if `ref` is stale.
+ */
 bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
                         uint32_t *ret_bytes);
-/* `parent`: NULL if it is not in this volume. */
+/* Sets the chunk's turn for eviction and links it to the chunk before it in its chain. `parent` is
+ * NULL if that one is not in this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
-/* As those of the store. */
+/* Like store_warm() and store_warm_touch(), for this volume. */
 void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc);
-/* Once a second: entries that wait for others of their batch do so no longer. */
+/* Starts writing the entries that wait for more of their batch, and checks from time to time that
+ * the volume's files are still in place. Call it once a second. */
 void volume_tick(struct volume *v);
 void volume_sync(struct volume *v, struct store_put *req);
-/* Was it found at startup, after a process whose sync of data had failed? NULL: was anything? */
+/* Returns whether the chunk may be lost in a power failure, because it was found at startup after a
+ * process whose data sync had failed. With NULL, returns whether there may be such chunks. */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
-/* Is it what volume_find() would find now? */
+/* Returns whether `ref` is still the visible chunk of this key. */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
-/* Of what volume_find() finds at req->ref. */
+/* Acts on the chunk that volume_find() returned in req->ref. */
 int volume_get(struct volume *v, struct store_get *req);
-/* 0: pinned until volume_give_back(). STORE_MISS, STORE_UNVERIFIED, STORE_NOT_LENT, STORE_FULL.
- * *files: the last number that was given to a data file. */
+/* Lends a chunk like store_lend(), and pins it until volume_give_back(). *files is the last number
+ * given to a data file. */
 int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret);
-/* Was it there, and what was put, all the time? */
+/* Ends a loan. Returns false if the chunk may have left its slot or may not be what was put, so
+ * that the bytes read may be wrong. */
 bool volume_give_back(struct volume *v, struct store_ref ref);
-/* 0: complete() will follow. STORE_STALE: there is no such file, or not of this tenant. */
+/* Opens a data file for a client, like store_open_lent(). */
 int volume_open_lent(struct volume *v, struct store_lent_file *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
-/* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
- * same. -ENOMEM: nothing is done. */
+/* Drops a chunk and queues its tombstone. Returns 0; STORE_MISS if there is no such chunk; or
+ * -ENOMEM, without having dropped it. `even_if_missing` queues a tombstone for a missing chunk too,
+ * if the disk may have an older chunk of the key, which would come back after a restart. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing);
-/* Could recovery find it? False if certainly not. */
+/* Returns whether recovery could find a chunk of this key; false only if it certainly could not. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
-/* Was something dropped whose tombstone is not written, or never will be? */
+/* Returns whether the tombstone of a drop is not written yet, or was lost. */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
-/* `set`: with this one; NULL in a store of one volume. */
+/* Purges chunks. `set` is written with the purge; it is NULL in a store of one volume. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
-/* One step of dropping what was purged. True: there is more to do. */
+/* Drops purged chunks for one step. Returns whether more steps are needed. */
 bool volume_sweep(struct volume *v);
 bool volume_is_sweeping(const struct volume *v);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
-/* As store_set_watch(); of a volume that is open, and as store_walk() from record *i on. False: it
- * has no more. */
+/* volume_set_watch() acts like store_set_watch() for an open volume. volume_walk() calls each() for
+ * the visible chunks in up to `max_records` records from *i on, and returns whether records are
+ * left. */
 void volume_set_watch(struct volume *v, const struct store_watch *watch);
-bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata);
-/* As store_report_leaving(). */
+/* Acts like store_report_leaving() for this volume. */
 void volume_report_leaving(struct volume *v,
                            void (*each)(void *userdata, const struct store_leaving *leaving),
                            void *userdata);
-/* Was the chunk of this hash evicted, as far as the policy remembers? */
+/* Returns whether the policy remembers evicting a chunk with this hash. */
 bool volume_remembers(const struct volume *v, uint64_t hash);
-/* As evict_switch(). */
+/* Switches the eviction policy. Returns the result of evict_switch(), or 0 if the volume was not
+ * opened. */
 int volume_set_policy(struct volume *v, const char *policy);
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
 int volume_verify(struct volume *v, struct store_verify *req);
 uint64_t volume_deadline_ns(const struct volume *v);
-/* 0: none. Its coldest chunks go at once until it is kept. */
+/* Sets a tenant's limit on this volume; 0 means none. Evicts the tenant's coldest chunks at once
+ * until the limit is kept. Chunks with I/O on their slots are left to the next put. */
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
-uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant); /* likewise */
+uint64_t volume_tenant_retained(const struct volume *v,
+                                uint16_t tenant); /* bytes of retained chunks */
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
-/* NULL: it was not opened. */
+/* Returns the eviction order, which the volume owns; NULL if the volume was not opened. */
 const struct evict *volume_eviction(const struct volume *v);
-uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t looks,
+uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t max_records,
                            struct evict_record *ret, uint32_t room);
 uint32_t volume_restore_order(struct volume *v, const struct store_order *order);
 const struct histogram *volume_evicted_ages(const struct volume *v);
-/* What an earlier volume of this volume has counted. */
+/* Replaces the volume's counters by those of an earlier struct of the same directory, except the
+ * figures of this startup's recovery. */
 void volume_take_counts(struct volume *v, const struct volume *earlier);
 const struct file_system *volume_file_system(const struct volume *v);
 bool volume_is_full(const struct volume *v, uint64_t *ret_refusals);

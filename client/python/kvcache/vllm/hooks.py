@@ -3,6 +3,8 @@
 
 - `build_offloading_config`: the scheduler's process has no current configuration when it makes a tier. The wrapper keeps the one from which
   it built an OffloadingConfig.
+- `_maximal_prefix_lookup`: before 0.33 a manager is asked for one key after another and is not told which come next. The wrapper leaves them
+  in the request's context, so that one question answers them all in the same step.
 - `_gen_lora_extra_hash_keys`: block hashes contain an adapter's name, and its path in newer versions. The wrapper adds the digest of its
   content, taken when the adapter is first seen, because the engine keeps what it has read.
 """
@@ -24,6 +26,8 @@ log = logging.getLogger("kvcache.vllm")
 
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1."
 _OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_utils"
+_SCHEDULER = _CONNECTOR + "offloading.scheduler"
+KEYS = "_kvcache_keys"  # the attribute of a request's context that has the keys of the lookup
 MOST_ADAPTERS = 10_000
 
 _configurations: dict[str, Any] = {}  # by engine
@@ -31,13 +35,17 @@ _adapters: dict[tuple[int, str, str], str] = {}
 
 
 def install() -> None:
-    """Wraps both functions. May be called any number of times. Never raises: a fact that is not there is unknown, which is safe."""
+    """Wraps the functions. May be called any number of times. Never raises: a fact that is not there is unknown, which is safe."""
     for module, name, parameters, wrapper in ((_OFFLOADING, "build_offloading_config", ("vllm_config", "kv_cache_config"), _keeping),
                                               (_HASHES, "_gen_lora_extra_hash_keys", ("request",), _with_content)):
         try:
             wrap(importlib.import_module(module), name, parameters, wrapper)
         except Exception as e:
             log.debug("%s.%s is not wrapped: %s", module, name, e)
+    try:
+        wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_maximal_prefix_lookup", ("self", "keys", "req_context"), _telling)
+    except Exception as e:
+        log.debug("a lookup takes two steps: %s", e)
 
 
 def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
@@ -62,6 +70,16 @@ def _keeping(original: Any) -> Any:
         return original(vllm_config, kv_cache_config)
 
     return build
+
+
+def _telling(original: Any) -> Any:
+    @functools.wraps(original)
+    def lookup(self: Any, keys: Any, req_context: Any) -> Any:
+        if isinstance(keys, list) and hasattr(req_context, "__dict__"):
+            setattr(req_context, KEYS, keys)
+        return original(self, keys, req_context)
+
+    return lookup
 
 
 def configuration_of(engine_id: object) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import threading
 import time
@@ -29,9 +30,10 @@ from .page import RankPage, Seat
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # a call that opens a namespace or makes staging memory may take so long
-SLICE_BLOCKS = 128  # a store looks after so many blocks whether the engine waits
+SLICE_BLOCKS = 32   # after so many blocks of a store, one that the engine waits for goes first
 PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
 LONGEST_PAUSE_S = 4.0
+GATHER_S = 0.05     # stores of few blocks wait so long for others, with which they go together
 STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
 CHECK_S = 2.0       # that the canary waits for a stored chunk
 LOOK_S = 0.1        # between two looks at the engine's page
@@ -74,7 +76,11 @@ class _Job:
         self.nbytes = 0  # that were stored
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
-        self.computed = False  # its event is over
+        self.count = sum(len(p.keys) for p in parts)
+        # A prefill is stored at once: the time at which it ends teaches its rate.
+        self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
+        self.computed = False  # the event is over
+        self.wanted = False    # the engine waits for it
         self.hurried = False   # the engine has waited for it long enough
 
 
@@ -106,6 +112,7 @@ class Mover:
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0
+        self.store_wait_s = 0.0  # that the engine has waited for stores
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
@@ -154,7 +161,8 @@ class Mover:
         page = self._seat.page
         if page is not None:
             page.set_ended_below(self.loads.ended_below)
-            page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores, rescued_loads=self.loads.rescued)
+            page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores, rescued_loads=self.loads.rescued,
+                              store_wait_us=round(self.store_wait_s * 1e6))
             while self.loads.samples:
                 page.add_load(*self.loads.samples.popleft())
         return ended
@@ -196,15 +204,20 @@ class Mover:
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Until these jobs have ended. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
+        """Until these jobs have ended, which go before other stores. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
         takes STORE_S at most: the engine stands still."""
         self.loads.wait(numbers)
+        began = time.monotonic()
         with self._changed:
-            if self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
-                return
             for number in numbers & self._under_way.keys():
-                self._under_way[number].hurried = True
-            self._changed.wait_for(lambda: not numbers & self._under_way.keys())
+                self._under_way[number].wanted = True
+            if not self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
+                for number in numbers & self._under_way.keys():
+                    self._under_way[number].hurried = True
+                self._changed.wait_for(lambda: not numbers & self._under_way.keys())
+        self.store_wait_s += time.monotonic() - began
+        if self._seat.page is not None:
+            self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
 
     def close(self) -> None:
         with self._changed:
@@ -225,33 +238,51 @@ class Mover:
             self._attached.set()
         while True:
             with self._changed:
-                job = self._next()
+                jobs = self._next()
                 if self._closing:
                     break
-            if job is None:
-                self._attach_again()
+            if jobs:
+                self._step(jobs)
             else:
-                self._step(job)
+                self._attach_again()
         if self._seat.page is not None:
             self._seat.page.leave()
         self._gpu.detach(self._timeout_s)
         private.remove(self._namespaces.values(), self._fields)
         self._client.close()
 
-    def _next(self) -> _Job | None:
-        """In the lock. None: the GPU is to be attached again, or it is closed."""
+    def _next(self) -> list[_Job]:
+        """Waits for stores, and returns those that go now: one of many blocks, or several of few. In the lock. None of them: the GPU is to be
+        attached again, or it is closed."""
         while not self._closing:
             self._look_at_page()
             if self._closing:
                 break
             if self._must_attach and time.monotonic() >= self._rest_until:
-                return None
-            store = next((j for j in self._stores if j.hurried), self._stores[0] if self._stores else None)
-            if store is not None:
-                return store
+                return []
+            jobs, pause = self._due()
+            if jobs:
+                return jobs
+            if self._must_attach:
+                pause = min(pause, self._rest_until - time.monotonic())
             longest = LOOK_S if self._seat.page is not None or self._seat.has_failed else NO_PAGE_S
-            self._changed.wait(max(0.0, min(longest, self._rest_until - time.monotonic())) if self._must_attach else longest)
-        return None
+            self._changed.wait(max(0.0, min(longest, pause)))
+        return []
+
+    def _due(self) -> tuple[list[_Job], float]:
+        """Returns the stores that go now, or none and in how many seconds there may be some."""
+        few: list[_Job] = []
+        blocks = 0
+        for job in self._stores:
+            if job.wanted or not job.is_small:
+                return [next((j for j in self._stores if j.wanted), job)], 0.0
+            if blocks < SLICE_BLOCKS:
+                few.append(job)
+                blocks += job.count
+        if not few:
+            return [], math.inf
+        pause = few[0].started + GATHER_S - time.monotonic()
+        return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 or self._closing else ([], pause)
 
     def _wait_until_computed(self, job: _Job) -> None:
         """A put would wait for that, and hold memory meanwhile."""
@@ -286,27 +317,32 @@ class Mover:
             log.warning("blocks of the GPU are not stored now: %s", why)
         self._complaint = why
 
-    def _step(self, job: _Job) -> None:
-        """A slice of a store."""
+    def _step(self, jobs: list[_Job]) -> None:
+        """A slice of a store, or several small stores."""
         over = True
         try:
-            self._wait_until_computed(job)
-            over = self._store_slice(job)
+            self._wait_until_computed(jobs[-1])  # events of the engine's stream are over in the order of the jobs
+            if len(jobs) == 1:
+                over = self._store_slice(jobs[0])
+            else:
+                self._store_together(jobs)
         except Exception as e:  # the GPU's driver failed: what the engine does next will, too
-            log.exception("job %d failed: %s", job.number, e)
+            log.exception("job %d failed: %s", jobs[0].number, e)
         if not over:
             return
         if self._seat.page is not None:
             self._seat.page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores)
         with self._changed:
-            self._stores.remove(job)
-            del self._under_way[job.number]
-            self._ended.append(Ended(job.number, True, job.nbytes, time.monotonic() - job.started))
+            for job in jobs:
+                self._stores.remove(job)
+                del self._under_way[job.number]
+                self._ended.append(Ended(job.number, True, job.nbytes, time.monotonic() - job.started))
             self._changed.notify_all()
         try:
-            self._cuda.drop(job.event)
+            for job in jobs:
+                self._cuda.drop(job.event)
         except OSError as e:
-            log.warning("after job %d: %s", job.number, e)
+            log.warning("after job %d: %s", jobs[0].number, e)
 
     def _namespace(self, part: Part) -> Namespace | None:
         return self._namespaces.get(group_of(part.keys[0]))
@@ -385,15 +421,32 @@ class Mover:
             return not job.parts
         self._follow()
         now = Part(part.layout, part.keys[:SLICE_BLOCKS], part.blocks[:SLICE_BLOCKS])
-        if now.keys and self._canary.may_store(group_of(now.keys[0]), len(now.keys)):
-            # The engine writes the blocks again when the job has ended: put() returns when they were read.
-            status = self._move(self._gpu.put, now, ack=self._ack, timeout=min(self._timeout_s, STORE_S))
-            good = sum(map(status_ok, status))
-            self._canary.stored([k for k, s in zip(now.keys, status) if status_ok(s) and s != EXISTS])
-            nbytes = good * self.blocks[part.layout].chunk_bytes
-            job.nbytes += nbytes
-            self.stored_bytes += nbytes
-            self.failed_stores += len(now.keys) - good
+        job.nbytes += sum(self._put(now)) * self.blocks[part.layout].chunk_bytes
         rest = Part(part.layout, part.keys[SLICE_BLOCKS:], part.blocks[SLICE_BLOCKS:])
         job.parts = ([rest] if rest.keys else []) + job.parts[1:]
         return not job.parts
+
+    def _store_together(self, jobs: list[_Job]) -> None:
+        """Small stores, by one request a group: each costs the engine's thread as much of Python's lock as a large one."""
+        self._follow()
+        groups: dict[int, list[tuple[_Job, Part]]] = {}
+        for job in jobs:
+            for part in job.parts:
+                groups.setdefault(part.layout, []).append((job, part))
+        for layout, listed in groups.items():
+            stored = self._put(Part(layout, [k for _, p in listed for k in p.keys], [b for _, p in listed for b in p.blocks]))
+            at = 0
+            for job, part in listed:
+                job.nbytes += sum(stored[at:at + len(part.keys)]) * self.blocks[layout].chunk_bytes
+                at += len(part.keys)
+
+    def _put(self, part: Part) -> list[bool]:
+        """Was each chunk stored? The engine writes the blocks again when the job has ended: put() returns when they were read."""
+        if not part.keys or not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
+            return [False] * len(part.keys)
+        status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S))
+        stored = [*map(status_ok, status)] or [False] * len(part.keys)
+        self._canary.stored([k for k, s in zip(part.keys, status) if status_ok(s) and s != EXISTS])
+        self.stored_bytes += sum(stored) * self.blocks[part.layout].chunk_bytes
+        self.failed_stores += len(stored) - sum(stored)
+        return stored

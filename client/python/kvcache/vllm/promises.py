@@ -224,7 +224,7 @@ class Promises:
             log.warning("nothing is found from now on: %s", e)
 
     def release(self, request: str) -> None:
-        """What it holds, and what is on its way to it."""
+        """Releases what the request holds, and what is in flight for it."""
         self._requests.pop(request, None)
 
     def ask(self, request: str) -> None:
@@ -297,7 +297,7 @@ class Promises:
         asked, shard = done.tag
         if any(map(status_ok, done.status)):
             self._ill = False
-        elif PENDING in done.status:  # it hangs: it is tried again, but not by every request
+        elif PENDING in done.status:  # the daemon hangs: not every request tries it again
             self._rest_until = time.monotonic() + HUNG_S
         asked.answers[shard] = _Answer(done.status, done.tiers, done.lengths, done.leased)
         answers = [a for a in asked.answers if a is not None]
@@ -342,7 +342,7 @@ class Promises:
         return set(self._leases)
 
     def _note_read(self, asked: _Asked, group: int, tiers: bytes, good: list[bool], now: float) -> None:
-        """It ended after the last look at answers and before this one. Of what was being read before it had its share."""
+        """Notes a read from disk. The read ended after the last look at answers and before this one, and shared the disk with those before it."""
         nbytes = sum(t & TIER_DISK != 0 and not t & TIER_MEMORY for t in tiers) * self._chunk_bytes.get(group, 0)
         if not nbytes or not all(good):
             return

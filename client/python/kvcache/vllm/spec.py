@@ -24,7 +24,7 @@ from vllm.v1.kv_offload.base import (LookupResult, OffloadingManager, Offloading
 
 from .. import TIER_MEMORY, TIER_REMOTE
 from ..engine.canary import BOUND
-from . import canary, delivery, identity, page, worker as steps
+from . import canary, delivery, hooks, identity, page, worker as steps
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
 from .loads import Ended, LoadPart
@@ -35,6 +35,7 @@ from .promises import Held, LoadsUnderWay, Promises
 from .ranks import Ranks
 from .shards import Shard, Share, shares_of
 from .shared import SharedTier, Sought
+from .start import start_if_asked
 from .units import Group, units_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -53,6 +54,7 @@ COUNTERS = {
     "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
     "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
     "failed_stores": "Chunks that were not stored.",
+    "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Chunks that were copied one by one since the daemon's memory was not registered with the GPU.",
@@ -67,7 +69,7 @@ GAUGES = {
 }
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
+    __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
                  "has_parents")
 
     def __init__(self) -> None:
@@ -77,8 +79,9 @@ class _Request:
         self.forget()
 
     def forget(self) -> None:
-        """What is asked next is another run, or the same after it was loaded."""
+        """Forgets the answers: vLLM asks for another run next, or for the same after it was loaded."""
         self.answers: dict[bytes, bool] = {}  # worth loading?
+        self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
         self.declined: set[int] = set()
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
         self.was_gathered: set[int] = set()
@@ -101,7 +104,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
-        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         if spec.world_size > 1:
             delivery.discard(spec.config.engine_id, spec.world_size)
 
@@ -148,11 +151,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        name = req_context.req_id
+        request = self._requests.get(name)
+        if request is not None and key in request.ready:
+            return LookupResult.HIT
         promises = self._ready()
         if promises is None:
             return LookupResult.MISS
-        name = req_context.req_id
-        request = self._requests.get(name)
         if request is None:
             request = self._requests[name] = _Request()
         worth = request.answers.get(key)
@@ -170,6 +175,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts["failed_loads"] += 1
             request.answers[key] = False
             return LookupResult.MISS
+        request.ready.add(key)
         return LookupResult.HIT
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
@@ -316,7 +322,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @staticmethod
     def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """This key and those of its group that vLLM will ask for after it, where it has said them (0.33)."""
+        """This key and those of its group that vLLM will ask for after it, where they are known: vLLM 0.33 says them, and in older ones a
+        wrapper does (hooks.py)."""
+        listed = getattr(context, hooks.KEYS, None)
+        if isinstance(listed, list) and key in listed:
+            first = listed.index(key)
+            return [k for k in listed[first:first + MOST_CHAIN] if k not in request.answers]
         positions = getattr(context, "_offload_key_positions", None)
         if not isinstance(positions, dict) or key not in positions:
             return [key]
@@ -412,7 +423,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._promises.release(req_context.req_id)  # a load under way holds its own references
 
     def _drop(self, request: _Request | None) -> None:
-        """What it looks for in the shared tier."""
+        """Drops the searches of a request in the shared tier."""
         if request is not None and self._shared is not None:
             for sought in request.sought.values():
                 sought.drop(self._shared)
@@ -470,7 +481,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
         stats = OffloadingConnectorStats()
         for name, count in self._ranks.counted():
-            self._counts[name] += count
+            if name == "store_wait_us":  # the ranks wait at the same time
+                self._counts["store_wait_seconds"] += count / 1e6 / self._ranks.world_size
+            else:
+                self._counts[name] += count
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
         for name, count in self._counts.items():
@@ -485,7 +499,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
 
 def _tiers_of(where: bytes) -> list[int]:
-    """Of the leading ones that are here."""
+    """Returns the tiers of the leading ones that are here."""
     run = where.index(0) if 0 in where else len(where)
     return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
 
@@ -621,7 +635,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; canary (canary.py) and canary_bound."""
+    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -646,6 +660,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.remote = options.get("kvcache_remote", True)
         if not isinstance(self.remote, bool):
             raise ValueError(f"kvcache_remote is true or false, not {self.remote!r}")
+        start_if_asked(options)
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
         # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the dead keys: a set of hashes. All 64 bits of a key's are what is kept of it: they are
- * keyed anew in each process, and two keys of the same one are as likely as a checksum that errs.
- * Without memory for it to grow, recovery fails. */
+/* The dead keys of a recovery: a set of hashes. Only the 64 bits of a key's hash are kept. The hash
+ * has a new secret in each process, and a collision is as likely as an undetected checksum error.
+ * If memory for the set is short, recovery fails. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@
 
 enum { FIRST_ROOM = 1024, MANY = 64 * 1024 };
 
-/* Where it is, or would be. The index takes its buckets from the low bits. */
+/* Returns the place of a hash, or the free one for it. The index uses the low bits for its
+ * buckets. */
 static uint64_t *place_of(const struct dead_keys *g, uint64_t hash)
 {
         uint64_t i = hash >> 20 & (g->room - 1);

@@ -34,7 +34,7 @@ static uint32_t count_blocks(const struct recovery *rec)
         return (rec->pages + rec->room - 1) / rec->room;
 }
 
-/* All in one block, which is read if it is not the last one that was. */
+/* Adds a visit of pages in one block, which is read unless it is the last one that was. */
 static void add_visit(struct recovery *rec, uint32_t high, uint32_t low)
 {
         struct plan *plan = &rec->plan;
@@ -118,22 +118,22 @@ int recovery_plan_sorted(struct recovery *rec)
         return 0;
 }
 
-/* --- the guess --- */
+/* --- the estimate --- */
 
-/* Sequences in a block; 0: it has no page that is valid. */
+/* The sequences in a block. */
 struct probe {
         bool taken;
         uint64_t first, highest;
 };
 
 struct estimate {
-        uint64_t sequence; /* the highest seen; 0: none */
+        uint64_t sequence; /* highest sequence; 0 if no page is valid */
         uint32_t page;
-        bool damaged;         /* something could not be read, or is not whole */
-        struct probe *probes; /* by block */
+        bool damaged;         /* a page could not be read, or is not whole */
+        struct probe *probes; /* indexed by block */
 };
 
-/* A block is read once, however often it is asked for. */
+/* Returns the probe of a block, which is read at most once. */
 static struct probe probe_at(struct recovery *rec, struct estimate *estimate, uint32_t number)
 {
         struct probe *g = &estimate->probes[number];
@@ -163,9 +163,8 @@ static struct probe probe_at(struct recovery *rec, struct estimate *estimate, ui
         return *g;
 }
 
-/* Goes through the pages behind this one, wherever they lead: a newer one among them is continued
- * from. */
-static void glance_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
+/* Reads the pages behind this one; if one of them is newer, continues from it. */
+static void probe_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,
                  seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
@@ -181,10 +180,10 @@ static void glance_behind(struct recovery *rec, struct estimate *estimate, uint3
         }
 }
 
-/* By halves. Then what might be newer: a page is written behind those before it, and all but
- * TABLE_UNSYNCED_MAX of these have been synced; so where that many are older, or were never
- * written, and none of them is damaged, there is no newer one behind them. Behind the end of a ring
- * that is about to grow, or has not long been larger, lies the begin. */
+/* Uses binary search, and then checks whether newer pages follow. A page is written behind those
+ * before it, and all but TABLE_UNSYNCED_MAX of these have been synced. So if that many following
+ * pages are older, or were never written, and none is damaged, no newer page follows. In a ring
+ * that is about to grow, or has recently been larger, the beginning follows its end. */
 uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);
@@ -202,8 +201,8 @@ uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
                 else
                         low = middle;
         }
-        glance_behind(rec, &estimate, estimate.page);
-        glance_behind(rec, &estimate, rec->pages - 1);
+        probe_behind(rec, &estimate, estimate.page);
+        probe_behind(rec, &estimate, rec->pages - 1);
         *ret_sure = !estimate.damaged;
         return estimate.page;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, reading the ring's pages and checking them: recovery_block_check() finds torn and
- * damaged pages and entries by their CRCs.
+/* Reads and checks the ring's pages during recovery: recovery_block_check() finds torn and damaged
+ * pages and entries by their CRCs.
  *
- * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache
- * where that is possible, since touching memory for the first time may cost more than the device.
- * Then the threads of threads.c read and check ahead; without them all is done in sequence.
+ * A ring of up to 64 MiB is one block. A larger one has many, which bypass the page cache if
+ * possible, because touching memory for the first time may cost more than the device. The threads
+ * of threads.c then read and check blocks in advance; without them everything is done in sequence.
  *
- * A block that was never written is not read; what cannot be read counts as zeros. */
+ * A block that was never written is not read. A page that cannot be read counts as zeros. */
 #include "store/volume/recovery/internal.h"
 
 #include <assert.h>
@@ -27,9 +27,9 @@ enum {
         KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
 };
 
-/* What is allocated and was never written need not be read: the kernel would zero pages of its own
- * first. Asked once, before the first read: pages that the kernel's readahead brings in there are
- * data to it. */
+/* Finds the blocks that were ever written; the others need not be read, because the kernel would
+ * zero pages of its own first. Called once, before the first read, because pages that the kernel's
+ * readahead brings in count as data afterwards. */
 static int find_written(struct recovery *rec)
 {
         uint32_t n = (rec->pages + rec->room - 1) / rec->room;
@@ -46,7 +46,7 @@ static int find_written(struct recovery *rec)
                         return 0;
                 end = data < 0 ? -1 : lseek(rec->v->table_fd, data, SEEK_HOLE);
                 if (end <= data) {
-                        memset(rec->written, true, n); /* it does not say */
+                        memset(rec->written, true, n); /* the file system does not report it */
                         return 0;
                 }
                 for (uint64_t i = (uint64_t)data / bytes; i < n && i * bytes < (uint64_t)end; i++)
@@ -54,7 +54,7 @@ static int find_written(struct recovery *rec)
         }
 }
 
-/* What cannot be read is as good as zeros: not valid. */
+/* Reads a block. Pages that cannot be read are zeroed, so that they are not valid. */
 static void block_read(const struct recovery *rec, struct block *b, bool probe)
 {
         char *buf = (char *)b->pages;
@@ -68,7 +68,7 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
         if (zeros)
                 return;
         while (done < bytes) {
-                /* To the end of a page, whatever was read before. */
+                /* up to the end of a page, however much was read before */
                 uint64_t next = MIN(round_down(done, DISK_PAGE) + step, bytes);
                 ssize_t k =
                         pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
@@ -82,8 +82,8 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
                         memset(buf + done, 0, bytes - done);
                         break;
                 } else if (step > DISK_PAGE && !probe) {
-                        /* Somewhere in there: a direct read says no more, and each that fails may
-                         * take the device a second. */
+                        /* some page in this range fails, and a direct read does not tell which;
+                         * each failing read may take the device a second */
                         step /= 2;
                 } else {
                         b->unread = true;
@@ -93,7 +93,7 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
         }
 }
 
-/* No store has come to give a sequence that a record has no room for. */
+/* Returns whether an entry is whole, and has a sequence that a record has room for. */
 static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DISK_UUID_BYTES])
 {
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
@@ -122,7 +122,7 @@ void recovery_block_check(const struct recovery *rec, struct block *b)
                         c->entries |= UINT32_C(1) << j;
                         c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
                         if (c->hashes[j] == 0)
-                                c->hashes[j] = UINT64_C(1) << 63; /* the low half is the index's */
+                                c->hashes[j] = UINT64_C(1) << 63; /* the index uses the low half */
                 }
         }
 }
@@ -176,7 +176,8 @@ void recovery_take_turn(struct recovery *rec, uint32_t turn)
                 recovery_block_check(rec, &rec->block);
 }
 
-/* By what has been written, and by what the ring has been made for. */
+/* Estimates the number of records from the blocks that were written and from the slots that the
+ * ring was sized for. */
 static void estimate_records(struct recovery *rec)
 {
         uint64_t written = 0, slots = (uint64_t)rec->pages * DISK_PAGE_ENTRIES / STORE_RING_ENTRIES;
@@ -188,8 +189,9 @@ static void estimate_records(struct recovery *rec)
         rec->superseded = written - rec->likely;
 }
 
-/* A write that failed may be there all the same. Nothing that it overwrote was needed. Once, before
- * anything else is done to the ring: later these pages may hold what is. */
+/* Erases the pages of a failed write, which may be on the disk all the same. Nothing that it
+ * overwrote was needed. Runs once, before any other change of the ring, because these pages may be
+ * needed later. */
 static int erase_void(const struct volume *v, uint32_t pages)
 {
         struct disk_superblock *sb = &v->dir->superblock;
@@ -224,6 +226,13 @@ int recovery_open_ring(struct recovery *rec)
                                      "cannot open the file \"" RECOVERY_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
                 return recovery_fail(rec, -errno, "cannot examine the file \"" RECOVERY_TABLE "\"");
+        if ((uint64_t)st.st_size / DISK_PAGE < v->dir->superblock.table_pages) {
+                rec->table_was = v->dir->superblock.table_pages;
+                rec->table_found = (uint32_t)(st.st_size / DISK_PAGE);
+        }
+        rec->table_replaced = !v->dir->copied && !v->dir->superblock.clean &&
+                              v->dir->superblock.table_inode != 0 &&
+                              v->dir->superblock.table_inode != st.st_ino;
         /* A ring has never been larger than the slots of a whole store need. What lies behind that
          * is no table's, and would be allocated. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
@@ -242,9 +251,10 @@ int recovery_open_ring(struct recovery *rec)
         if (v->dir->superblock.void_pages > 0) {
                 r = erase_void(v, rec->pages);
                 if (r < 0)
-                        return recovery_fail(rec, r, "cannot erase what failed to be written");
+                        return recovery_fail(rec, r,
+                                             "cannot erase the table pages whose write failed");
         }
-        /* What the kernel could not write it may still show. */
+        /* drops pages that the kernel could not write but may still show */
         if (v->dir->superblock.unsynced)
                 posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_SEQUENTIAL);

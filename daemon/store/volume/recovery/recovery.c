@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery: from the files to the index. Blocks; runs once, before there is any other I/O.
+/* Recovery: builds the index from the files. Blocks; runs once, before any other I/O.
  *
- * The ring is scanned once, from its newest page to its oldest (scan.c; probe.c
- * finds the way, reader.c reads it). What comes to lie in the index then is live, but for
- * what a lowered limit takes away, and slots.c gives it its place.
+ * The ring is scanned once, from its newest page to its oldest (scan.c; probe.c finds the newest,
+ * reader.c reads). All chunks that are in the index after that are live, unless a lowered limit
+ * removes them, and slots.c gives them their slots.
  *
- * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
- * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
- * newer ones is not read, and erased: what it holds would outlive the tombstones that came after
- * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more,
- * it might be whole again, as new as what is written by then, purges and all. */
+ * A page is valid if its CRC, the store's uuid and its position are right; an entry is valid if its
+ * own CRC is right and its slot exists. So damage costs only the entries that it hit. A page that a
+ * crash left unwritten among newer ones is not read, but erased, because its entries would outlive
+ * the tombstones that were written after it. A page that is not whole is erased, too, before a
+ * sequence is given: if it were overwritten and torn again, it might become whole, and look as new
+ * as what is written by then, including purges. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +86,7 @@ static int add_slabs(struct recovery *rec)
                 v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
-                return recovery_fail(rec, r, "making the slot allocator");
+                return recovery_fail(rec, r, "creating the slot allocator");
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
 
@@ -93,15 +94,16 @@ static int add_slabs(struct recovery *rec)
                         seg->bytes = DISK_PAGE;
                 r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
-                        return recovery_fail(rec, r, "making the slot allocator");
+                        return recovery_fail(rec, r, "creating the slot allocator");
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
-        v->n_retired = 0; /* those were missing already: no reason not to make new ones */
+        v->n_retired = 0; /* these files were missing already, so they must not keep new ones from
+                             being made */
         return 0;
 }
 
-/* Forgets what lies in the page. */
+/* Removes the chunks whose entries are in the page. */
 static void drop_page(struct volume *v, uint32_t page)
 {
         uint32_t chunk;
@@ -125,7 +127,7 @@ static int erase_stale(struct recovery *rec)
         return 0;
 }
 
-/* False: some page cannot be read. */
+/* Copies pages. Returns false if a page cannot be read. */
 static bool copy_pages(struct recovery *rec, uint32_t first, uint32_t n, int *ret_error)
 {
         const off_t offset = (off_t)first * DISK_PAGE;
@@ -140,11 +142,11 @@ static bool copy_pages(struct recovery *rec, uint32_t first, uint32_t n, int *re
         return true;
 }
 
-/* Writes the newest pages again, each in its place. After a failed sync, of which perhaps no mark
- * tells, the page cache may show pages that the disk does not have and that the kernel will not
- * write any more. The last daemon wrote no more than TABLE_UNSYNCED_MAX pages after its last good
- * sync, and none of those overwrote an only copy; so what this write tears is in an older page as
- * well. The batch that follows was in flight, or has been erased. */
+/* Writes the newest pages again, each in its place. After a failed sync, which a mark may not
+ * record, the page cache may show pages that the disk does not have, and that the kernel will not
+ * write any longer. The last daemon wrote at most TABLE_UNSYNCED_MAX pages after its last
+ * successful sync, and none of them overwrote an only copy, so a page that this write tears exists
+ * in an older page, too. The batch that follows them was in flight, or has been erased. */
 static int write_newest_again(struct recovery *rec)
 {
         const struct disk_page *newest = &rec->newest;
@@ -190,7 +192,7 @@ static int start_ring(struct recovery *rec)
         return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
 
-/* All live entries, the oldest first, into a new, smaller file, which then takes the place of the
+/* Writes all live entries, the oldest first, into a new, smaller file, which then replaces the
  * ring. */
 static int rewrite_ring(struct recovery *rec)
 {
@@ -247,7 +249,7 @@ static int rewrite_ring(struct recovery *rec)
         close(v->table_fd);
         v->table_fd = TAKE_FD(fd);
         memset(rec->sequences, 0,
-               rec->pages * sizeof(*rec->sequences)); /* nothing stale in this one */
+               rec->pages * sizeof(*rec->sequences)); /* the new ring has no stale pages */
         return dir_sync(v->dir);
 }
 
@@ -285,7 +287,7 @@ static int recovery_all(struct recovery *rec)
                 return store_error(rec->error, -EOVERFLOW,
                                    "%s: no sequence numbers are left; create a new store", v->path);
         if (rec->names_lost) {
-                /* One id stays without a namespace for good: see has_other_tenants(). */
+                /* one id stays without a namespace permanently: see has_other_tenants() */
                 namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
@@ -293,7 +295,9 @@ static int recovery_all(struct recovery *rec)
                         return recovery_fail(rec, r, "cannot write the namespaces");
                 recovery_forget_all(v);
         }
-        r = recovery_take_slots(rec);
+        r = expected_note_losses(rec);
+        if (r == 0)
+                r = recovery_take_slots(rec);
         recovery_populate_stop(rec);
         if (r < 0)
                 return r;
@@ -320,7 +324,7 @@ int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         recovery_close_ring(&rec);
         recovery_scan_fini(&rec);
 #ifdef __GLIBC__
-        malloc_trim(0); /* what recovery needed is free */
+        malloc_trim(0); /* the memory that recovery used is free now */
 #endif
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;

@@ -32,8 +32,8 @@ enum {
         ARENA_BYTES = 16 * 1024 * 1024,
 };
 
-/* Puts are written as they end, not as they begin, so what was not read may have somewhat higher
- * sequences: as many as may begin while one is under way. */
+/* Puts are written in the order in which they end, not in which they begin, so unread entries may
+ * have somewhat higher sequences: as many as may begin while one put is in flight. */
 #define UNSEEN_GAP (UINT64_C(1) << 30)
 
 /* --- slots --- */
@@ -45,7 +45,7 @@ static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
         void *p;
 
         if (!a || a->bytes - a->used < bytes) {
-                /* A short table tells of few slots. */
+                /* a short table describes few slots */
                 room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
                 room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
                 a = recovery_huge_alloc(room);
@@ -69,15 +69,13 @@ static void arenas_free(struct arena *a)
         }
 }
 
-/* The segment's part of an entry: within a file that is there, and possible. */
+/* The segment's part of an entry: within a file that is there, or should be, and possible. */
 static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
                e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
                e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch <= CHUNK_SEQ_MAX && e->segment < rec->v->n_segments &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
+               e->segment_epoch <= CHUNK_SEQ_MAX && expected_has_place(rec, e);
 }
 
 static int begin_scan(struct recovery *rec, struct segment_scan *scan, const struct disk_entry *e)
@@ -85,16 +83,18 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         scan->epoch = e->segment_epoch;
         scan->slot_pages = e->slot_pages;
         scan->tenant = e->tenant; /* a file is of one */
-        scan->slots = (uint32_t)(scan->bytes / DISK_PAGE / e->slot_pages);
+        scan->slots = (uint32_t)(MAX(scan->span, scan->mapped) / DISK_PAGE / e->slot_pages);
         scan->hashes = hashes_new(rec, scan->slots);
         if (!scan->hashes)
                 return -ENOMEM;
-        rec->unseen_segments--;
-        rec->unseen_slots += scan->unseen = scan->slots;
+        rec->unseen_segments -= scan->needed > 0;
+        scan->unseen = (uint32_t)(scan->needed / DISK_PAGE / e->slot_pages);
+        rec->unseen_slots += scan->unseen;
         return 0;
 }
 
-/* NULL: it has none, or another entry that counts has cut the segment otherwise. */
+/* Finds the slot of an entry. *ret is NULL if it has none, or if a newer entry has cut the segment
+ * differently. */
 static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t **ret)
 {
         struct segment_scan *scan;
@@ -121,7 +121,7 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         uint32_t i = index_acquire(v->index);
         struct chunk *c;
 
-        if (i == INDEX_NONE) { /* store.entries was lowered: the newer stay */
+        if (i == INDEX_NONE) { /* store.entries was lowered; the newer chunks stay */
                 v->evicted++;
                 return dead_keys_add(&rec->dead_keys, hash);
         }
@@ -140,7 +140,8 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         return 0;
 }
 
-/* It is another tenant's, of one that lost its name, or unused. */
+/* Returns whether an entry is dead: purged, of an unknown namespace, or of another tenant's
+ * namespace. */
 static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct namespaces *names = rec->v->namespaces;
@@ -152,7 +153,7 @@ static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
         return ns->seen.tenant != e->tenant;
 }
 
-/* A slot that its segment's hand-over leaves without an entry has none. */
+/* Slots without an entry newer than the hand-over are empty. */
 static void scan_handover(struct recovery *rec, const struct disk_entry *e)
 {
         struct segment_scan *scan = &rec->scans[e->segment];
@@ -163,10 +164,21 @@ static void scan_handover(struct recovery *rec, const struct disk_entry *e)
         scan->unseen = 0;
 }
 
+/* Nothing in the pages that are written next is needed: the latest entry of a chunk that was
+ * evicted may be there, never that of one that was not. */
+static bool is_overwritten_next(const struct recovery *rec, uint32_t page)
+{
+        const struct disk_page *newest = &rec->newest;
+
+        return ((uint64_t)page + rec->pages - newest->position % rec->pages - 1) % rec->pages <
+               newest->safe;
+}
+
 static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                       uint32_t page)
 {
         const struct volume *v = rec->v;
+        struct segment_scan *scan;
         uint64_t *slot;
         int r;
 
@@ -181,30 +193,40 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
                 return 0;
         }
         if (slot && *slot == hash)
-                return 0; /* the key has been seen; most likely this is the entry's copy */
+                return 0; /* the key was seen; most likely this is a copy of its entry */
         if (!slot || *slot != 0)
                 return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
-        if (rec->scans[e->segment].unseen > 0) {
-                rec->scans[e->segment].unseen--;
+        scan = &rec->scans[e->segment];
+        if (scan->unseen > 0 &&
+            ((uint64_t)e->slot_offset + e->slot_pages) * DISK_PAGE <= scan->needed) {
+                scan->unseen--;
                 rec->unseen_slots--;
+        }
+        if (rec->names_lost && !dead_keys_have(&rec->dead_keys, hash)) {
+                rec->nameless += !is_overwritten_next(rec, page);
+                return dead_keys_add(&rec->dead_keys, hash);
         }
         if (is_dead(rec, e) || dead_keys_have(&rec->dead_keys, hash) ||
             index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
                 return 0;
+        if (!expected_is_there(rec, e)) {
+                scan->lost += !is_overwritten_next(rec, page);
+                return dead_keys_add(&rec->dead_keys, hash);
+        }
         return index_entry(rec, e, hash, page);
 }
 
 /* --- pages --- */
 
-/* What the scan touches in memory is anywhere, so it is asked for ahead, a step a page: the page
- * itself, what its entries say of slots and keys, where the index has these, and what is there. */
+/* The scan accesses memory at random, so it prefetches in steps, page by page: the page itself, the
+ * slots and keys of its entries, their buckets in the index, and the records there. */
 
 static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct segment_scan *scan;
 
-        if (e->segment >= rec->n_scans)
+        if (e->segment >= DISK_SEGMENTS_MAX)
                 return NULL;
         scan = &rec->scans[e->segment];
         return scan->hashes && e->slot_pages == scan->slot_pages &&
@@ -213,8 +235,8 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Step 0: slots and dead keys. Steps 1 and 2: index_warm()'s 0 and 1, where the slot
- * is unused yet. */
+/* Prefetches for a page's entries. Step 0 fetches slots and dead keys; steps 1 and 2 are steps 0
+ * and 1 of index_warm(), for unused slots. */
 static void warm_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
@@ -245,7 +267,21 @@ static void warm_for(const struct recovery *rec, uint32_t at)
                         warm_entries(rec, at - (2 - step), step);
 }
 
-/* What there is in its place. False: no page. */
+/* Returns whether this page was written since the last startup, by a write that had ended, so that
+ * someone has cut the file, or the power has failed. */
+static bool is_hole(const struct recovery *rec, uint32_t page)
+{
+        const struct disk_page *newest = &rec->newest;
+        uint32_t ring = newest->ring_pages, back;
+
+        if (newest->sequence == 0 || ring > rec->pages || newest->position >= ring || page >= ring)
+                return false;
+        back = (newest->position + ring - page) % ring;
+        return back >= TABLE_BATCH_PAGES && back < newest->sequence &&
+               newest->sequence - back >= newest->run_sequence;
+}
+
+/* Notes what a page's place holds. Returns whether that is a valid page. */
 static bool note_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -256,25 +292,25 @@ static bool note_page(struct recovery *rec, uint32_t page)
                 rec->sequences[page] = p->sequence;
                 return true;
         }
-        /* One that was torn before its first sector has no head to come back with. */
-        if (p->magic != 0) {
-                rec->v->stats.skipped_pages++;
+        /* A page that was torn before its first sector has no head to come back with. */
+        if (p->magic != 0)
                 rec->sequences[page] = TABLE_STALE;
-        }
+        rec->v->stats.skipped_pages += p->magic != 0 || is_hole(rec, page);
         return false;
 }
 
-/* Every slot there is has been seen: what is older can put nothing into the index. But pages
- * that a crash left must be found, or they would pass for whole at the next start; and a client may
- * want to know of all damage, or of all namespaces. */
+/* Returns whether every slot has been seen, so that older pages can add nothing to the index. The
+ * scan still continues if pages that a crash left must be found, because they would look whole at
+ * the next startup, or if a caller wants to know all damage or all namespaces. */
 static bool is_all_seen(const struct recovery *rec)
 {
         return rec->unseen_segments == 0 && rec->unseen_slots == 0 && rec->newest_is_sure &&
                (rec->sorted || rec->scanned > TABLE_UNSYNCED_MAX) && !rec->unread &&
-               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->v->params.as_is;
+               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->reads_all &&
+               !rec->v->params.as_is;
 }
 
-/* OUT_OF_ORDER: the plan was a wrong guess. */
+/* Scans a page. Returns OUT_OF_ORDER if the estimate behind the plan was wrong. */
 static int scan_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -282,7 +318,8 @@ static int scan_page(struct recovery *rec, uint32_t page)
         const struct check *check = &b->checks[page - b->first];
         int r = 0;
 
-        rec->scanned += page < rec->newest.ring_pages; /* behind it there is nothing yet */
+        rec->scanned +=
+                page < rec->newest.ring_pages; /* the pages behind the ring are not used yet */
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -309,7 +346,7 @@ static int follow_plan(struct recovery *rec, int (*scan)(struct recovery *rec, u
         int r = 0;
 
         if (rec->room < rec->pages)
-                rec->block.n = 0; /* it may have been checked for less */
+                rec->block.n = 0; /* an earlier check of the block may have been shallow */
         recovery_threads_start(rec);
         for (uint32_t i = 0; i < rec->plan.n_visits && r == 0; i++) {
                 const struct visit *visit = &rec->plan.visits[i];
@@ -341,15 +378,21 @@ static int read_newest(struct recovery *rec, uint32_t page)
         return -EIO;
 }
 
-/* Each look begins with this, and forgets what an earlier one has found. */
-static void begin_anew(struct recovery *rec)
+/* Resets the scan, and discards the results of an earlier one. */
+static void reset_scan(struct recovery *rec)
 {
         struct volume *v = rec->v;
 
         recovery_forget_all(v);
         index_reserve(v->index, rec->likely);
-        for (uint32_t i = 0; i < rec->n_scans; i++)
-                rec->scans[i] = (struct segment_scan){ .bytes = rec->scans[i].bytes };
+        for (uint32_t i = 0; i < DISK_SEGMENTS_MAX; i++)
+                rec->scans[i] = (struct segment_scan){
+                        .bytes = rec->scans[i].bytes,
+                        .mapped = rec->scans[i].mapped,
+                        .span = rec->scans[i].span,
+                        .needed = rec->scans[i].needed,
+                        .removed_for = rec->scans[i].removed_for,
+                };
         arenas_free(rec->arenas);
         rec->arenas = NULL;
         dead_keys_fini(&rec->dead_keys);
@@ -360,17 +403,19 @@ static void begin_anew(struct recovery *rec)
         rec->last = rec->scanned = 0;
         rec->sorted = rec->newest_is_sure = false;
         rec->unseen_slots = rec->unseen_segments = 0;
-        for (uint32_t i = 0; i < v->n_segments; i++)
-                rec->unseen_segments += rec->scans[i].bytes > 0;
+        rec->nameless = 0;
+        for (uint32_t i = 0; i < DISK_SEGMENTS_MAX; i++)
+                rec->unseen_segments += rec->scans[i].needed > 0;
 }
 
-/* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
+/* Scans from the estimated newest page backwards. Returns OUT_OF_ORDER if the pages' sequences do
+ * not agree with the newest one's. */
 static int scan_back(struct recovery *rec)
 {
         uint32_t newest;
         int r;
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = true;
         newest = recovery_estimate_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
@@ -387,7 +432,7 @@ static int scan_sorted(struct recovery *rec)
         uint32_t newest;
         int r = recovery_plan_all(rec);
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = rec->room < rec->pages;
         if (r == 0)
                 r = follow_plan(rec, note_page_only);
@@ -396,11 +441,13 @@ static int scan_sorted(struct recovery *rec)
                 return r;
         while ((newest = table_find_newest(rec->sequences, rec->pages)) != UINT32_MAX &&
                read_newest(rec, newest) < 0) {
-                rec->sequences[newest] = 0; /* there a moment ago */
+                rec->sequences[newest] = 0; /* the page was readable a moment ago */
                 rec->unread = true;
         }
         if (newest == UINT32_MAX)
                 return 0;
+        for (uint32_t i = 0; i < rec->pages; i++)
+                rec->v->stats.skipped_pages += rec->sequences[i] == 0 && is_hole(rec, i);
         for (uint32_t i = 0; i < rec->pages; i++)
                 if (rec->sequences[i] != 0 &&
                     table_is_stale(&rec->newest, rec->pages, i, rec->sequences[i]))
@@ -410,8 +457,8 @@ static int scan_sorted(struct recovery *rec)
         return r < 0 ? r : follow_plan(rec, scan_page);
 }
 
-/* What has not been seen may say more than what has. The superblock knows how much, unless an older
- * daemon was at the store, or damage: then it is estimated. */
+/* Raises the counters above those of unread entries. The superblock has the ceilings, unless an
+ * older daemon used the store or it is damaged; then they are estimated. */
 static void go_on_from(struct recovery *rec, bool early)
 {
         const struct disk_superblock *sb = &rec->v->dir->superblock;
@@ -431,6 +478,7 @@ static void go_on_from(struct recovery *rec, bool early)
 
 int recovery_scan(struct recovery *rec)
 {
+        const struct disk_superblock *sb = &rec->v->dir->superblock;
         int r = OUT_OF_ORDER;
 
         if (rec->room < rec->pages)
@@ -441,6 +489,8 @@ int recovery_scan(struct recovery *rec)
         if (r < 0)
                 return recovery_fail(rec, r, "reading the table");
         rec->max_sequence = rec->newest.sequence;
+        /* Segments that were cut by then have epochs up to this one. */
+        rec->max_seq = MAX(rec->max_seq, MIN(sb->sizes_seq, (uint64_t)CHUNK_SEQ_MAX));
         go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }

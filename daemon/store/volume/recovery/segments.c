@@ -16,7 +16,7 @@
 
 enum { STARTUP_ROOM = 16 << 20 };
 
-/* What the file takes, by its size as we use it and as the file system has it. */
+/* Charges a file by its size, or by the space that it occupies if that is larger. */
 static int charge_segment(struct volume *v, struct segment *seg)
 {
         struct stat st;
@@ -29,15 +29,29 @@ static int charge_segment(struct volume *v, struct segment *seg)
         return 0;
 }
 
+/* Without its name the file keeps what it has, and gets nothing more. */
+static int remove_for_rights(struct recovery *rec, struct segment *seg)
+{
+        char name[DIR_SEGMENT_NAME_BYTES];
+
+        dir_segment_name(seg->number, name);
+        close(seg->fd);
+        seg->fd = -1;
+        rec->scans[seg->number].removed_for = LOST_FOR_RIGHTS;
+        return unlinkat(rec->v->dir->fd, name, 0) < 0 ? -errno : 0;
+}
+
 static int open_segment(struct recovery *rec, uint32_t number)
 {
+        int r;
         struct volume *v = rec->v;
         struct segment *seg = v->segments[number];
         char name[DIR_SEGMENT_NAME_BYTES];
         struct stat st;
 
         if (!v->params.as_is) {
-                dir_replacement_name(number, name); /* a crash before it took the other's place */
+                dir_replacement_name(number,
+                                     name); /* a crash came before it replaced the other file */
                 unlinkat(v->dir->fd, name, 0);
         }
         dir_segment_name(number, name);
@@ -48,17 +62,23 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 return -errno;
         seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
         if (seg->bytes == 0) {
-                /* A crash while it was made. */
+                /* A crash came while the file was being made. */
                 close(seg->fd);
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
-        /* A power loss while it was made. What lies behind the last whole page is unused, but it
-         * would take its room from the limit, now or when the file system gives it a block. */
+        /* A power loss came while the file was being made. The bytes behind the last whole page are
+         * unused, but would count against the limit, now or when the file system allocates a block
+         * for them. */
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)
                 return -errno;
         seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
+        r = segment_detach(seg);
+        if (r < 0)
+                return remove_for_rights(rec, seg);
+        v->losses.detached += (unsigned)r;
+        v->stats.detached_files += (unsigned)r;
         seg->prewritten = seg->bytes;
         return charge_segment(v, seg);
 }
@@ -81,10 +101,9 @@ int recovery_open_segments(struct recovery *rec)
         }
         closedir(dir);
         v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
-        rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
+        rec->scans = calloc(DISK_SEGMENTS_MAX, sizeof(*rec->scans));
         if (!v->segments || !rec->scans)
                 return recovery_fail(rec, -ENOMEM, "opening segments");
-        rec->n_scans = v->n_segments;
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 v->segments[i] = segment_new(v, i);
                 if (!v->segments[i])
@@ -99,6 +118,7 @@ int recovery_open_segments(struct recovery *rec)
                 }
                 rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
         }
+        expected_init(rec);
         return 0;
 }
 
@@ -120,8 +140,8 @@ static void drop_last_segment(struct recovery *rec)
         v->segments[number] = NULL;
 }
 
-/* Where nothing is overwritten in place, a full file system refuses also the writes that this
- * startup needs. The superblock, written as it is, shows whether that is so. */
+/* On a file system that never overwrites in place, a lack of space also refuses the writes that
+ * this startup needs. Writing the unchanged superblock shows whether that is so. */
 int recovery_make_room(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -136,14 +156,16 @@ int recovery_make_room(struct recovery *rec)
                 if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0)
                         break;
                 drop_last_segment(rec);
-                rec->n_scans = v->n_segments;
+                rec->scans[v->n_segments].bytes = 0; /* chunks there are reported as lost */
+                rec->scans[v->n_segments].removed_for = LOST_FOR_ROOM;
                 v->stats.files_given_up++;
-                (void)dir_sync(v->dir); /* the file system may return the room with that only */
+                (void)dir_sync(v->dir); /* the file system may free the space only then */
         }
         return r < 0 ? recovery_fail(rec, r, "cannot write the superblock") : 0;
 }
 
-/* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
+/* Cuts off the end of the last segment, if that is enough, so that a small excess does not cost all
+ * its chunks. Returns false if it is not enough. */
 static bool trim_last_segment(struct recovery *rec, uint64_t excess)
 {
         struct volume *v = rec->v;
@@ -155,7 +177,8 @@ static bool trim_last_segment(struct recovery *rec, uint64_t excess)
             ftruncate(seg->fd, (off_t)(seg->bytes - cut)) < 0)
                 return false;
         seg->bytes -= cut;
-        seg->prewritten = rec->scans[number].bytes = seg->bytes;
+        seg->prewritten = seg->bytes;
+        expected_release(rec, number, seg->bytes);
         return charge_segment(v, seg) == 0 && seg->charged < before;
 }
 
@@ -164,7 +187,8 @@ static uint64_t scanned_slots(const struct recovery *rec)
         uint64_t slots = 0;
 
         for (uint32_t i = 0; i < rec->v->n_segments; i++)
-                slots += rec->scans[i].slots;
+                if (rec->scans[i].slot_pages > 0)
+                        slots += rec->scans[i].bytes / DISK_PAGE / rec->scans[i].slot_pages;
         return slots;
 }
 
@@ -187,6 +211,7 @@ int recovery_enforce_limit(struct recovery *rec)
                         dropped = true;
                 } else if (v->n_segments > 0) {
                         drop_last_segment(rec);
+                        expected_release(rec, v->n_segments, 0);
                         dropped = true;
                 } else {
                         return store_error(rec->error, -ENOSPC,

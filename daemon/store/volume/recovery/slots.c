@@ -22,12 +22,13 @@ struct age {
         uint32_t chunk;
 };
 
-/* Records are in the order of the pages from the newest back, which is nearly that of the puts:
- * then seconds descend, and the last one's records come first, in their order. Where that is not so
- * there is an array. */
+/* Records are in the order of the pages from the newest back, which is nearly the order of the
+ * puts: seconds descend, and within a second the later records come first. If that is not so, an
+ * array is sorted instead. */
 struct order {
         const struct volume *v;
-        uint32_t run, at, end; /* the second's records are [run, end), and [run, at) are done */
+        uint32_t run, at,
+                end; /* records of the current second are [run, end); those in [run, at) are done */
         struct age *ages;
         size_t n, done;
 };
@@ -69,8 +70,8 @@ static int by_age(const void *a, const void *b)
         return x->seq > y->seq ? -1 : x->seq < y->seq;
 }
 
-/* Puts that were written together may have changed places, and few have gone far: those are put
- * right by hand. */
+/* Sorts by age. Puts that were written together may have changed places, and few of them by far, so
+ * insertion is cheap. */
 static void sort_by_age(struct age *ages, size_t n)
 {
         uint64_t moves = 0;
@@ -118,7 +119,7 @@ static void order_fini(struct order *o)
         free(o->ages);
 }
 
-/* Goes to the begin of the second before, if there is one. */
+/* Moves to the preceding second, if there is one. */
 static bool next_second(struct order *o)
 {
         uint64_t second = UINT64_MAX;
@@ -137,7 +138,7 @@ static bool next_second(struct order *o)
         return second != UINT64_MAX;
 }
 
-/* INDEX_NONE: that was all. */
+/* Returns the next record in order, or INDEX_NONE at the end. */
 static uint32_t order_next(struct order *o)
 {
         if (o->ages)
@@ -220,8 +221,8 @@ int recovery_take_slots(struct recovery *rec)
                         warm_place(v, upcoming[(done + WARM_DISTANCE / 2) % WARM_DISTANCE], 1);
                 take_place(rec, upcoming[done % WARM_DISTANCE]);
         }
-        /* What is on the disk has its sizes by now. What is declared comes after it, and shares one
-         * where there is no room for more. */
+        /* chunks on the disk have slot classes by now; declared sizes come after them, and share
+         * one if the table is full */
         for (unsigned n = 0; n < namespaces_count(v->namespaces); n++)
                 slabs_declare_class(v->slabs, namespaces_at(v->namespaces, n)->seen.chunk_bytes);
         v->stats.recovered_chunks = v->chunks;

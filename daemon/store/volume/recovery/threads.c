@@ -44,14 +44,14 @@ static void *reader_run(void *userdata)
         return NULL;
 }
 
-/* Checks the first block that no thread has begun with. False: there is none. Gives the lock up
- * meanwhile. */
+/* Checks the first block that no thread has begun with, without holding the lock. Returns false if
+ * there is none. */
 static bool check_next(struct recovery *rec)
 {
         struct block *b;
 
-        rec->checking =
-                MAX(rec->checking, rec->taken); /* some were wanted before their turn came */
+        rec->checking = MAX(rec->checking,
+                            rec->taken); /* some blocks were taken before they were checked */
         if (rec->checking == rec->read)
                 return false;
         b = block_at(rec, rec->checking++);
@@ -131,13 +131,15 @@ bool recovery_threads_take(struct recovery *rec)
 
 /* --- memory --- */
 
-/* A quarter of what is likely ahead of what there is. */
+/* Returns up to which record memory is to be populated: a quarter of the likely number of records
+ * beyond `records`. */
 static uint32_t worth_populating(const struct recovery *rec, uint32_t records)
 {
         return MIN(records + rec->likely / 4, rec->likely);
 }
 
-/* The kernel takes a third of recovery to clear what index and eviction order are about to fill. */
+/* Populates memory. Clearing the pages that index and eviction order will fill takes the kernel a
+ * third of the time of recovery. */
 static void *populator_run(void *userdata)
 {
         struct recovery *rec = userdata;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements tally.h. The rows are an array, ascending by namespace. This module is not notified
+/* Implements counters.h. The rows are an array, ascending by namespace. This module is not notified
  * when a namespace is removed. Therefore a row belongs to the namespace with its number and
  * creation time, and a later namespace with that number begins at zero. Before the array grows, the
  * rows of removed namespaces are dropped, so that it is never much longer than the store's list. */
-#include "lookup/tally.h"
+#include "lookup/counters.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "checked.h"
 
-struct tally_row {
+struct lookup_counters_row {
         uint32_t namespace_id;
         uint64_t created_ms;
-        struct tally_keys keys[TALLY_KINDS];
+        struct lookup_counts keys[COUNTED_KINDS];
 };
 
 /* Returns the index of the first row that is not before the namespace's. */
-static unsigned place_of(const struct tally *t, uint32_t namespace_id)
+static unsigned place_of(const struct lookup_counters *t, uint32_t namespace_id)
 {
         unsigned low = 0, high = t->n_rows;
 
@@ -32,12 +32,12 @@ static unsigned place_of(const struct tally *t, uint32_t namespace_id)
         return low;
 }
 
-static bool is_row(const struct tally *t, unsigned at, uint32_t namespace_id)
+static bool is_row(const struct lookup_counters *t, unsigned at, uint32_t namespace_id)
 {
         return at < t->n_rows && t->rows[at].namespace_id == namespace_id;
 }
 
-static void drop_removed(struct tally *t, const struct store *store)
+static void drop_removed(struct lookup_counters *t, const struct store *store)
 {
         unsigned n = 0;
 
@@ -52,10 +52,10 @@ static void drop_removed(struct tally *t, const struct store *store)
 }
 
 /* Makes room for one more row. Returns false without memory. */
-static bool has_room(struct tally *t, const struct store *store)
+static bool has_room(struct lookup_counters *t, const struct store *store)
 {
         unsigned room = MAX(2 * t->room, 8u);
-        struct tally_row *rows;
+        struct lookup_counters_row *rows;
 
         if (t->n_rows < t->room)
                 return true;
@@ -72,7 +72,8 @@ static bool has_room(struct tally *t, const struct store *store)
 
 /* Returns the row of a namespace, or NULL if the store lacks the namespace or there is no
  * memory. */
-static struct tally_row *row_for(struct tally *t, const struct store *store, uint32_t namespace_id)
+static struct lookup_counters_row *row_for(struct lookup_counters *t, const struct store *store,
+                                           uint32_t namespace_id)
 {
         uint64_t created_ms, version = store_namespaces_version(store);
         const struct store_namespace *ns;
@@ -90,20 +91,20 @@ static struct tally_row *row_for(struct tally *t, const struct store *store, uin
                         return NULL;
                 at = place_of(t, namespace_id);
                 memmove(&t->rows[at + 1], &t->rows[at], (t->n_rows - at) * sizeof(*t->rows));
-                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
+                t->rows[at] = (struct lookup_counters_row){ namespace_id, created_ms };
                 t->n_rows++;
         } else if (t->rows[at].created_ms != created_ms) {
-                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
+                t->rows[at] = (struct lookup_counters_row){ namespace_id, created_ms };
         }
         t->last = at;
         t->version = version;
         return &t->rows[at];
 }
 
-void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id,
-               enum tally_kind kind, struct tally_keys keys)
+void lookup_counters_add(struct lookup_counters *t, const struct store *store,
+                         uint32_t namespace_id, enum counted_kind kind, struct lookup_counts keys)
 {
-        struct tally_row *row;
+        struct lookup_counters_row *row;
 
         if (keys.found == 0 && keys.missing == 0)
                 return;
@@ -116,8 +117,8 @@ void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id
         row->keys[kind].missing += keys.missing;
 }
 
-void tally_get(const struct tally *t, const struct store_namespace *ns,
-               struct tally_keys ret[TALLY_KINDS])
+void lookup_counters_get(const struct lookup_counters *t, const struct store_namespace *ns,
+                         struct lookup_counts ret[COUNTED_KINDS])
 {
         unsigned at = place_of(t, ns->id);
 
@@ -127,8 +128,8 @@ void tally_get(const struct tally *t, const struct store_namespace *ns,
                 memset(ret, 0, sizeof(t->rows[at].keys));
 }
 
-void tally_fini(struct tally *t)
+void lookup_counters_fini(struct lookup_counters *t)
 {
         free(t->rows);
-        *t = (struct tally){ 0 };
+        *t = (struct lookup_counters){ 0 };
 }

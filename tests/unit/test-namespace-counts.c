@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "tenant/census.h"
+#include "tenant/namespace-counts.h"
 #include "checked.h"
 
 enum { HIDDEN = UINT16_MAX };
@@ -23,7 +23,7 @@ static struct store_namespace list[STORE_MAX_NAMESPACES];
 static unsigned n_list;
 static uint64_t version;
 static uint32_t next_id;
-static struct census *census;
+static struct namespace_counts *namespace_counts;
 
 void __wrap_store_namespaces_walk(const struct store *s, bool counted,
                                   bool (*each)(void *userdata, const struct store_namespace *ns),
@@ -66,47 +66,47 @@ static int setup(void **state)
 {
         n_list = 0;
         next_id = 0;
-        return census_new(&census, NULL, HIDDEN);
+        return namespace_counts_new(&namespace_counts, NULL, HIDDEN);
 }
 
 static int teardown(void **state)
 {
-        census = census_free(census);
+        namespace_counts = namespace_counts_free(namespace_counts);
         return 0;
 }
 
 static void limit(unsigned user, unsigned n_tenants, unsigned most)
 {
-        struct census_limits limits = { .user = user, .n_tenants = n_tenants };
+        struct namespace_limits limits = { .user = user, .n_tenants = n_tenants };
 
         for (unsigned i = 0; i < n_tenants; i++)
-                limits.tenants[i] = (struct census_tenant){ .store_tenant = (uint16_t)(10 * i),
-                                                            .name = "t",
-                                                            .most = i == 0 ? most : 0 };
-        census_set_limits(census, &limits);
+                limits.tenants[i] = (struct namespace_tenant){ .store_tenant = (uint16_t)(10 * i),
+                                                               .name = "t",
+                                                               .most = i == 0 ? most : 0 };
+        namespace_counts_set_limits(namespace_counts, &limits);
 }
 
 /* -1: it may. */
 static int refused_by(uint16_t tenant, uint32_t uid)
 {
-        struct census_use use;
+        struct namespace_use use;
 
-        return census_may_make(census, tenant, uid, &use) ? -1 : (int)use.scope;
+        return namespace_counts_may_make(namespace_counts, tenant, uid, &use) ? -1 : (int)use.scope;
 }
 
 static void the_limits_of_user_tenant_and_store_hold(void **state)
 {
-        struct census_stats stats;
+        struct namespace_counts_stats stats;
 
         limit(3, 2, 5);
         assert_int_equal(refused_by(0, 1), -1);
         make(0, 1, 3);
-        assert_int_equal(refused_by(0, 1), CENSUS_USER);
+        assert_int_equal(refused_by(0, 1), NAMESPACES_OF_USER);
         assert_int_equal(refused_by(0, 2), -1);
         assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant by itself */
         make(0, 2, 1);
         make(0, STORE_NO_OWNER, 1);
-        assert_int_equal(refused_by(0, 2), CENSUS_TENANT);
+        assert_int_equal(refused_by(0, 2), NAMESPACES_OF_TENANT);
         assert_int_equal(refused_by(10, 2), -1);
         drop_last(2);
         assert_int_equal(refused_by(0, 2), -1);
@@ -115,24 +115,24 @@ static void the_limits_of_user_tenant_and_store_hold(void **state)
 
         make(77, STORE_NO_OWNER, STORE_MAX_NAMESPACES - n_list - 4);
         make(HIDDEN, STORE_NO_OWNER, 4);
-        assert_int_equal(refused_by(10, 9), CENSUS_STORE);
-        census_get_stats(census, &stats);
+        assert_int_equal(refused_by(10, 9), NAMESPACES_OF_STORE);
+        namespace_counts_get_stats(namespace_counts, &stats);
         assert_int_equal(stats.count, STORE_MAX_NAMESPACES - 4);
         assert_int_equal(stats.most, STORE_MAX_NAMESPACES - 4);
         assert_true(stats.store_near);
-        assert_int_equal(stats.refused[CENSUS_STORE], 0);
-        census_count_refusal(census, CENSUS_STORE);
-        census_get_stats(census, &stats);
-        assert_int_equal(stats.refused[CENSUS_USER], 0);
-        assert_int_equal(stats.refused[CENSUS_STORE], 1);
+        assert_int_equal(stats.refused[NAMESPACES_OF_STORE], 0);
+        namespace_counts_count_refusal(namespace_counts, NAMESPACES_OF_STORE);
+        namespace_counts_get_stats(namespace_counts, &stats);
+        assert_int_equal(stats.refused[NAMESPACES_OF_USER], 0);
+        assert_int_equal(stats.refused[NAMESPACES_OF_STORE], 1);
 }
 
 /* Returns the namespace that has been unused for longest; 0: there is none. */
 static uint32_t unused_of(int tenant, uint32_t owner)
 {
-        struct census_unused unused;
+        struct unused_namespace unused;
 
-        if (!census_find_unused(census, tenant, owner, &unused))
+        if (!namespace_counts_find_unused(namespace_counts, tenant, owner, &unused))
                 return 0;
         assert_in_range(unused.since_ns, 1, clock_mono_ns());
         return unused.id;
@@ -152,65 +152,65 @@ static void the_namespace_unused_for_longest_is_found(void **state)
         assert_int_equal(unused_of(10, 1), 5);
         assert_int_equal(unused_of(10, 2), 0);
 
-        assert_int_equal(census_ref(census, 4), 0);
+        assert_int_equal(namespace_counts_ref(namespace_counts, 4), 0);
         assert_int_equal(unused_of(0, 1), 3);
         list[2].chunks = 1;
         assert_int_equal(unused_of(0, 1), 2);
         list[2].chunks = 0; /* 3 and 4 were used later */
-        census_unref(census, 4);
+        namespace_counts_unref(namespace_counts, 4);
         assert_int_equal(unused_of(0, 1), 2);
         list[1].chunks = list[0].chunks = 1;
         assert_int_equal(unused_of(0, 1), 3); /* 3 was used before 4 was closed */
         list[1].chunks = list[0].chunks = 0;
         assert_int_equal(unused_of(0, 1), 3);
-        census_claim(census, 3, true); /* a removal has begun */
+        namespace_counts_claim(namespace_counts, 3, true); /* a removal has begun */
         assert_int_equal(unused_of(0, 1), 4);
-        census_claim(census, 3, false);
+        namespace_counts_claim(namespace_counts, 3, false);
         assert_int_equal(unused_of(0, 1), 3);
 }
 
 static void a_namespace_made_after_the_start_counts_from_then(void **state)
 {
-        struct census_unused unused;
+        struct unused_namespace unused;
         uint64_t now_ms = clock_unix_ms();
 
         make(0, 1, 2);
         list[0].created_ms = now_ms + 3600 * 1000; /* by a clock that is ahead */
         list[1].created_ms = 1;
         assert_int_equal(unused_of(0, 1), 2);
-        assert_int_equal(census_ref(census, 2), 0);
-        assert_true(census_find_unused(census, 0, 1, &unused));
+        assert_int_equal(namespace_counts_ref(namespace_counts, 2), 0);
+        assert_true(namespace_counts_find_unused(namespace_counts, 0, 1, &unused));
         assert_int_equal(unused.id, 1);
         assert_true(unused.since_ns <= clock_mono_ns());
 }
 
 static void by_default_each_has_a_share(void **state)
 {
-        struct census_use use;
+        struct namespace_use use;
 
-        for (unsigned n = 1; n <= CENSUS_MAX_TENANTS; n++) {
+        for (unsigned n = 1; n <= NAMESPACE_MAX_TENANTS; n++) {
                 limit(0, n, 0);
-                assert_true(census_get_tenant(census, 0, &use));
+                assert_true(namespace_counts_get_tenant(namespace_counts, 0, &use));
                 assert_int_equal(use.most, STORE_MAX_NAMESPACES / n);
-                use = census_get_user(census, 0, 1);
+                use = namespace_counts_get_user(namespace_counts, 0, 1);
                 assert_int_equal(use.most, MIN((unsigned)STORE_MAX_NAMESPACES / n / 2, 512u));
         }
-        assert_false(census_get_tenant(census, 5, &use));
+        assert_false(namespace_counts_get_tenant(namespace_counts, 5, &use));
         limit(0, 1, 1); /* a single user may have one */
         assert_int_equal(refused_by(0, 1), -1);
 }
 
 static void who_is_near_a_limit_is_counted(void **state)
 {
-        struct census_stats stats;
+        struct namespace_counts_stats stats;
 
         limit(10, 2, 20);
         make(0, 1, 7);
-        census_get_stats(census, &stats);
+        namespace_counts_get_stats(namespace_counts, &stats);
         assert_int_equal(stats.users_near, 0);
         make(0, 1, 1);
         make(0, 2, 8);
-        census_get_stats(census, &stats);
+        namespace_counts_get_stats(namespace_counts, &stats);
         assert_int_equal(stats.users_near, 2);
         assert_int_equal(stats.tenants_near, 1);
         assert_false(stats.store_near);
@@ -234,37 +234,39 @@ static void sessions_are_counted_whatever_the_order(void **state)
                 case 0:
                 case 1:
                         if (!known[id] && n_known == LIVE) {
-                                assert_int_equal(census_ref(census, id), -ENOMEM);
+                                assert_int_equal(namespace_counts_ref(namespace_counts, id),
+                                                 -ENOMEM);
                                 break;
                         }
-                        assert_int_equal(census_ref(census, id), 0);
+                        assert_int_equal(namespace_counts_ref(namespace_counts, id), 0);
                         sessions[id]++;
                         n_known += !known[id];
                         known[id] = true;
                         break;
                 case 2:
                         if (sessions[id] > 0) {
-                                census_unref(census, id);
+                                namespace_counts_unref(namespace_counts, id);
                                 sessions[id]--;
                         }
                         break;
                 default:
                         for (; sessions[id] > 0; sessions[id]--)
-                                census_unref(census, id);
-                        census_removed(census, id);
+                                namespace_counts_unref(namespace_counts, id);
+                        namespace_counts_removed(namespace_counts, id);
                         n_known -= known[id];
                         known[id] = false;
                 }
-                assert_int_equal(census_sessions(census, id), sessions[id]);
+                assert_int_equal(namespace_counts_sessions(namespace_counts, id), sessions[id]);
                 if (i % 5000 == 0)
                         for (uint32_t k = 1; k <= IDS; k++)
-                                assert_int_equal(census_sessions(census, k), sessions[k]);
+                                assert_int_equal(namespace_counts_sessions(namespace_counts, k),
+                                                 sessions[k]);
         }
 }
 
 static void the_largest_come_in_order_and_all_are_in_the_sums(void **state)
 {
-        static struct census_largest l;
+        static struct largest_namespaces l;
         uint64_t bytes = 0;
 
         limit(0, 1, 0);
@@ -273,14 +275,14 @@ static void the_largest_come_in_order_and_all_are_in_the_sums(void **state)
         make(HIDDEN, 1, 3);
         for (unsigned i = 0; i < 1530; i++)
                 bytes += list[i].bytes;
-        census_get_largest(census, -1, &l);
-        assert_int_equal(l.n, CENSUS_SHOWN);
+        namespace_counts_get_largest(namespace_counts, -1, &l);
+        assert_int_equal(l.n, NAMESPACE_LARGEST_MAX);
         assert_int_equal(l.count, 1530);
         assert_true(l.bytes == bytes);
         assert_int_equal(l.list[0].bytes, 999);
         for (unsigned i = 1; i < l.n; i++)
                 assert_true(l.list[i - 1].bytes >= l.list[i].bytes);
-        census_get_largest(census, 7, &l);
+        namespace_counts_get_largest(namespace_counts, 7, &l);
         assert_int_equal(l.count, 30);
         for (unsigned i = 0; i < l.n; i++)
                 assert_int_equal(l.list[i].tenant, 7);
@@ -289,9 +291,9 @@ static void the_largest_come_in_order_and_all_are_in_the_sums(void **state)
 static void the_highest_id_is_not_forgotten(void **state)
 {
         make(0, 1, 10);
-        assert_int_equal(census_highest_id(census), 10);
+        assert_int_equal(namespace_counts_highest_id(namespace_counts), 10);
         drop_last(5);
-        assert_int_equal(census_highest_id(census), 10);
+        assert_int_equal(namespace_counts_highest_id(namespace_counts), 10);
 }
 
 int main(void)

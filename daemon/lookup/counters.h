@@ -12,25 +12,25 @@
 
 #include "store/store.h"
 
-enum tally_kind {
-        TALLY_LOOKUPS,     /* answered by the daemon */
-        TALLY_OWN_LOOKUPS, /* answered by clients themselves, from the lookup index */
-        TALLY_GETS,
-        TALLY_KINDS,
+enum counted_kind {
+        COUNTED_LOOKUPS,     /* answered by the daemon */
+        COUNTED_OWN_LOOKUPS, /* answered by clients themselves, from the lookup index */
+        COUNTED_GETS,
+        COUNTED_KINDS,
 };
 
-struct tally_keys {
+struct lookup_counts {
         uint64_t found, missing;
 };
 
-struct tally_row;
+struct lookup_counters_row;
 
 /* The counts of a tenant. All zero is empty. */
-struct tally {
-        struct tally_keys all[TALLY_KINDS]; /* includes removed namespaces */
+struct lookup_counters {
+        struct lookup_counts all[COUNTED_KINDS]; /* includes removed namespaces */
         uint64_t declined; /* keys that clients found but did not load, because computing was
                             * faster */
-        struct tally_row *rows;
+        struct lookup_counters_row *rows;
         unsigned n_rows, room;
         unsigned last;    /* the row found last */
         uint64_t version; /* version of the store's namespaces at that time */
@@ -38,9 +38,9 @@ struct tally {
 
 /* Adds keys to the counts of a namespace. If the store lacks the namespace, or there is no memory
  * for its row, only `all` counts them. */
-void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id,
-               enum tally_kind kind, struct tally_keys keys);
+void lookup_counters_add(struct lookup_counters *t, const struct store *store,
+                         uint32_t namespace_id, enum counted_kind kind, struct lookup_counts keys);
 /* Returns the counts of a namespace; zeros if no key of it was requested. */
-void tally_get(const struct tally *t, const struct store_namespace *ns,
-               struct tally_keys ret[TALLY_KINDS]);
-void tally_fini(struct tally *t);
+void lookup_counters_get(const struct lookup_counters *t, const struct store_namespace *ns,
+                         struct lookup_counts ret[COUNTED_KINDS]);
+void lookup_counters_fini(struct lookup_counters *t);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces are counted by tenant and user in one pass over the store's list, and again only when
- * the list has changed (store_namespaces_version()), so that no caller has to report changes. A
- * user is counted in each tenant separately, since the user's limit is set by tenant.
+/* See namespace-counts.h. One pass over the store's list counts the namespaces by tenant and user.
+ * It runs again only after the list has changed (store_namespaces_version()), so no caller has to
+ * report changes. A user is counted in each tenant separately, because the user's limit depends on
+ * the tenant.
  *
- * Sessions that have a namespace open are counted in a hash table by its id, in which an entry
- * stays until the namespace is removed: at most as many as a store can have. The time of its last
- * use is there, too. It is not on disk: what has no entry counts as used when
- * the census began, or when it was made after that. */
-#include "tenant/census.h"
+ * A hash table by id counts the sessions that have a namespace open. An entry stays until its
+ * namespace is removed, so there are at most as many as a store can have namespaces. The entry has
+ * the time of the last use too. That time is not on disk: a namespace without an entry counts as
+ * used when the counts were created, or when it was made after that. */
+#include "tenant/namespace-counts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +20,7 @@
 #include "checked.h"
 
 enum {
-        BUCKETS = 8192, /* more than twice what a store can have: a free one is always near */
+        BUCKETS = 8192, /* at least twice the store's limit, so that a search is short */
         LINES_BURST = 4,
 };
 static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "hash tables have room");
@@ -27,38 +28,38 @@ static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "hash tables have room");
 struct user_count {
         uint32_t uid;
         uint16_t tenant;
-        uint16_t count; /* 0: the bucket is free */
+        uint16_t count; /* 0 if the bucket is free */
 };
 
 struct use {
-        uint32_t id; /* 0: the bucket is free */
+        uint32_t id; /* 0 if the bucket is free */
         uint32_t sessions;
         bool is_claimed;
         uint64_t closed_ms;
-        uint64_t used_ns; /* when it last was found to be used; 0: not since the start */
+        uint64_t used_ns; /* when it was last found used; 0 if not since startup */
 };
 
-struct census {
+struct namespace_counts {
         const struct store *store;
         uint16_t hidden;
-        struct census_limits limits;
+        struct namespace_limits limits;
         struct log_ratelimit lines;
 
-        uint64_t version; /* of the store's list that the counts are of */
+        uint64_t version; /* version of the store's list that was counted */
         bool counted;
         unsigned count, n_hidden;
-        uint32_t highest_id; /* of all that were ever counted */
-        unsigned tenants[CENSUS_MAX_TENANTS];
+        uint32_t highest_id; /* highest id ever counted */
+        unsigned tenants[NAMESPACE_MAX_TENANTS];
         struct user_count users[BUCKETS];
 
         struct use uses[BUCKETS];
         unsigned n_uses;
-        uint64_t began_ns, began_ms, removed, expired, refused[CENSUS_SCOPES];
+        uint64_t began_ns, began_ms, removed, expired, refused[NAMESPACE_SCOPES];
 };
 
-int census_new(struct census **ret, const struct store *store, uint16_t hidden)
+int namespace_counts_new(struct namespace_counts **ret, const struct store *store, uint16_t hidden)
 {
-        struct census *n = calloc(1, sizeof(*n));
+        struct namespace_counts *n = calloc(1, sizeof(*n));
 
         if (!n)
                 return -ENOMEM;
@@ -71,15 +72,15 @@ int census_new(struct census **ret, const struct store *store, uint16_t hidden)
         return 0;
 }
 
-struct census *census_free(struct census *n)
+struct namespace_counts *namespace_counts_free(struct namespace_counts *n)
 {
         free(n);
         return NULL;
 }
 
-void census_set_limits(struct census *n, const struct census_limits *limits)
+void namespace_counts_set_limits(struct namespace_counts *n, const struct namespace_limits *limits)
 {
-        assert(limits->n_tenants <= CENSUS_MAX_TENANTS);
+        assert(limits->n_tenants <= NAMESPACE_MAX_TENANTS);
         n->limits = *limits;
         n->counted = false;
 }
@@ -93,8 +94,8 @@ static unsigned bucket_of(uint32_t a, uint32_t b)
         return (unsigned)(x >> 32) % BUCKETS;
 }
 
-/* The user's, or the free one that would be its. */
-static struct user_count *user_find(struct census *n, uint16_t tenant, uint32_t uid)
+/* Returns the user's bucket, or the free one for it. */
+static struct user_count *user_find(struct namespace_counts *n, uint16_t tenant, uint32_t uid)
 {
         unsigned i = bucket_of(tenant, uid);
 
@@ -103,7 +104,7 @@ static struct user_count *user_find(struct census *n, uint16_t tenant, uint32_t 
         return &n->users[i];
 }
 
-static int tenant_index(const struct census *n, uint16_t store_tenant)
+static int tenant_index(const struct namespace_counts *n, uint16_t store_tenant)
 {
         for (unsigned i = 0; i < n->limits.n_tenants; i++)
                 if (n->limits.tenants[i].store_tenant == store_tenant)
@@ -113,7 +114,7 @@ static int tenant_index(const struct census *n, uint16_t store_tenant)
 
 static bool count_one(void *userdata, const struct store_namespace *ns)
 {
-        struct census *n = userdata;
+        struct namespace_counts *n = userdata;
         struct user_count *user;
         int tenant;
 
@@ -135,7 +136,7 @@ static bool count_one(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-static void count_all(struct census *n)
+static void count_all(struct namespace_counts *n)
 {
         uint64_t version = store_namespaces_version(n->store);
 
@@ -151,46 +152,48 @@ static void count_all(struct census *n)
 
 /* --- limits --- */
 
-static unsigned store_most(const struct census *n)
+static unsigned store_most(const struct namespace_counts *n)
 {
         return STORE_MAX_NAMESPACES - n->n_hidden;
 }
 
-static unsigned tenant_most(const struct census *n, unsigned i)
+static unsigned tenant_most(const struct namespace_counts *n, unsigned i)
 {
         unsigned most = n->limits.tenants[i].most;
 
         return most ? most : MAX(store_most(n) / n->limits.n_tenants, 1u);
 }
 
-static unsigned user_most(const struct census *n, int tenant)
+static unsigned user_most(const struct namespace_counts *n, int tenant)
 {
         unsigned of_tenant = tenant >= 0 ? tenant_most(n, (unsigned)tenant) : store_most(n);
 
         if (n->limits.user)
                 return MIN(n->limits.user, of_tenant);
-        return MIN(MAX(of_tenant / 2, 1u), (unsigned)CENSUS_USER_AUTO);
+        return MIN(MAX(of_tenant / 2, 1u), (unsigned)NAMESPACE_USER_AUTO);
 }
 
 static bool is_near(unsigned has, unsigned most)
 {
-        return (uint64_t)has * 100 >= (uint64_t)most * CENSUS_WARN_PERCENT;
+        return (uint64_t)has * 100 >= (uint64_t)most * NAMESPACE_WARN_PERCENT;
 }
 
-bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret)
+bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
+                               struct namespace_use *ret)
 {
-        struct census_use uses[3];
+        struct namespace_use uses[3];
         int tenant;
 
         count_all(n);
         tenant = tenant_index(n, store_tenant);
-        uses[0] = (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
-                                       user_most(n, tenant) };
-        uses[1] = (struct census_use){ CENSUS_TENANT, 0, 1 };
+        uses[0] =
+                (struct namespace_use){ NAMESPACES_OF_USER, user_find(n, store_tenant, uid)->count,
+                                        user_most(n, tenant) };
+        uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, 0, 1 };
         if (tenant >= 0)
-                uses[1] = (struct census_use){ CENSUS_TENANT, n->tenants[tenant],
-                                               tenant_most(n, (unsigned)tenant) };
-        uses[2] = (struct census_use){ CENSUS_STORE, n->count, store_most(n) };
+                uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, n->tenants[tenant],
+                                                  tenant_most(n, (unsigned)tenant) };
+        uses[2] = (struct namespace_use){ NAMESPACES_OF_STORE, n->count, store_most(n) };
         for (unsigned i = 0; i < ARRAY_SIZE(uses); i++)
                 if (uses[i].has >= uses[i].most) {
                         *ret = uses[i];
@@ -199,18 +202,19 @@ bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, stru
         return true;
 }
 
-uint32_t census_highest_id(struct census *n)
+uint32_t namespace_counts_highest_id(struct namespace_counts *n)
 {
         count_all(n);
         return n->highest_id;
 }
 
-void census_count_refusal(struct census *n, enum census_scope scope)
+void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope)
 {
         n->refused[scope]++;
 }
 
-static void warn(struct census *n, const char *whose, unsigned has, unsigned most, const char *key)
+static void warn(struct namespace_counts *n, const char *whose, unsigned has, unsigned most,
+                 const char *key)
 {
         uint32_t held_back;
 
@@ -220,13 +224,13 @@ static void warn(struct census *n, const char *whose, unsigned has, unsigned mos
                             whose, has, most, key);
 }
 
-/* Did the last one of these bring it there? */
+/* Returns whether the last namespace made the count reach NAMESPACE_WARN_PERCENT. */
 static bool has_come_near(unsigned has, unsigned most)
 {
         return has > 0 && is_near(has, most) && !is_near(has - 1, most);
 }
 
-void census_made(struct census *n, uint16_t store_tenant, uint32_t uid)
+void namespace_counts_made(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid)
 {
         unsigned user;
         char whose[96];
@@ -249,7 +253,7 @@ void census_made(struct census *n, uint16_t store_tenant, uint32_t uid)
                 warn(n, "the store", n->count, store_most(n), "a fixed limit");
 }
 
-void census_log_started(struct census *n)
+void namespace_counts_log_started(struct namespace_counts *n)
 {
         char whose[96];
 
@@ -265,8 +269,8 @@ void census_log_started(struct census *n)
 
 /* --- sessions --- */
 
-/* The namespace's, or the free one that would be its. */
-static struct use *use_find(const struct census *n, uint32_t id)
+/* Returns the namespace's bucket, or the free one for it. */
+static struct use *use_find(const struct namespace_counts *n, uint32_t id)
 {
         unsigned i = bucket_of(0, id);
 
@@ -275,8 +279,8 @@ static struct use *use_find(const struct census *n, uint32_t id)
         return (struct use *)&n->uses[i];
 }
 
-/* The namespace's, made if there is none. NULL: the table is full. */
-static struct use *use_make(struct census *n, uint32_t id)
+/* Returns the namespace's entry, creating it if necessary. Returns NULL if the table is full. */
+static struct use *use_make(struct namespace_counts *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -289,7 +293,7 @@ static struct use *use_make(struct census *n, uint32_t id)
         return use;
 }
 
-int census_ref(struct census *n, uint32_t id)
+int namespace_counts_ref(struct namespace_counts *n, uint32_t id)
 {
         struct use *use = use_make(n, id);
 
@@ -299,7 +303,7 @@ int census_ref(struct census *n, uint32_t id)
         return 0;
 }
 
-void census_unref(struct census *n, uint32_t id)
+void namespace_counts_unref(struct namespace_counts *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -310,20 +314,21 @@ void census_unref(struct census *n, uint32_t id)
         use->used_ns = clock_mono_ns();
 }
 
-unsigned census_sessions(const struct census *n, uint32_t id)
+unsigned namespace_counts_sessions(const struct namespace_counts *n, uint32_t id)
 {
         return use_find(n, id)->sessions;
 }
 
-uint64_t census_last_used_ms(const struct census *n, uint32_t id)
+uint64_t namespace_counts_last_used_ms(const struct namespace_counts *n, uint32_t id)
 {
         const struct use *use = use_find(n, id);
 
         return use->sessions > 0 ? clock_unix_ms() : use->closed_ms;
 }
 
-/* What lies behind the freed bucket moves up, so that a search still ends at a free one. */
-static void use_forget(struct census *n, struct use *use)
+/* Frees a bucket, and moves later entries of the same run forward, so that every search still ends
+ * at a free bucket. */
+static void use_forget(struct namespace_counts *n, struct use *use)
 {
         unsigned hole = (unsigned)(use - n->uses), i = hole;
 
@@ -344,7 +349,7 @@ static void use_forget(struct census *n, struct use *use)
         }
 }
 
-void census_removed(struct census *n, uint32_t id)
+void namespace_counts_removed(struct namespace_counts *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -357,7 +362,7 @@ void census_removed(struct census *n, uint32_t id)
 
 /* --- unused namespaces --- */
 
-void census_note_used(struct census *n, uint32_t id)
+void namespace_counts_note_used(struct namespace_counts *n, uint32_t id)
 {
         struct use *use = store_namespace_get(n->store, id) ? use_make(n, id) : NULL;
 
@@ -365,7 +370,7 @@ void census_note_used(struct census *n, uint32_t id)
                 use->used_ns = clock_mono_ns();
 }
 
-void census_claim(struct census *n, uint32_t id, bool claimed)
+void namespace_counts_claim(struct namespace_counts *n, uint32_t id, bool claimed)
 {
         struct use *use = claimed ? use_make(n, id) : use_find(n, id);
 
@@ -374,17 +379,17 @@ void census_claim(struct census *n, uint32_t id, bool claimed)
 }
 
 struct search {
-        struct census *census;
+        struct namespace_counts *namespace_counts;
         int tenant;
         uint32_t owner;
         uint64_t now_ns, created_ms;
-        struct census_unused found; /* id 0: none yet */
+        struct unused_namespace found; /* id 0 if none yet */
 };
 
 /* Returns since when a namespace without chunks and sessions has been unused. */
 static uint64_t unused_since_ns(const struct search *search, const struct store_namespace *ns)
 {
-        const struct census *n = search->census;
+        const struct namespace_counts *n = search->namespace_counts;
         const struct use *use = use_find(n, ns->id);
         uint64_t made_ms = ns->created_ms > n->began_ms ? ns->created_ms - n->began_ms : 0;
 
@@ -396,7 +401,7 @@ static uint64_t unused_since_ns(const struct search *search, const struct store_
 static bool search_one(void *userdata, const struct store_namespace *ns)
 {
         struct search *search = userdata;
-        struct census *n = search->census;
+        struct namespace_counts *n = search->namespace_counts;
         struct use *use = ns->chunks > 0 ? use_make(n, ns->id) : use_find(n, ns->id);
         uint64_t since_ns;
 
@@ -409,20 +414,22 @@ static bool search_one(void *userdata, const struct store_namespace *ns)
             (search->tenant >= 0 && ns->tenant != search->tenant) ||
             (search->owner != STORE_NO_OWNER && ns->owner != search->owner))
                 return true;
-        /* After a restart all have been unused since then: the one that was made first is first. */
+        /* After a restart all namespaces count as unused since then; the one that was made first is
+         * preferred. */
         since_ns = unused_since_ns(search, ns);
         if (search->found.id == 0 || since_ns < search->found.since_ns ||
             (since_ns == search->found.since_ns && ns->created_ms < search->created_ms)) {
-                search->found = (struct census_unused){ ns->id, since_ns };
+                search->found = (struct unused_namespace){ ns->id, since_ns };
                 search->created_ms = ns->created_ms;
         }
         return true;
 }
 
-bool census_find_unused(struct census *n, int tenant, uint32_t owner, struct census_unused *ret)
+bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
+                                  struct unused_namespace *ret)
 {
         struct search search = {
-                .census = n, .tenant = tenant, .owner = owner, .now_ns = clock_mono_ns()
+                .namespace_counts = n, .tenant = tenant, .owner = owner, .now_ns = clock_mono_ns()
         };
 
         store_namespaces_walk(n->store, true, search_one, &search);
@@ -432,17 +439,17 @@ bool census_find_unused(struct census *n, int tenant, uint32_t owner, struct cen
         return true;
 }
 
-void census_count_expired(struct census *n)
+void namespace_counts_count_expired(struct namespace_counts *n)
 {
         n->expired++;
 }
 
-/* --- what is seen --- */
+/* --- statistics --- */
 
-void census_get_stats(struct census *n, struct census_stats *ret)
+void namespace_counts_get_stats(struct namespace_counts *n, struct namespace_counts_stats *ret)
 {
         count_all(n);
-        *ret = (struct census_stats){
+        *ret = (struct namespace_counts_stats){
                 .count = n->count,
                 .most = store_most(n),
                 .store_near = is_near(n->count, store_most(n)),
@@ -458,27 +465,30 @@ void census_get_stats(struct census *n, struct census_stats *ret)
                                            user_most(n, tenant_index(n, n->users[i].tenant)));
 }
 
-bool census_get_tenant(struct census *n, uint16_t store_tenant, struct census_use *ret)
+bool namespace_counts_get_tenant(struct namespace_counts *n, uint16_t store_tenant,
+                                 struct namespace_use *ret)
 {
         int i = tenant_index(n, store_tenant);
 
         if (i < 0)
                 return false;
         count_all(n);
-        *ret = (struct census_use){ CENSUS_TENANT, n->tenants[i], tenant_most(n, (unsigned)i) };
+        *ret = (struct namespace_use){ NAMESPACES_OF_TENANT, n->tenants[i],
+                                       tenant_most(n, (unsigned)i) };
         return true;
 }
 
-struct census_use census_get_user(struct census *n, uint16_t store_tenant, uint32_t uid)
+struct namespace_use namespace_counts_get_user(struct namespace_counts *n, uint16_t store_tenant,
+                                               uint32_t uid)
 {
         count_all(n);
-        return (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
-                                    user_most(n, tenant_index(n, store_tenant)) };
+        return (struct namespace_use){ NAMESPACES_OF_USER, user_find(n, store_tenant, uid)->count,
+                                       user_most(n, tenant_index(n, store_tenant)) };
 }
 
 struct selection {
         uint16_t hidden;
-        struct census_largest *ret;
+        struct largest_namespaces *ret;
         int only;
 };
 
@@ -490,7 +500,7 @@ static bool is_larger(const struct store_namespace *a, const struct store_namesp
 static bool select_one(void *userdata, const struct store_namespace *ns)
 {
         const struct selection *selection = userdata;
-        struct census_largest *l = selection->ret;
+        struct largest_namespaces *l = selection->ret;
         unsigned i;
 
         if (ns->tenant == selection->hidden ||
@@ -499,9 +509,9 @@ static bool select_one(void *userdata, const struct store_namespace *ns)
         l->count++;
         l->chunks += ns->chunks;
         l->bytes += ns->bytes;
-        if (l->n == CENSUS_SHOWN && !is_larger(ns, &l->list[CENSUS_SHOWN - 1]))
+        if (l->n == NAMESPACE_LARGEST_MAX && !is_larger(ns, &l->list[NAMESPACE_LARGEST_MAX - 1]))
                 return true;
-        if (l->n < CENSUS_SHOWN)
+        if (l->n < NAMESPACE_LARGEST_MAX)
                 l->n++;
         for (i = l->n - 1; i > 0 && is_larger(ns, &l->list[i - 1]); i--)
                 l->list[i] = l->list[i - 1];
@@ -509,9 +519,10 @@ static bool select_one(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-void census_get_largest(const struct census *n, int only, struct census_largest *ret)
+void namespace_counts_get_largest(const struct namespace_counts *n, int only,
+                                  struct largest_namespaces *ret)
 {
-        *ret = (struct census_largest){ 0 };
+        *ret = (struct largest_namespaces){ 0 };
         store_namespaces_walk(n->store, true, select_one,
                               &(struct selection){ n->hidden, ret, only });
 }

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of the user's own, without root and without a configuration: `python -m kvcache serve`, or ensure().
+
+One daemon serves all engines of a user. The process that starts it holds a lock in the user's runtime directory until the daemon answers, so
+that a second start finds the first one's. The runtime directory is $XDG_RUNTIME_DIR/kvcache, else /tmp/kvcache-UID: places where
+libkvcache looks without any setting. A directory in which another user could put a socket is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from . import _library as c
+from . import _programs
+from ._client import Client
+from ._errors import Error
+
+MOST_POOL, LEAST_POOL = 32 << 30, 64 << 20
+START_S = 120.0
+IDLE = "10min"
+
+
+# --- where ---
+
+def _private(path: str) -> str:
+    """Makes a directory for this user alone, or checks the one that exists."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Error(errno.EPERM, f"{path} is not a directory: remove it, or set XDG_RUNTIME_DIR")
+    if found.st_uid != os.geteuid():
+        raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the socket: it must belong to user {os.geteuid()}; "
+                      "remove it, or set XDG_RUNTIME_DIR")
+    if found.st_mode & 0o022:
+        raise Error(errno.EPERM, f"other users may write to {path}, and could replace the socket: chmod 700 {path}")
+    os.chmod(path, 0o700)
+    return path
+
+
+def runtime_directory() -> str:
+    """Returns the directory of the socket, which exists then. $XDG_RUNTIME_DIR of another user, as sudo and su leave it, is not used."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base.startswith("/"):
+        try:
+            found = os.stat(base)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+                return _private(os.path.join(base, "kvcache"))
+            why = f"it belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else "other users may write to it, or it is no directory"
+        except FileNotFoundError:
+            why = "it does not exist"
+        except PermissionError:
+            why = "this user may not read it"
+        print(f"kvcache: XDG_RUNTIME_DIR={base} is not used: {why}", file=sys.stderr)
+    return _private(f"/tmp/kvcache-{os.geteuid()}")
+
+
+def _cache_directory() -> pathlib.Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return pathlib.Path(home if home.startswith("/") else os.path.expanduser("~/.cache"), "kvcache")
+
+
+# --- how much ---
+
+def _number(path: pathlib.Path, name: str = "") -> int | None:
+    """Returns the number in a file of one number, or after a name in a file of several."""
+    try:
+        text = path.read_text()
+        if name:
+            text = next(line[len(name):] for line in text.splitlines() if line.startswith(name))
+        return int(text.split()[0])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _group_free(root: pathlib.Path) -> int | None:
+    """Returns how much memory the control groups of this process still allow; None: as much as there is."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    free: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file ")
+        elif "memory" in controllers.split(","):
+            top, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        else:
+            continue
+        parts = [p for p in path.split("/") if p]
+        for depth in range(len(parts) + 1 if ".." not in parts else 1):
+            folder = top.joinpath(*parts[:depth])
+            limit, used = _number(folder / names[0]), _number(folder / names[1])
+            if limit is not None:  # "max" is no number
+                free.append(max(limit - (used or 0) + (_number(folder / "memory.stat", names[2]) or 0), 0))
+    return min(free, default=None)
+
+
+def pool_bytes(root: str = "/") -> int:
+    """Returns the size of the pool: a quarter of the memory that is free here, between 64 MiB and 32 GiB."""
+    available = (_number(pathlib.Path(root, "proc/meminfo"), "MemAvailable:") or 0) << 10
+    allowed = _group_free(pathlib.Path(root))
+    quarter = (available if allowed is None else min(available, allowed)) // 4
+    return min(max(quarter & ~((2 << 20) - 1), LEAST_POOL), MOST_POOL)
+
+
+def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the daemon's settings. What the caller gives, or a variable KVCACHE_SECTION_KEY, takes the place of a default."""
+    pool = given.get("memory.pool") or os.environ.get("KVCACHE_MEMORY_POOL") or str(pool_bytes())
+    defaults = {
+        "listen.socket": os.path.join(directory, "kvcache.sock"),
+        "listen.http": f"unix:{directory}/http.sock",  # a TCP port would be open to all users of the host
+        "listen.mode": "0600",
+        "memory.pool": pool,
+        "store.path": str(_cache_directory() / "store"),
+        "store.prewrite": "off",
+        # One engine may lease as much as all may together, which is half of the pool.
+        "limits.leased_bytes": pool,
+    }
+    unset = {key: value for key, value in defaults.items() if not os.environ.get("KVCACHE_" + key.upper().replace(".", "_"))}
+    return {**unset, **given}
+
+
+# --- the daemon ---
+
+def running(socket: str | None = None) -> dict[str, Any] | None:
+    """Returns the status of the daemon that clients of this user find, or None."""
+    if not _answers(socket):
+        return None
+    try:
+        with Client(socket, name="kvcache.serve", connect_timeout=5.0, required=True) as client:
+            return client.status()
+    except Error:
+        return None
+
+
+def _answers(socket: str | None) -> bool:
+    """Returns whether a daemon answers. A file that a dead daemon left does not count. A Client would log a warning if there is none."""
+    path = os.fsencode(socket) if socket is not None else None
+    options = c.OPTIONS.pack(c.OPTIONS.size, 0, c.address_of(path) if path else 0, 0, 5000, 0, 0)
+    kv, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+    if c.connect(ctypes.byref(kv), options, why, len(why)) < 0:
+        return False
+    c.close(kv)
+    return True
+
+
+@contextlib.contextmanager
+def _lock(directory: str, timeout_s: float) -> Iterator[None]:
+    """Holds the lock of those that start a daemon."""
+    fd = os.open(os.path.join(directory, "serve.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s") from None
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Popen[bytes]:
+    """Starts the daemon: with a log, in a session of its own, so that it outlives this process."""
+    command = [_programs.find("kvcache-daemon"), "--config", os.devnull]
+    for key, value in values.items():
+        command += ["--set", f"{key}={value}"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("KVCACHE_LIBRARY", "LD_PRELOAD")}
+    if values.get("store.path") == str(_cache_directory() / "store"):  # the daemon makes no parents of a directory
+        _cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+    if log is None:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, env=environment, start_new_session=True, cwd="/")
+    finally:
+        os.close(fd)
+
+
+def _end_of(log: pathlib.Path | None) -> str:
+    if log is None:
+        return ""
+    lines = log.read_text(errors="replace").splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _wait_ready(child: subprocess.Popen[bytes], path: str, log: pathlib.Path | None) -> dict[str, Any]:
+    deadline = time.monotonic() + START_S
+    while True:
+        if child.poll() is not None:
+            raise Error(errno.ECHILD, f"kvcache-daemon ended with status {child.returncode}{_end_of(log)}")
+        status = running(path)
+        if status is not None:
+            return status
+        if time.monotonic() > deadline:
+            child.terminate()
+            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer at {path} within {START_S:.0f} s")
+        time.sleep(0.02)
+
+
+def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
+          detach: bool = True) -> tuple[dict[str, Any], subprocess.Popen[bytes] | None]:
+    """Starts a daemon unless one answers. Returns the status of the daemon, and the process if this call has started it."""
+    asked = socket or os.environ.get("KVCACHE_SOCKET") or None
+    status = running(socket)
+    if status is not None:
+        return status, None
+    directory = runtime_directory()
+    with _lock(directory, START_S):
+        status = running(socket)
+        if status is not None:
+            return status, None
+        values = settings(directory, {**({"listen.socket": os.path.abspath(asked)} if asked else {}), **(given or {})})
+        log = _cache_directory() / "daemon.log" if detach else None
+        child = _spawn(values, log)
+        return _wait_ready(child, values.get("listen.socket") or os.environ["KVCACHE_LISTEN_SOCKET"], log), child
+
+
+def why(e: OSError) -> str:
+    """Returns an error as a sentence, with the file that it is about."""
+    return f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or e)
+
+
+def ensure(idle: str = IDLE, socket: str | None = None) -> str:
+    """Starts a daemon unless one answers, for an engine that wants one, and returns the path of its socket. The daemon ends after
+    `idle` without clients; another engine finds it until then."""
+    return str(start({"listen.idle": idle}, socket=socket)[0].get("socket", ""))
+
+
+# --- the command ---
+
+def _size(count: object) -> str:
+    number, unit = float(count) if isinstance(count, (int, float)) else 0.0, 0
+    while number >= 1024 and unit < 4:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def _describe(status: Mapping[str, Any]) -> str:
+    pool, store = status.get("pool", {}), status.get("store", {})
+    volumes = ", ".join(str(v.get("volume")) for v in store.get("volumes", []))
+    return f"memory {_size(pool.get('bytes'))}; disk {_size(store.get('limit_bytes'))} in {volumes}; pid {status.get('pid')}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--background", action="store_true", help="return when the daemon answers; its log is ~/.cache/kvcache/daemon.log")
+    parser.add_argument("--idle", metavar="TIME", help=f"end after TIME without clients, as in 30s or 2h (default: off; {IDLE} with --background)")
+    parser.add_argument("--pool", metavar="SIZE", help="memory, as in 8GiB (default: a quarter of what is free, 32GiB at most)")
+    parser.add_argument("--disk", metavar="SIZE", help="space on disk (default: half of what is free, 64GiB at most)")
+    parser.add_argument("--socket", metavar="PATH", help="the socket (default: $KVCACHE_SOCKET, else in the user's runtime directory)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a key of kvcache.yaml(5); may be repeated")
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, str]:
+    given = {}
+    idle = arguments.idle or (IDLE if arguments.background else None)
+    for key, value in (("listen.idle", idle), ("memory.pool", arguments.pool), ("store.limit", arguments.disk)):
+        if value is not None:
+            given[key] = value
+    for pair in arguments.set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise Error(errno.EINVAL, f"--set {pair}: write KEY=VALUE")
+        given[key] = value
+    return given
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until the daemon ends, or starts it and returns."""
+    children: list[subprocess.Popen[bytes]] = []
+    ended: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        ended.append(number)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+
+    if not arguments.background:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, forward)
+    try:
+        status, child = start(_given(arguments), socket=arguments.socket, detach=arguments.background)
+    except OSError as e:
+        print(f"kvcache: {why(e)}", file=sys.stderr)
+        return 1
+    if child is None:
+        print(f"kvcache: a daemon serves at {status.get('socket')} already ({_describe(status)})")
+        return 0
+    print(f"kvcache: serving at {status.get('socket')} ({_describe(status)})", flush=True)
+    if arguments.background:
+        return 0
+    children.append(child)
+    if ended:
+        child.terminate()
+    return child.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kvcache serve", description="Starts a daemon of the user's own, unless one serves already.")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))

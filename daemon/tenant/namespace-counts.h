@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counts namespaces for the layers above the store: how many a user, a tenant and the store have
+ * and may have (rule R10), how many sessions have each one open, and which are the largest.
+ *
+ * A namespace belongs to the user that made it for as long as it exists, so the limits hold across
+ * reconnects and restarts. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "store/store.h"
+
+enum {
+        NAMESPACE_MAX_TENANTS = 16,
+        NAMESPACE_USER_AUTO = 512,  /* limits.uid_namespaces: auto means half of the tenant's limit,
+                                       and at most this */
+        NAMESPACE_LARGEST_MAX = 20, /* the largest namespaces shown in the status and in metrics */
+        NAMESPACE_WARN_PERCENT = 80,
+};
+
+struct namespace_counts;
+
+/* The owner of a limit. */
+enum namespace_scope {
+        NAMESPACES_OF_SESSION,
+        NAMESPACES_OF_USER,
+        NAMESPACES_OF_TENANT,
+        NAMESPACES_OF_STORE,
+        NAMESPACE_SCOPES
+};
+
+struct namespace_tenant {
+        uint16_t store_tenant;
+        const char *name; /* owned by the caller */
+        unsigned most;    /* 0 means an equal share of the store's limit */
+};
+
+struct namespace_limits {
+        unsigned user; /* 0 means auto */
+        struct namespace_tenant tenants[NAMESPACE_MAX_TENANTS];
+        unsigned n_tenants;
+};
+
+/* Creates the counts. `hidden` is the number of the tenant whose namespaces users do not see. */
+int namespace_counts_new(struct namespace_counts **ret, const struct store *store, uint16_t hidden);
+struct namespace_counts *namespace_counts_free(struct namespace_counts *n);
+void namespace_counts_set_limits(struct namespace_counts *n, const struct namespace_limits *limits);
+
+/* The number of namespaces that `scope` has, and its limit. */
+struct namespace_use {
+        enum namespace_scope scope;
+        unsigned has, most;
+};
+/* Returns whether this user may have one more; if not, `ret` is the limit that was reached. */
+bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
+                               struct namespace_use *ret);
+void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
+/* Returns the highest id of all namespaces that exist or have been removed. */
+uint32_t namespace_counts_highest_id(struct namespace_counts *n);
+/* Notes a new namespace. Logs a warning if its user, tenant or the store has just reached
+ * NAMESPACE_WARN_PERCENT of the limit. */
+void namespace_counts_made(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid);
+/* Notes that a namespace was removed. */
+void namespace_counts_removed(struct namespace_counts *n, uint32_t id);
+/* Logs a warning at startup for the store and for each tenant that are near their limits. */
+void namespace_counts_log_started(struct namespace_counts *n);
+
+/* Count a session that opens or closes the namespace. namespace_counts_ref() returns 0, or -ENOMEM
+ * if the table is full. */
+int namespace_counts_ref(struct namespace_counts *n, uint32_t id);
+void namespace_counts_unref(struct namespace_counts *n, uint32_t id);
+unsigned namespace_counts_sessions(const struct namespace_counts *n, uint32_t id);
+/* Returns the Unix time of the last use: now while a session has the namespace open, otherwise when
+ * the last session closed it; 0 if none has since startup. */
+uint64_t namespace_counts_last_used_ms(const struct namespace_counts *n, uint32_t id);
+
+/* A namespace without sessions, and without chunks on the volumes that are up. */
+struct unused_namespace {
+        uint32_t id;
+        uint64_t since_ns; /* time of clock_mono_ns(), not before the counts were created */
+};
+/* Finds the namespace that has been unused for longest. A namespace counts as used when this
+ * function or namespace_counts_note_used() last found it used, or when its last session closed it.
+ * `tenant` and `owner` restrict the search to a tenant's or a user's namespaces; -1 and
+ * STORE_NO_OWNER mean all. */
+bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
+                                  struct unused_namespace *ret);
+/* Records that a namespace was found to be used now, by chunks in memory. */
+void namespace_counts_note_used(struct namespace_counts *n, uint32_t id);
+/* Begins or ends a removal of a namespace; meanwhile namespace_counts_find_unused() does not find
+ * it. */
+void namespace_counts_claim(struct namespace_counts *n, uint32_t id, bool claimed);
+/* Counts a namespace that was removed because it was unused. */
+void namespace_counts_count_expired(struct namespace_counts *n);
+
+struct namespace_counts_stats {
+        unsigned count, most; /* the store's count and limit, without hidden namespaces */
+        unsigned tenants_near, users_near; /* tenants and users at NAMESPACE_WARN_PERCENT of their
+                                              limit or above */
+        bool store_near;
+        uint64_t removed, expired; /* expired: the removed ones that were unused */
+        uint64_t refused[NAMESPACE_SCOPES];
+};
+void namespace_counts_get_stats(struct namespace_counts *n, struct namespace_counts_stats *ret);
+/* Fills in a tenant's count and limit. Returns false if the limits do not name the tenant. */
+bool namespace_counts_get_tenant(struct namespace_counts *n, uint16_t store_tenant,
+                                 struct namespace_use *ret);
+struct namespace_use namespace_counts_get_user(struct namespace_counts *n, uint16_t store_tenant,
+                                               uint32_t uid);
+
+struct largest_namespaces {
+        struct store_namespace list[NAMESPACE_LARGEST_MAX]; /* the largest first, by bytes */
+        unsigned n;
+        unsigned count;         /* number of all namespaces */
+        uint64_t chunks, bytes; /* sums over all namespaces */
+};
+/* Fills in the largest namespaces of a tenant, or of all tenants if `only` is -1. */
+void namespace_counts_get_largest(const struct namespace_counts *n, int only,
+                                  struct largest_namespaces *ret);
