@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import kvcache
@@ -101,6 +102,16 @@ class Rank:
 
     def attach_soon(self):
         self.worker.mover.attach_soon()
+
+    def looks(self):
+        """Waits until the rank has looked at the page a few times, and attached."""
+        mover, seen = self.worker.mover, threading.Semaphore(0)
+        look = mover._look_at_page
+        mover._look_at_page = lambda: (look(), seen.release())
+        for _ in range(4):
+            mover.attach_soon()
+            assert seen.acquire(timeout=60), "the rank never looks at the page"
+        del mover._look_at_page
 
     def runs(self, does):
         """Has the device go on or stand still."""
@@ -322,6 +333,8 @@ def rank_reconnects_between_lookup_and_load():
     assert host.lookup(keys, context) == 10, host.counts()
     told("restart")
     until(lambda: (host.all("attach_soon", of=[1]), [len(f.pools) for f in host.figures()])[1] == [1, 2], "the rank never attaches again")
+    host.all("looks", of=[1])
+    assert [len(f.pools) for f in host.figures()] == [1, 2], "a rank has released a pool that has leases"
     host.load(keys, context)
     host.end(context)
     more = keys_of("more", 6)
