@@ -13,53 +13,96 @@ Loads do not use that: the daemon never writes to memory that SGLang may reuse, 
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Keys, Namespace, Region
+from .. import LOST, PENDING, ArgumentError, Batch, Client, Done, Error, Keys, Namespace, Region
 from ..engine import private
 
 SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
 
-LOOKUP_S = 0.25     # of a lookup that the index does not answer
-SEARCH_S = 0.1      # of finding out how much the tier has that the daemon shares with other hosts
+LOOKUP_S = 0.25     # the time limit of a lookup that the index does not answer
+SEARCH_S = 0.1      # the time limit of a search of the tier that the daemon shares with other hosts
 POLL_S = 0.002      # between two questions about that
-PROBE_S = 1.0       # of the mender's requests
+PROBE_S = 1.0       # the time limit of each request of the mender
+REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
 COMPLAIN_S = 60.0
-MOST_ROUND_BYTES = 64 << 20  # of a request; a sixteenth of the daemon's pool, if that is less
+MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
-            "wrong_lengths", "stored_pages", "stored_bytes", "failed_stores", "timeouts", "errors")
+            "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
 
 
 class Spaces:
-    """A namespace over the connections."""
+    """A namespace over the connections. `lanes` has it over each connection that loads, of which `loads` is the first."""
 
-    def __init__(self, lookups: Namespace, searches: Namespace, loads: Namespace, stores: Namespace) -> None:
-        self.lookups, self.searches, self.loads, self.stores = lookups, searches, loads, stores
+    def __init__(self, lookups: Namespace, searches: Namespace, lanes: Sequence[Namespace], stores: Namespace) -> None:
+        self.lookups, self.searches, self.lanes, self.loads, self.stores = lookups, searches, lanes, lanes[0], stores
+
+
+class Exchange:
+    """Requests of several threads over one client: they are in flight together, and one of the waiting threads reaps for all."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._numbers = client, itertools.count(1)
+        self._changed = threading.Condition()
+        self._done: dict[int, Done] = {}
+        self._is_reaping = False
+
+    def call(self, submit: Callable[[int], None]) -> Done:
+        """Has `submit` submit a request with the tag that it is given, and returns that request's Done. Raises Error if it cannot come."""
+        tag = next(self._numbers)
+        submit(tag)
+        with self._changed:
+            while tag not in self._done:
+                if self._is_reaping:
+                    self._changed.wait()
+                else:
+                    self._reap(tag)
+            return self._done.pop(tag)
+
+    def _reap(self, tag: int) -> None:
+        """Reaps without the condition's lock, which the caller holds."""
+        self._is_reaping = True
+        self._changed.release()
+        done: list[Done] = []
+        try:
+            done = self._client.reap(REAP_S)
+            idle = not done and not self._client.inflight
+        finally:
+            self._changed.acquire()
+            self._is_reaping = False
+            self._done.update((d.tag, d) for d in done)
+            self._changed.notify_all()
+        if idle and tag not in self._done:
+            raise Error(errno.ENOTCONN, "the request is no longer in flight")
 
 
 class Link:
     """`engine` names the connections and the log; `share_advice` says how its memory can be registered; `remote`: the tier that hosts
-    share is used, too."""
+    share is used, too. `threads`: so many threads load at a time, each over a connection of its own, and so many store, over one."""
 
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
-                 remote: bool = True) -> None:
+                 remote: bool = True, threads: int = 1) -> None:
         self.timeout_s = timeout_s
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes = MOST_ROUND_BYTES
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
-        self.lookups, self.searches, self.loads, self.stores = (
-            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "search", "load", "store"))
+        self.lookups, self.searches, self.stores, *self.lanes = (
+            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2)
+            for what in ("lookup", "search", "store", *["load"] * threads))
+        self.loads = self.lanes[0]
+        self._exchange = Exchange(self.stores) if threads > 1 else None
         self._remote = remote
         self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
         self._searched = -math.inf  # when the last search of a caller that waits for each ended
@@ -74,7 +117,7 @@ class Link:
         self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
         self._mender.start()
 
-    # --- what was counted, what is said ---
+    # --- counters and complaints ---
 
     def count(self, name: str, n: int = 1) -> None:
         with self._counting:
@@ -107,7 +150,7 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """The same for a caller that waits, for SEARCH_S at most, and no longer than it had nothing to look for before: SGLang queues its
+        """Calls reach() for a caller that waits, for SEARCH_S at most, and no longer than the time since its last search: SGLang queues its
         lookups, and where they come quicker than searches end, waiting for each would hold up all that follow."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
@@ -117,7 +160,9 @@ class Link:
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.loads, self.stores)))
+        lookups, searches, stores, *lanes = (
+            c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.stores, *self.lanes))
+        spaces = Spaces(lookups, searches, lanes, stores)
         self._probed = self._probed or spaces
         self._opened.append((spaces.stores, fields))
         return spaces
@@ -130,6 +175,16 @@ class Link:
         """The first probe, so that a daemon that is there is used from the first call on."""
         self._mend_once()
         self._kick.set()
+
+    def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
+        """Stores a batch, and waits for the answer."""
+        if self._exchange is None:
+            return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s)
+        return self._exchange.call(lambda tag: spaces.stores.submit_put(batch, ack=ack, parent=parent, tag=tag, timeout=self.timeout_s))
+
+    def is_shared(self, address: int, nbytes: int) -> bool:
+        """Returns whether the daemon has these bytes mapped, so that it takes them from where they lie."""
+        return any(start <= address and address + nbytes <= end and region.registered for start, end, region in self._regions)
 
     def is_settled(self, address: int, nbytes: int) -> bool:
         """Does the daemon read these bytes no more?"""
@@ -171,7 +226,7 @@ class Link:
         self._kick.set()
 
     def heard(self, client: Client, done: Done) -> None:
-        """What a request says about the daemon."""
+        """Concludes from a request's result whether the daemon is well."""
         if PENDING in done.status or done.error == errno.ETIMEDOUT:
             self.count("timeouts")
             self.ail(f"the daemon has not answered within {self.timeout_s:g} s")
@@ -211,7 +266,7 @@ class Link:
         if self._remote:
             status = self.lookups.status()
             self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
-            if self.has_remote:  # so that the first search has a connection
+            if self.has_remote:  # the first search then finds a connection
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
@@ -251,7 +306,7 @@ class Link:
         self._closing.set()
         self._kick.set()
         self._mender.join(2 * PROBE_S + 1.0)
-        for client in (self.lookups, self.searches, self.loads):
+        for client in (self.lookups, self.searches, *self.lanes):
             client.close()
         for namespace, fields in self._opened if was_well else ():
             private.remove([namespace], fields)
