@@ -88,7 +88,7 @@ def test_both_versions_find_each_other_s_pages(make):
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
-                                     {"remote": 1}, {"namespace": ""}, {"weights": 7}])
+                                     {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)
@@ -226,9 +226,8 @@ def test_stats_are_those_of_sglang(make):
 def test_pages_after_a_prefix_continue_its_chain(make):
     host = make()
     keys = sglang_scenarios.keys_of("chain", 6)
-    stores, parents = host.link._probed.stores, []
-    put = stores.put
-    stores.put = lambda batch, ack, parent, timeout: parents.append(parent) or put(batch, ack=ack, parent=parent, timeout=timeout)
+    parents, put = [], host.link.put
+    host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
     host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo(prefix_keys=keys[:2]))
     assert parents == [bytes.fromhex(keys[1])]
     host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
@@ -301,7 +300,7 @@ def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon):
     host = make()
     keys = sglang_scenarios.keys_of("rounds", 12)
     assert all(host.store(keys))
-    host.link.round_bytes = 2 * host.page_bytes
+    host.link.round_bytes, host.link.into = 2 * host.page_bytes, False
     loads, asked, prefetched = host.link._probed.loads, [], []
     get, prefetch = loads.get, loads.prefetch
     loads.get = lambda batch, **how: asked.append(len(batch)) or get(batch, **how)

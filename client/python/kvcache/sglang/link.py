@@ -7,11 +7,14 @@ do nothing at all while the daemon is not `well`: the first that finds it hung o
 mender, connects and asks until it answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
-Loads do not use that: the daemon never writes to memory that SGLang may reuse, so that a load can be given up at its deadline.
+With `into`, loads of registered pages use that connection, too, and the daemon writes to the pages. A load that is given up at its
+deadline then returns only when the daemon can no longer write to its pages, so that SGLang keeps them aside until then. Any other load
+is copied from the daemon's memory by the calling thread, and returns at its deadline.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -19,7 +22,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import LOST, PENDING, ArgumentError, Batch, Client, Done, Error, Keys, Namespace, Region
@@ -34,11 +37,12 @@ PROBE_S = 1.0       # the time limit of each request of the mender
 REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
+CLOSE_S = 60.0      # the longest wait of close() for loads whose pages the daemon may write to
 COMPLAIN_S = 60.0
 MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
-            "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
+            "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
 
 
 class Spaces:
@@ -88,11 +92,14 @@ class Exchange:
 
 class Link:
     """`engine` names the connections and the log; `share_advice` says how its memory can be registered; `remote`: the tier that hosts
-    share is used, too. `threads`: so many threads load at a time, each over a connection of its own, and so many store, over one."""
+    share is used, too. `threads`: so many threads load at a time, each over a connection of its own, and so many store, over one.
+    `into`: the daemon moves pages that are loaded into registered memory itself, over the connection that stores."""
 
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
-                 remote: bool = True, threads: int = 1) -> None:
-        self.timeout_s = timeout_s
+                 remote: bool = True, threads: int = 1, into: bool = False) -> None:
+        self.timeout_s, self.into = timeout_s, into
+        self._loading = 0  # loads whose pages the daemon may write to
+        self._loaded = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes = MOST_ROUND_BYTES
         self.largest_part = 0
@@ -102,7 +109,7 @@ class Link:
             Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2)
             for what in ("lookup", "search", "store", *["load"] * threads))
         self.loads = self.lanes[0]
-        self._exchange = Exchange(self.stores) if threads > 1 else None
+        self._exchange = Exchange(self.stores) if threads > 1 or into else None
         self._remote = remote
         self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
         self._searched = -math.inf  # when the last search of a caller that waits for each ended
@@ -182,6 +189,23 @@ class Link:
             return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s)
         return self._exchange.call(lambda tag: spaces.stores.submit_put(batch, ack=ack, parent=parent, tag=tag, timeout=self.timeout_s))
 
+    def get_into(self, spaces: Spaces, batch: Batch, parent: bytes | None, timeout: float) -> Done:
+        """Has the daemon write a batch to registered memory, and waits for the answer."""
+        assert self._exchange is not None
+        return self._exchange.call(lambda tag: spaces.stores.submit_get(batch, parent=parent, tag=tag, timeout=timeout))
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Keeps close() from closing the connection while a load's pages may be written to."""
+        with self._loaded:
+            self._loading += 1
+        try:
+            yield
+        finally:
+            with self._loaded:
+                self._loading -= 1
+                self._loaded.notify_all()
+
     def is_shared(self, address: int, nbytes: int) -> bool:
         """Returns whether the daemon has these bytes mapped, so that it takes them from where they lie."""
         return any(start <= address and address + nbytes <= end and region.registered for start, end, region in self._regions)
@@ -196,11 +220,11 @@ class Link:
                     return True
         return True
 
-    def settle(self, places: list[tuple[int, int]]) -> None:
-        """Waits until the daemon reads none of these (address, bytes): SGLang changes them next, and what a daemon that hung read then
-        would be stored under the wrong key."""
+    def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:
+        """Waits until the daemon reaches none of these (address, bytes), since SGLang changes them next. A daemon that hung would store
+        the changed bytes under the wrong key, or write an old load over them. Closing ends only the wait of a store."""
         complain_at = time.monotonic() + 5.0
-        while places and not self._closing.is_set():
+        while places and (is_load or not self._closing.is_set()):
             try:
                 places = [p for p in places if not self.is_settled(*p)]
             except Error as e:
@@ -209,9 +233,9 @@ class Link:
             if places:
                 if time.monotonic() > complain_at:
                     complain_at += COMPLAIN_S
-                    self._log.warning("the daemon hangs with %d pieces of pages that it may still read; storing waits until it goes on or ends",
-                                len(places))
-                self._closing.wait(SETTLE_S)
+                    self._log.warning("the daemon hangs with %d pieces of pages that it may still %s; the %s waits until the daemon goes on or "
+                                      "ends", len(places), *(("write to", "load") if is_load else ("read", "store")))
+                time.sleep(SETTLE_S) if is_load else self._closing.wait(SETTLE_S)
 
     # --- is the daemon well? ---
 
@@ -308,6 +332,9 @@ class Link:
         self._mender.join(2 * PROBE_S + 1.0)
         for client in (self.lookups, self.searches, *self.lanes):
             client.close()
+        with self._loaded:
+            if not self._loaded.wait_for(lambda: self._loading == 0, CLOSE_S):
+                self._log.error("the daemon hangs, and may still write to %d loads' pages of the host pool: end this process", self._loading)
         for namespace, fields in self._opened if was_well else ():
             private.remove([namespace], fields)
         self.stores.close()

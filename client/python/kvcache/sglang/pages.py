@@ -8,9 +8,10 @@ hold at a time, and answer False for what was not moved; none raises for what th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .. import LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places, status_ok
@@ -149,10 +150,14 @@ class Pages:
     def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
             lane: int = 0) -> list[bool]:
         """Copies pages to their pieces, of these lengths in each page, over the connection number `lane`. Stops after a round in which one
-        failed: SGLang uses the run before it. The daemon does not touch the memory afterwards."""
-        good = self._rounds(keys, addresses, lengths, parent, self._spaces.lanes[lane])
+        failed: SGLang uses the run before it. The daemon does not touch the memory afterwards: where it writes to registered pages itself,
+        a load that was given up returns only when they are at rest."""
+        into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
+        with self._link.loading() if into else contextlib.nullcontext():
+            good = self._rounds(keys, addresses, lengths, parent, self._spaces.lanes[lane], into)
         found = sum(good)
         self._link.count("loaded_pages", found)
+        self._link.count("copied_loads", 0 if into else found)
         self._link.count("loaded_bytes", found * sum(lengths))
         self._link.count("failed_loads", len(keys) - found)
         return good
@@ -160,17 +165,20 @@ class Pages:
     def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
         """Stores pages. Returns when the daemon reads the memory no more."""
         good = self._rounds(keys, addresses, lengths, parent, None)
-        stored, n = sum(good), len(lengths)
-        self._link.count("copied_stores", sum(ok and not all(self._link.is_shared(addresses[i * n + j], lengths[j]) for j in range(n))
-                                              for i, ok in enumerate(good)))
+        stored = sum(good)
+        self._link.count("copied_stores", sum(ok and not self._are_shared([i], addresses, lengths) for i, ok in enumerate(good)))
         self._link.count("stored_pages", stored)
         self._link.count("stored_bytes", stored * sum(lengths))
         self._link.count("failed_stores", len(keys) - stored)
         return good
 
+    def _are_shared(self, pages: Iterable[int], addresses: Sequence[int], lengths: Sequence[int]) -> bool:
+        n = len(lengths)
+        return all(self._link.is_shared(addresses[i * n + j], lengths[j]) for i in pages for j in range(n) if i * n + j < len(addresses))
+
     def _rounds(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None,
-                loads: Namespace | None) -> list[bool]:
-        """Moves pages in rounds; `loads` is the namespace to load from, or None to store."""
+                loads: Namespace | None, into: bool = False) -> list[bool]:
+        """Moves pages in rounds; `loads` is the namespace to load from, or None to store; `into`: the daemon writes to the pages."""
         good, is_get = [False] * len(keys), loads is not None
         if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
             raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces, and {len(addresses)} addresses")
@@ -190,7 +198,7 @@ class Pages:
                 ahead = keys[first + step:first + 2 * step]
                 loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
             at = addresses[first * len(lengths):(first + step) * len(lengths)]
-            said = self._round(some, at, len(lengths), parts, parent, loads, deadline if is_get else None)
+            said = self._round(some, at, len(lengths), parts, parent, loads, into, deadline if is_get else None)
             good[first:first + step] = said
             parent = some[-1]
             if is_get and not all(said):
@@ -198,7 +206,7 @@ class Pages:
         return good
 
     def _round(self, keys: Sequence[bytes], addresses: Sequence[int], pieces: int, parts: list[list[_Slice]], parent: bytes | None,
-               loads: Namespace | None, deadline: float | None) -> list[bool]:
+               loads: Namespace | None, into: bool, deadline: float | None) -> list[bool]:
         link, good, is_get = self._link, [True] * len(keys), loads is not None
         names = [identity.parts_of(k, len(parts)) for k in keys]
         for number, part in enumerate(parts):
@@ -208,7 +216,11 @@ class Pages:
             batch = Batch([n[number] for n in names], places)
             above = parent if number == 0 else None
             try:
-                if loads is not None:
+                if into:
+                    done = link.get_into(self._spaces, batch, above, left)
+                    link.heard(link.stores, done)
+                    self._settle(done.status, places, True)
+                elif loads is not None:
                     done = loads.get(batch, parent=above, timeout=left)
                     link.heard(loads.client, done)
                 else:
@@ -217,6 +229,8 @@ class Pages:
                     self._settle(done.status, places)
             except Error as e:
                 link.ail(str(e))
+                if into:  # the request may have been sent
+                    self._settle(bytes([LOST]) * len(keys), places, True)
                 return [False] * len(keys)
             whole = sum(s.length for s in part)
             for i, status in enumerate(done.status):
@@ -231,11 +245,11 @@ class Pages:
                 return [False] * len(keys)
         return good
 
-    def _settle(self, status: bytes, places: _Addresses) -> None:
+    def _settle(self, status: bytes, places: _Addresses, is_load: bool = False) -> None:
         n = places.pieces
         lost = [i for i, s in enumerate(status) if s in (PENDING, LOST)]
         if lost:
-            self._link.settle([(places.addresses[j], places.lengths[j]) for i in lost for j in range(i * n, (i + 1) * n)])
+            self._link.settle([(places.addresses[j], places.lengths[j]) for i in lost for j in range(i * n, (i + 1) * n)], is_load)
 
 
 def describe(tensor: Any) -> tuple[int, int]:

@@ -85,6 +85,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register the host pool, so that the daemon takes pages from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
+    load_into    the daemon writes loaded pages to the registered host pool itself (true); false: this backend's thread copies them
     part_bytes   longer pages are stored in parts (64 MiB)
     timeout_s    of a load, and of a request to store (5)"""
 
@@ -104,6 +105,9 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         remote = options.get("remote", True)
         if not isinstance(remote, bool):
             raise ValueError(f"remote is true or false, not {remote!r}")
+        into = options.get("load_into", True)
+        if not isinstance(into, bool):
+            raise ValueError(f"load_into is true or false, not {into!r}")
         if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
             raise ValueError(f"part_bytes is a multiple of 4096, not {self._part_bytes!r}")
         if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
@@ -113,7 +117,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
                 raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
-        self._link = Link(socket, float(timeout_s), remote=remote)
+        self._link = Link(socket, float(timeout_s), remote=remote, into=into)
         self._pool: _Pool | None = None
         self._is_hybrid = False
         self._values: Pages | None = None
