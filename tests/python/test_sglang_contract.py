@@ -17,7 +17,7 @@ import fake_sglang  # noqa: E402
 import harness  # noqa: E402
 import kvcache  # noqa: E402
 import sglang_scenarios  # noqa: E402
-from kvcache.sglang import identity, pages  # noqa: E402
+from kvcache.sglang import chain, identity, pages  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -339,8 +339,38 @@ def test_pages_after_a_prefix_continue_its_chain(make):
     host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
     host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo(prefix_keys=keys[:2]))
     assert parents == [bytes.fromhex(keys[1])]
-    host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
+    assert host.counters["learned_parents"] == 0
+    other = sglang_scenarios.keys_of("another chain", 6)
+    host.storage.batch_set_v1(other[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
     assert parents[1] is None
+
+
+def test_pages_continue_the_chain_that_a_lookup_named(make):
+    """SGLang does not pass prefixes by default, nor for later calls of a prompt's first node."""
+    host, parents = make(), []
+    put = host.link.put
+    host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
+    keys = sglang_scenarios.keys_of("looked up", 9)
+    host.storage.batch_exists(keys[:6], fake_sglang.ExtraInfo(prefix_keys=[]))
+    for first, info in ((0, None), (2, fake_sglang.ExtraInfo()), (4, fake_sglang.ExtraInfo(prefix_keys=[]))):
+        host.storage.batch_set_v1(keys[first:first + 2], host._indices(range(2)), info)
+    assert parents == [None, bytes.fromhex(keys[1]), bytes.fromhex(keys[3])]
+    host.storage.batch_set_v1(keys[6:], host._indices(range(3)), fake_sglang.ExtraInfo(prefix_keys=keys[:6]))
+    host.storage.batch_set_v1(keys[6:], host._indices(range(3)))
+    assert parents[3:] == [bytes.fromhex(keys[5])] * 2 and host.counters["learned_parents"] == 3
+
+
+def test_a_chain_remembers_so_many_pages():
+    remembered, names = chain.Chain(most=4), [bytes([n]) * 32 for n in range(10)]
+    remembered.learn(names)
+    assert len(remembered) == 4 and remembered.before(names[9]) == names[8] and remembered.before(names[5]) is None
+    remembered.learn(names, b"\xff" * 32)
+    assert len(remembered) == 4 and remembered.before(names[6]) == names[5] and remembered.before(names[0]) is None
+    for n in range(5):
+        remembered.learn([names[n]], names[n + 1])
+    assert len(remembered) == 4 and remembered.before(names[0]) is None and remembered.before(names[4]) == names[5]
+    remembered.learn([])
+    assert remembered.before(b"") is None
 
 
 def test_a_closed_backend_answers(make, daemon):

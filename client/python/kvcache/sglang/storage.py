@@ -20,6 +20,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolT
 
 from ..engine.weights import CHECKS
 from . import facts, identity
+from .chain import Chain
 from .link import Link
 from .pages import Pages, describe
 
@@ -118,9 +119,11 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
         self._link = Link(socket, float(timeout_s), remote=remote, into=into)
+        self._link.counters["learned_parents"] = 0
         self._pool: _Pool | None = None
         self._sides: dict[str, _Pool] = {}  # host pools other than that of K and V, by name
         self._refused_pool = ""
+        self._chain = Chain()
         self._values: Pages | None = None
         self._sampling = threading.Lock()
         self._samples: dict[str, list[float]] = {n: [] for n in ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")}
@@ -180,6 +183,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     @_answers(lambda *_, **__: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         names = [identity.key_of(k) for k in keys]
+        self._chain.learn(names, _parent_of(extra_info))
         if self._pool is not None:
             return self._pool.pages.match(names, self._pool.lengths)
         return self._values.match(names) if self._values is not None else 0
@@ -194,8 +198,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if self._pool is None or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        good = self._pool.pages.get([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
-                                    self._pool.lengths, _parent_of(extra_info))
+        names = [identity.key_of(k) for k in keys]
+        good = self._pool.pages.get(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
         self._sample("prefetch", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
 
@@ -204,10 +208,19 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if self._pool is None or self._refused_pool or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        good = self._pool.pages.put([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
-                                    self._pool.lengths, _parent_of(extra_info))
+        names = [identity.key_of(k) for k in keys]
+        good = self._pool.pages.put(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
         self._sample("backup", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
+
+    def _parent(self, names: list[bytes], extra_info: Any) -> bytes | None:
+        """Returns the page before the first, as SGLang names it or an earlier call did."""
+        said = _parent_of(extra_info)
+        parent = said or self._chain.before(names[0])
+        if said is None and parent is not None:
+            self._link.count("learned_parents")
+        self._chain.learn(names, parent)
+        return parent
 
     # --- pages as one tensor each: the older calls ---
 
@@ -322,7 +335,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         try:
             names, places = [identity.key_of(k) for k in keys], side.pieces(len(keys), transfer.host_indices)
             move = side.pages.get if is_get else side.pages.put
-            return move(names, places, side.lengths, _parent_of(extra_info))
+            return move(names, places, side.lengths, self._parent(names, extra_info))
         except Exception as e:
             self._link.count("errors")
             self._link.complain(f"pages of the host pool '{_name_of(transfer)}' were not moved: {type(e).__name__}: {e}")
