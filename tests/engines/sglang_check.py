@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
@@ -107,12 +108,16 @@ class Controller(cache_controller.HiCacheController):
         return get(tokens, None, page_size=PAGE)
 
 
-def the_controller_s_threads(daemon):
-    """Prompts are backed up and prefetched by SGLang's threads, over kill -9 and SIGSTOP of the daemon."""
+def the_controller_s_loads_into_its_pool(daemon):
+    the_controller_s_threads(daemon, into=True)
+
+
+def the_controller_s_threads(daemon, into=False):
+    """`into`: the daemon writes to the host pool, so that a load that it holds up keeps its pages. Prompts are backed up and prefetched by SGLang's threads, over kill -9 and SIGSTOP of the daemon."""
     if hasattr(cache_controller, "get_parallel"):
         cache_controller.get_parallel = lambda: types.SimpleNamespace(attn_dcp_size=1)
     pool = host_pool()
-    controller = Controller(daemon.socket, pool, ack="written", timeout_s=1.0)
+    controller = Controller(daemon.socket, pool, ack="written", timeout_s=1.0, load_into=into)
     host = sglang_scenarios.Host(controller.storage_backend, pool, indices)
     loaded = 0
 
@@ -187,11 +192,20 @@ def the_controller_s_threads(daemon):
                 daemon.start()
             else:
                 daemon.pause()
-                started = time.monotonic()
-                assert not prefetch(tokens, hashes)
-                assert prefetch(tokens, hashes) is None and backup(*prompts[0]) == 0
-                assert time.monotonic() - started < 10
-                daemon.resume()
+                started, said = time.monotonic(), []
+                loading = threading.Thread(target=lambda: said.append(prefetch(tokens, hashes)))
+                loading.start()
+                sglang_scenarios.wait_for("it is seen to hang", lambda: not host.link.well)
+                if into:
+                    assert backup(*prompts[0]) == 0
+                    assert loading.is_alive() and pool.available_size() == pool.size - len(tokens), "pages may be used again"
+                    daemon.resume()
+                loading.join(30)
+                assert said in ([0], [None]), said
+                if not into:
+                    assert prefetch(tokens, hashes) is None and backup(*prompts[0]) == 0
+                    assert time.monotonic() - started < 10
+                    daemon.resume()
             host.wait_well()
             assert prefetch(tokens, hashes) == len(tokens)
         stats = controller.storage_backend.get_stats()
@@ -213,7 +227,7 @@ def main():
             return hosts[-1]
         return make
 
-    for scenario in [*sglang_scenarios.SCENARIOS, the_controller_s_threads]:
+    for scenario in [*sglang_scenarios.SCENARIOS, the_controller_s_threads, the_controller_s_loads_into_its_pool]:
         if wanted and scenario.__name__ not in wanted:
             continue
         folder = tempfile.mkdtemp(prefix="kvcache-engines-")
@@ -221,7 +235,7 @@ def main():
         started = time.monotonic()
         try:
             daemon.start()
-            if scenario is the_controller_s_threads:
+            if scenario in (the_controller_s_threads, the_controller_s_loads_into_its_pool):
                 scenario(daemon)
             else:
                 scenario(make(daemon.socket), daemon)

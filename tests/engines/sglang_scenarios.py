@@ -383,7 +383,7 @@ def closing_waits_for_a_load(make, daemon):
         closing = threading.Thread(target=host.close)
         closing.start()
         wait_for("it closes", host.link._closing.is_set)
-        closing.join(6.0)  # it waits for the mender at most 3 s
+        closing.join(6.0)  # close() waits for the mender at most 3 s
         assert closing.is_alive() and loading.is_alive()
     finally:
         daemon.resume()

@@ -70,7 +70,7 @@ class _Worker:
         self._results: dict[int, Any] = {}
         self._lock, self._closed = threading.Lock(), False
         self._tasks: queue.SimpleQueue[tuple[int, Callable[[int], Any]] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True) for lane in range(threads)]
+        self._threads = [threading.Thread(target=self._run, args=(loader,), name=f"{name}-{loader}", daemon=True) for loader in range(threads)]
         for thread in self._threads:
             thread.start()
 
@@ -97,9 +97,9 @@ class _Worker:
             taken, self._results = self._results, {}
         return taken
 
-    def _run(self, lane: int) -> None:
+    def _run(self, loader: int) -> None:
         while (task := self._tasks.get()) is not None:
-            self.answer(task[0], task[1](lane))
+            self.answer(task[0], task[1](loader))
             del task  # and what it names
 
     def end(self) -> None:
@@ -196,7 +196,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             self._stores.answer(number, L2StoreResult(False, 0))
             return number
 
-        def store(lane: int) -> Any:
+        def store(loader: int) -> Any:
             good, nbytes = self._guarded(self._move, keys, objects, None)
             return L2StoreResult(all(good), nbytes)
 
@@ -207,7 +207,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
-        def lookup(lane: int) -> Any:
+        def lookup(loader: int) -> Any:
             return self._found(self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
 
         if not self._link.well:  # a new model's namespace could not be opened, either
@@ -234,7 +234,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
-        self._loads.submit(number, lambda lane: _bitmap(self._guarded(self._move, keys, objects, lane)[0]))
+        self._loads.submit(number, lambda loader: _bitmap(self._guarded(self._move, keys, objects, loader)[0]))
         return number
 
     def _number(self) -> int:
@@ -316,7 +316,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     # --- bytes ---
 
-    def _move(self, keys: list[Any], objects: list[Any], lane: int | None) -> tuple[list[bool], int]:
+    def _move(self, keys: list[Any], objects: list[Any], loader: int | None) -> tuple[list[bool], int]:
         """Loads objects over the connection of this number, or stores them if it is None. Returns which were moved, and their bytes.
         Objects of one layout go together."""
         if len(keys) != len(objects):
@@ -336,12 +336,12 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         for space, listed in of_space.items():
             names, places = [identity.key_of(keys[i]) for i, _ in listed], [pin.address for _, pin in listed]
             lengths = [space.layout.nbytes]
-            said = space.pages.put(names, places, lengths) if lane is None else space.pages.get(names, places, lengths, lane=lane)
+            said = space.pages.put(names, places, lengths) if loader is None else space.pages.get(names, places, lengths, loader=loader)
             for (i, _), ok in zip(listed, said):
                 good[i] = ok
             nbytes += sum(said) * space.layout.nbytes
             moved = [(keys[i], name) for (i, _), name, ok in zip(listed, names, said) if ok]
-            if lane is None:
+            if loader is None:
                 self._hold(space, moved)
             else:
                 self._adopt(space, moved)

@@ -46,10 +46,10 @@ COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "lo
 
 
 class Spaces:
-    """A namespace over the connections. `lanes` has it over each connection that loads, of which `loads` is the first."""
+    """A namespace over the connections. `loaders` has it over each connection that loads, of which `loads` is the first."""
 
-    def __init__(self, lookups: Namespace, searches: Namespace, lanes: Sequence[Namespace], stores: Namespace) -> None:
-        self.lookups, self.searches, self.lanes, self.loads, self.stores = lookups, searches, lanes, lanes[0], stores
+    def __init__(self, lookups: Namespace, searches: Namespace, loaders: Sequence[Namespace], stores: Namespace) -> None:
+        self.lookups, self.searches, self.loaders, self.loads, self.stores = lookups, searches, loaders, loaders[0], stores
 
 
 class Exchange:
@@ -105,10 +105,10 @@ class Link:
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
-        self.lookups, self.searches, self.stores, *self.lanes = (
+        self.lookups, self.searches, self.stores, *self.loaders = (
             Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2)
             for what in ("lookup", "search", "store", *["load"] * threads))
-        self.loads = self.lanes[0]
+        self.loads = self.loaders[0]
         self._exchange = Exchange(self.stores) if threads > 1 or into else None
         self._remote = remote
         self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
@@ -167,9 +167,9 @@ class Link:
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        lookups, searches, stores, *lanes = (
-            c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.stores, *self.lanes))
-        spaces = Spaces(lookups, searches, lanes, stores)
+        lookups, searches, stores, *loaders = (
+            c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.stores, *self.loaders))
+        spaces = Spaces(lookups, searches, loaders, stores)
         self._probed = self._probed or spaces
         self._opened.append((spaces.stores, fields))
         return spaces
@@ -330,7 +330,7 @@ class Link:
         self._closing.set()
         self._kick.set()
         self._mender.join(2 * PROBE_S + 1.0)
-        for client in (self.lookups, self.searches, *self.lanes):
+        for client in (self.lookups, self.searches, *self.loaders):
             client.close()
         with self._loaded:
             if not self._loaded.wait_for(lambda: self._loading == 0, CLOSE_S):

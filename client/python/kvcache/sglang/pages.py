@@ -148,13 +148,13 @@ class Pages:
     # --- bytes ---
 
     def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
-            lane: int = 0) -> list[bool]:
-        """Copies pages to their pieces, of these lengths in each page, over the connection number `lane`. Stops after a round in which one
+            loader: int = 0) -> list[bool]:
+        """Copies pages to their pieces, of these lengths in each page, over the connection number `loader`. Stops after a round in which one
         failed: SGLang uses the run before it. The daemon does not touch the memory afterwards: where it writes to registered pages itself,
         a load that was given up returns only when they are at rest."""
         into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
         with self._link.loading() if into else contextlib.nullcontext():
-            good = self._rounds(keys, addresses, lengths, parent, self._spaces.lanes[lane], into)
+            good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
         found = sum(good)
         self._link.count("loaded_pages", found)
         self._link.count("copied_loads", 0 if into else found)
