@@ -28,7 +28,7 @@ import sglang  # noqa: E402
 import sglang_scenarios  # noqa: E402
 import torch  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig  # noqa: E402
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
 from sglang.srt.mem_cache.pool_host import base as pool_base  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
@@ -216,6 +216,34 @@ def the_controller_s_threads(daemon, into=False):
     assert controller.storage_backend is None
 
 
+def pools_of_a_draft_model(make, daemon):
+    """SGLang's transfers of a second host pool, whose ranks divide it: what one backend stored, the next one finds and loads."""
+    name, keys = PoolName("draft" if "draft" in list(PoolName) else "swa"), sglang_scenarios.keys_of("draft", 6)
+
+    def start():
+        host, side = make(), host_pool(layout="page_first")
+        host.storage.register_mem_host_pool_v2(host.pool, PoolName.KV)
+        host.storage.register_mem_host_pool_v2(side, name)
+        return host, sglang_scenarios.Host(None, side, indices)
+
+    def transfer(keys, policy=PoolHitPolicy.ALL_PAGES):
+        return PoolTransfer(name=name, host_indices=indices(range(len(keys))), keys=keys, hit_policy=policy)
+
+    host, side = start()
+    assert all(host.store(keys)) and len(host.link._regions) == 2
+    for page, key in enumerate(keys[:4]):
+        side.write(page, sglang_scenarios.value_of(f"draft {key}", side.page_bytes))
+    assert host.storage.batch_set_v2([transfer(keys[:4])]) == {name: [True] * 4}
+    host.close()
+    host, side = start()
+    assert host.storage.batch_exists_v2(keys, [transfer(keys)]).kv_hit_pages == 4
+    assert host.storage.batch_exists_v2(keys, [transfer(keys[4:], PoolHitPolicy.TRAILING_PAGES)]).kv_hit_pages == 4
+    assert host.storage.batch_get_v2([transfer(keys)]) == {name: [True] * 4 + [False] * 2}
+    assert all(side.read(page) == sglang_scenarios.value_of(f"draft {key}", side.page_bytes) for page, key in enumerate(keys[:4]))
+    sglang_scenarios.check_load(host, keys)
+    assert not host.counters["errors"] and not host.counters["copied_loads"]
+
+
 def main():
     failed = passed = 0
     wanted = sys.argv[1:]
@@ -227,7 +255,7 @@ def main():
             return hosts[-1]
         return make
 
-    for scenario in [*sglang_scenarios.SCENARIOS, the_controller_s_threads, the_controller_s_loads_into_its_pool]:
+    for scenario in [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool]:
         if wanted and scenario.__name__ not in wanted:
             continue
         folder = tempfile.mkdtemp(prefix="kvcache-engines-")
