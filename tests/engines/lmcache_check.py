@@ -31,6 +31,8 @@ from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
 from lmcache.v1.distributed.internal_api import L1MemoryDesc  # noqa: E402
 from lmcache.v1.distributed.l2_adapters import create_l2_adapter  # noqa: E402
 from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config  # noqa: E402
+from lmcache.v1.distributed.quota_manager import QuotaManager  # noqa: E402
+from lmcache.v1.distributed.storage_controllers.eviction_controller import L2AdapterEvictionState, L2EvictionController  # noqa: E402
 from lmcache.v1.distributed.storage_manager import StorageManager  # noqa: E402
 from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj  # noqa: E402
 
@@ -121,10 +123,32 @@ def lmcache_s_storage_manager(make, daemon):
         manager.close()
 
 
+def lmcache_s_quotas(make, daemon):
+    """LMCache's quotas by salt, and its policy LRU, delete objects of this L2 by what the adapter has notified them of."""
+    for policy, options in (("IsolatedLRU", {}), ("LRU", {"capacity_bytes": 10 * 8192})):
+        host = make(namespace=policy, **options)
+        quotas = QuotaManager()
+        quotas.set_quota("kept", 1 << 30)
+        quotas.set_quota("full", 4 * 8192)
+        state = L2AdapterEvictionState(0, host.adapter, lmcache_config.EvictionConfig(policy, trigger_watermark=0.8, eviction_ratio=0.5))
+        controller = L2EvictionController([state], quotas)
+        kept, full, none = (host.keys(policy, n, cache_salt=salt) for salt, n in (("kept", 4), ("full", 4), ("none", 2)))
+        assert host.store(kept) and host.store(full) and host.store(none)
+        assert host.find(kept) == [True] * 4
+        controller._check_and_evict(state)
+        left = {salt: sum(host.find(keys)) for salt, keys in (("kept", kept), ("full", full), ("none", none))}
+        assert {s: n * 8192 for s, n in left.items() if n} == lmcache_scenarios.usage_of(host), left
+        if policy == "IsolatedLRU":
+            assert left == {"kept": 4, "full": 2, "none": 0} and host.find(full) == [True] * 2 + [False] * 2, "ends leave first"
+        else:
+            assert sum(left.values()) == 5 and left["kept"] == 4, left
+        assert not host.counters["errors"]
+
+
 def main():
     failed = passed = 0
     wanted = sys.argv[1:]
-    scenarios = [*lmcache_scenarios.SCENARIOS, lmcache_s_own_benchmark]
+    scenarios = [*lmcache_scenarios.SCENARIOS, lmcache_s_quotas, lmcache_s_own_benchmark]
     if hasattr(api, "PrefetchTaskSpec"):
         scenarios.append(lmcache_s_storage_manager)
     else:

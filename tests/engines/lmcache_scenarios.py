@@ -309,7 +309,7 @@ def memory_that_is_not_shared(make, daemon):
         host = make(**options)
         assert host.link.well and not any(r.registered for _, _, r in host.link._regions)
         keys = host.keys("copied", 8)
-        assert host.store(keys)
+        assert host.store(keys) and host.counters["copied_stores"] == 8
         check(host, keys)
         host.close()
 
@@ -390,8 +390,217 @@ def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
     wait_for("it loads", lambda: host.find(names(0)) == host.get(names(0)) == [True] * 8)
 
 
+class Listener:
+    """Records what LMCache's eviction policies are notified of."""
+
+    def __init__(self):
+        self.stored, self.accessed, self.deleted = [], [], []
+
+    def on_l2_keys_stored(self, keys, sizes):
+        assert len(keys) == len(sizes)
+        self.stored += keys
+
+    def on_l2_keys_accessed(self, keys):
+        self.accessed += keys
+
+    def on_l2_keys_deleted(self, keys):
+        self.deleted += keys
+
+
+def usage_of(host):
+    usage = host.adapter.get_usage()
+    assert usage.total_bytes_used == sum(usage.bytes_by_cache_salt.values())
+    return dict(usage.bytes_by_cache_salt)
+
+
+def usage_is_what_is_stored(make, daemon):
+    host, listener = make(), Listener()
+    host.adapter.register_listener(listener)
+    one, two, nbytes = host.keys("usage", 6, cache_salt="one"), host.keys("usage", 3, cache_salt="two"), host.layout_bytes
+    assert usage_of(host) == {} and host.adapter.get_usage().usage_fraction == -1.0
+    assert host.store(one) and host.store(two) and host.store(one)
+    assert usage_of(host) == {"one": 6 * nbytes, "two": 3 * nbytes} and sorted(map(name_of, listener.stored)) == sorted(map(name_of, one + two))
+    assert host.find(one[:2] + host.keys("never", 1)) == [True, True, False] and listener.accessed == one[:2] and not listener.deleted
+    other = make()
+    assert usage_of(other) == {} and other.find(one[:4]) == [True] * 4
+    assert usage_of(other) == {"one": 4 * nbytes} and other.counters["adopted_pages"] == 4
+    assert other.get(two) == [True] * 3 and usage_of(other) == {"one": 4 * nbytes, "two": 3 * nbytes}
+    host.adapter.delete(one[:2] + two + host.keys("never", 1) + two)
+    assert usage_of(host) == {"one": 4 * nbytes} and set(listener.deleted) == {*one[:2], *two} and len(listener.deleted) == 5
+    assert host.find(one) == [False] * 2 + [True] * 4 and host.get(two) == [False] * 3
+    assert host.counters["deleted_pages"] == 5
+    wait_for("the other server's audit", lambda: usage_of(other) == {"one": 2 * nbytes})
+    assert other.counters["evicted_pages"] == 5
+    assert host.store(two) and usage_of(host)["two"] == 3 * nbytes
+    check(host, two)
+
+
+def what_the_daemon_evicts_leaves_the_usage(make, daemon):
+    host, listener = make(part_bytes=4096), Listener()
+    host.adapter.register_listener(listener)
+    keys, nbytes = host.keys("evicted", 5), host.layout_bytes
+    assert host.store(keys)
+    evict(host, daemon, [identity_parts(keys[2], 2)[1]])  # a part makes the object useless
+    wait_for("the audit", lambda: usage_of(host) == {"": 4 * nbytes})
+    assert listener.deleted == [keys[2]] and host.counters["evicted_pages"] == 1
+    daemon.kill()
+    held = usage_of(host)
+    host.adapter.delete(keys)
+    assert usage_of(host) == held and host.find(keys) == [False] * 5, "a daemon that is not there has deleted"
+    daemon.start()
+    host.wait_well()
+    assert host.find(keys) == host.get(keys)
+    wait_for("the audit", lambda: usage_of(host) == ({"": sum(host.find(keys)) * nbytes} if any(host.find(keys)) else {}))
+    assert not host.counters["errors"]
+
+
+def keys_are_listed(make, daemon):
+    host = make()
+    keys = host.keys("listed", 12) + host.keys("listed", 4, model_name="tests/other", cache_salt="s", kv_rank=0x02010201)
+    assert host.store(keys[:12]) and host.store(keys[12:])
+
+    def listed(page_size=500, **how):
+        names, cursor, pages = [], None, 0
+        while True:
+            page = host.adapter.list_l2_keys(page_size=page_size, cursor=cursor, **how)
+            names += [(e.key.chunk_hash_hex, e.key.model_name, e.key.kv_rank, e.key.cache_salt, e.size_bytes) for e in page.entries]
+            cursor, pages = page.next_page_token, pages + 1
+            if cursor is None:
+                return names, pages
+
+    expected = [(k.chunk_hash.hex(), k.model_name, k.kv_rank, k.cache_salt, host.layout_bytes) for k in keys]
+    assert listed() == (expected, 1) and listed(5) == (expected, 4) and listed(16) == (expected, 1)
+    assert listed(3, model_name="tests/other") == (expected[12:], 2) and listed(model_name="never") == ([], 1)
+    first = host.adapter.list_l2_keys(page_size=4)
+    host.adapter.delete(keys[:6])
+    rest = host.adapter.list_l2_keys(page_size=500, cursor=first.next_page_token)
+    assert len(rest.entries) == 10 and listed(3)[0] == expected[6:]
+    evict(host, daemon, [identity.key_of(keys[7])])
+    assert listed()[0] == expected[6:7] + expected[8:], "a key that the daemon has evicted is listed"
+    for wrong in ({"page_size": 0}, {"page_size": -1}, {"page_size": True}, {"page_size": 1 << 40}, {"cursor": "x"}, {"cursor": "-1"},
+                  {"cursor": "9" * 5000}, {"cursor": "\u0663"}, {"cursor": 7}, {"cursor": ""}):
+        try:
+            host.adapter.list_l2_keys(**wrong)
+        except ValueError as e:
+            assert next(iter(wrong)) in str(e)
+        else:
+            raise AssertionError(f"{wrong} is taken")
+    assert host.adapter.list_l2_keys(cursor="9" * 18).entries == ()
+
+
+def salts_and_ranks_are_checked(make, daemon):
+    """A key that cannot be right is refused alone; those of LMCache's tools, which name no number of ranks, are taken."""
+    host = make()
+    good = host.keys("ranks", 2) + host.keys("ranks", 1, kv_rank=7) + host.keys("ranks", 1, cache_salt="s" * 128) + \
+        host.keys("ranks", 1, kv_rank=0xFFFEFF07)
+    hostile = [{"kv_rank": 1 << 32}, {"kv_rank": -1}, {"kv_rank": 0x02020000}, {"kv_rank": 300 << 24 | 256 << 16}, {"kv_rank": "1"},
+               {"kv_rank": True}, {"object_group_id": 1 << 32}]
+    bad = [key for fields in hostile for key in host.keys("ranks", 1, **fields)]
+    bad += [forced(host.keys("ranks", 1)[0], **{name: value}) for name, value in
+            (("cache_salt", "a/b"), ("cache_salt", "a@b"), ("cache_salt", "\0"), ("cache_salt", "s" * 129), ("cache_salt", b"s"),
+             ("object_group_id", -1), ("model_name", "a@b"), ("model_name", ""), ("model_name", "m" * 5000), ("chunk_hash", "text"),
+             ("chunk_hash", b""))]
+    assert host.store(good)
+    for some in (bad[:8], bad[8:16], bad[16:]):
+        objects = host._objects(len(some), "plain", 5)
+        task = host.adapter.submit_store_task(some, objects)
+        taken = {}
+        wait_for("it fails", lambda: taken.update(host.adapter.pop_completed_store_tasks()) or task in taken)
+        assert not taken[task].is_successful()
+    mixed = [bad[0], *good, bad[-1]]
+    assert host.find(mixed) == [False, *[True] * 5, False] and host.find(bad) == [False] * len(bad)
+    host.adapter.delete(bad)
+    counts = host.counters
+    assert counts["refused_keys"] == 3 * len(bad) + 2 and not counts["errors"]
+    assert usage_of(host) == {"": 4 * host.layout_bytes, "s" * 128: host.layout_bytes}
+    check(host, good)
+
+
+def forced(key, **fields):
+    """The key with fields that its constructor refuses."""
+    for name, value in fields.items():
+        object.__setattr__(key, name, value)
+    return key
+
+
+def a_listener_that_fails_costs_nothing(make, daemon):
+    host = make()
+    host.adapter.register_listener(object())
+    keys = host.keys("listener", 4)
+    assert host.store(keys) and host.counters["errors"]
+    check(host, keys)
+    host.adapter.delete(keys)
+    check(host, keys, found=False)
+    assert usage_of(host) == {}
+
+
+def tasks_are_served_by_several_threads(make, daemon):
+    """A store and a load that last hold up no other; each answer is its own task's."""
+    host = make(threads=3)
+    keys = [host.keys(f"threads {n}", 2) for n in range(8)]
+    assert host.store(keys[0])
+    space, held, free = next(iter(host.adapter._spaces.values())).pages, [threading.Event(), threading.Event()], threading.Event()
+    put, get, slow = space.put, space.get, {identity.key_of(keys[1][0]), identity.key_of(keys[0][0])}
+
+    def hold(number, call):
+        def held_up(names, *arguments, **how):
+            if slow & set(names):
+                held[number].set()
+                assert free.wait(60)
+            return call(names, *arguments, **how)
+        return held_up
+
+    space.put, space.get = hold(0, put), hold(1, get)
+    said = []
+    threads = [threading.Thread(target=lambda: said.append(host.adapter.submit_store_task(keys[1], host._objects(2, "plain", 12)))),
+               threading.Thread(target=lambda: said.append(host.adapter.submit_load_task(keys[0], host._objects(2, "plain", 14))))]
+    try:
+        for thread in threads:
+            thread.start()
+        for event in held:
+            assert event.wait(30)
+        for n in range(2, 8):
+            assert host.store(keys[n], first=2 * (n - 2)), "a store waits for another"
+            assert host.get(keys[n], first=2 * (n - 2)) == [True] * 2, "a load waits for another"
+    finally:
+        free.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def many_tasks_at_once(make, daemon):
+    """Tasks of both directions are in flight together; none takes another's bytes or answer."""
+    host = make(threads=4)
+    names = [host.keys(f"many {n}", 2) for n in range(40)]
+    for first in range(0, 40, 8):
+        tasks = {}
+        for n in range(8):
+            objects = host._objects(2, "plain", 2 * n)
+            for key, thing in zip(names[first + n], objects):
+                fill(thing, value_of(name_of(key), host.layout_bytes))
+            tasks[host.adapter.submit_store_task(names[first + n], objects)] = None
+        taken = {}
+        wait_for("all are stored", lambda: taken.update(host.adapter.pop_completed_store_tasks()) or tasks.keys() <= taken.keys())
+        assert all(taken[t].is_successful() for t in tasks), host.counters
+        loads = {}
+        for n in range(8):
+            objects = host._objects(2, "plain", 2 * n)
+            for thing in objects:
+                fill(thing, b"\xcc" * host.layout_bytes)
+            loads[host.adapter.submit_load_task(names[first + n], objects)] = (names[first + n], objects)
+        for task, (keys, objects) in loads.items():
+            bits = []
+            wait_for("it is loaded", lambda: bits.append(host.adapter.query_load_result(task)) or bits[-1] is not None)
+            assert bits[-1].popcount() == 2
+            for key, thing in zip(keys, objects):
+                assert bytes(thing.byte_array) == value_of(name_of(key), host.layout_bytes)
+    assert usage_of(host) == {"": 80 * host.layout_bytes} and not host.counters["errors"] and not host.counters["copied_stores"]
+
+
 SCENARIOS = [what_is_stored_is_loaded, every_field_of_the_key_counts, another_layout_is_not_loaded, other_weights_are_not_loaded,
              objects_in_parts, evicted_in_between, chunks_of_another_length, acknowledged_written_survives,
              a_daemon_that_comes_later, a_daemon_that_hangs_from_the_first, hung_and_gone_on, more_than_there_is_room_for,
-             memory_that_is_not_shared, calls_of_nonsense, closed_it_answers, three_threads_and_a_daemon_that_dies]
+             memory_that_is_not_shared, usage_is_what_is_stored, what_the_daemon_evicts_leaves_the_usage, keys_are_listed,
+             salts_and_ranks_are_checked, a_listener_that_fails_costs_nothing, tasks_are_served_by_several_threads, many_tasks_at_once,
+             calls_of_nonsense, closed_it_answers, three_threads_and_a_daemon_that_dies]
 OF_DEADLINES = [a_daemon_that_hangs_from_the_first, hung_and_gone_on, three_threads_and_a_daemon_that_dies]  # a call ends at the adapter's own

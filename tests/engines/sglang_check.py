@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
@@ -27,7 +28,7 @@ import sglang  # noqa: E402
 import sglang_scenarios  # noqa: E402
 import torch  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig  # noqa: E402
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
 from sglang.srt.mem_cache.pool_host import base as pool_base  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
@@ -107,12 +108,16 @@ class Controller(cache_controller.HiCacheController):
         return get(tokens, None, page_size=PAGE)
 
 
-def the_controller_s_threads(daemon):
-    """Prompts are backed up and prefetched by SGLang's threads, over kill -9 and SIGSTOP of the daemon."""
+def the_controller_s_loads_into_its_pool(daemon):
+    the_controller_s_threads(daemon, into=True)
+
+
+def the_controller_s_threads(daemon, into=False):
+    """`into`: the daemon writes to the host pool, so that a load that it holds up keeps its pages. Prompts are backed up and prefetched by SGLang's threads, over kill -9 and SIGSTOP of the daemon."""
     if hasattr(cache_controller, "get_parallel"):
         cache_controller.get_parallel = lambda: types.SimpleNamespace(attn_dcp_size=1)
     pool = host_pool()
-    controller = Controller(daemon.socket, pool, ack="written", timeout_s=1.0)
+    controller = Controller(daemon.socket, pool, ack="written", timeout_s=1.0, load_into=into)
     host = sglang_scenarios.Host(controller.storage_backend, pool, indices)
     loaded = 0
 
@@ -187,11 +192,20 @@ def the_controller_s_threads(daemon):
                 daemon.start()
             else:
                 daemon.pause()
-                started = time.monotonic()
-                assert not prefetch(tokens, hashes)
-                assert prefetch(tokens, hashes) is None and backup(*prompts[0]) == 0
-                assert time.monotonic() - started < 10
-                daemon.resume()
+                started, said = time.monotonic(), []
+                loading = threading.Thread(target=lambda: said.append(prefetch(tokens, hashes)))
+                loading.start()
+                sglang_scenarios.wait_for("it is seen to hang", lambda: not host.link.well)
+                if into:
+                    assert backup(*prompts[0]) == 0
+                    assert loading.is_alive() and pool.available_size() == pool.size - len(tokens), "pages may be used again"
+                    daemon.resume()
+                loading.join(30)
+                assert said in ([0], [None]), said
+                if not into:
+                    assert prefetch(tokens, hashes) is None and backup(*prompts[0]) == 0
+                    assert time.monotonic() - started < 10
+                    daemon.resume()
             host.wait_well()
             assert prefetch(tokens, hashes) == len(tokens)
         stats = controller.storage_backend.get_stats()
@@ -200,6 +214,34 @@ def the_controller_s_threads(daemon):
     finally:
         controller.detach_storage_backend()
     assert controller.storage_backend is None
+
+
+def pools_of_a_draft_model(make, daemon):
+    """SGLang's transfers of a second host pool, whose ranks divide it: what one backend stored, the next one finds and loads."""
+    name, keys = PoolName("draft" if "draft" in list(PoolName) else "swa"), sglang_scenarios.keys_of("draft", 6)
+
+    def start():
+        host, side = make(), host_pool(layout="page_first")
+        host.storage.register_mem_host_pool_v2(host.pool, PoolName.KV)
+        host.storage.register_mem_host_pool_v2(side, name)
+        return host, sglang_scenarios.Host(None, side, indices)
+
+    def transfer(keys, policy=PoolHitPolicy.ALL_PAGES):
+        return PoolTransfer(name=name, host_indices=indices(range(len(keys))), keys=keys, hit_policy=policy)
+
+    host, side = start()
+    assert all(host.store(keys)) and len(host.link._regions) == 2
+    for page, key in enumerate(keys[:4]):
+        side.write(page, sglang_scenarios.value_of(f"draft {key}", side.page_bytes))
+    assert host.storage.batch_set_v2([transfer(keys[:4])]) == {name: [True] * 4}
+    host.close()
+    host, side = start()
+    assert host.storage.batch_exists_v2(keys, [transfer(keys)]).kv_hit_pages == 4
+    assert host.storage.batch_exists_v2(keys, [transfer(keys[4:], PoolHitPolicy.TRAILING_PAGES)]).kv_hit_pages == 4
+    assert host.storage.batch_get_v2([transfer(keys)]) == {name: [True] * 4 + [False] * 2}
+    assert all(side.read(page) == sglang_scenarios.value_of(f"draft {key}", side.page_bytes) for page, key in enumerate(keys[:4]))
+    sglang_scenarios.check_load(host, keys)
+    assert not host.counters["errors"] and not host.counters["copied_loads"]
 
 
 def main():
@@ -213,7 +255,7 @@ def main():
             return hosts[-1]
         return make
 
-    for scenario in [*sglang_scenarios.SCENARIOS, the_controller_s_threads]:
+    for scenario in [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool]:
         if wanted and scenario.__name__ not in wanted:
             continue
         folder = tempfile.mkdtemp(prefix="kvcache-engines-")
@@ -221,7 +263,7 @@ def main():
         started = time.monotonic()
         try:
             daemon.start()
-            if scenario is the_controller_s_threads:
+            if scenario in (the_controller_s_threads, the_controller_s_loads_into_its_pool):
                 scenario(daemon)
             else:
                 scenario(make(daemon.socket), daemon)

@@ -295,7 +295,7 @@ def killed_under_a_load_and_a_store(make, daemon):
                threading.Thread(target=lambda: said.append(other.store(keys_of("under too", 8))))]
     for thread in threads:
         thread.start()
-    wait_for("both are under way", lambda: is_busy(host.link.loads) and is_busy(other.link.stores))
+    wait_for("both are under way", lambda: (is_busy(host.link.loads) or host.link.stores.inflight) and other.link.stores.inflight)
     daemon.kill()
     for thread in threads:
         thread.join(20)
@@ -310,8 +310,8 @@ def killed_under_a_load_and_a_store(make, daemon):
 
 
 def hung_and_gone_on(make, daemon):
-    """A load ends at its deadline. A store ends when the daemon reads its pages no more, and what it stored then is right."""
-    host, other = make(timeout_s=1.0), make(timeout_s=1.0, pages=(32, 8))
+    """A load that is copied ends at its deadline. A store ends when the daemon reads its pages no more, and what it stored then is right."""
+    host, other = make(timeout_s=1.0, load_into=False), make(timeout_s=1.0, pages=(32, 8))
     keys, late = keys_of("hung", 8), keys_of("late", 8)
     wait_for("it stores", lambda: all(host.store(keys)))
     daemon.pause()
@@ -340,6 +340,58 @@ def hung_and_gone_on(make, daemon):
     wait_for("it loads what was stored late", lambda: host.load(late) == (8, [True] * 8))
 
 
+def a_load_that_was_given_up_keeps_its_pages(make, daemon):
+    """The daemon may write to the pages of a load after its deadline: the load ends when it no longer can. Lookups and stores do not wait."""
+    host = make(timeout_s=1.0)
+    keys = keys_of("aside", 8)
+    wait_for("it stores", lambda: all(host.store(keys)))
+    check_load(host, keys)
+    assert host.counters["copied_loads"] == 0 and host.counters["copied_stores"] == 0
+    daemon.pause()
+    try:
+        said = []
+        loading = threading.Thread(target=lambda: said.append(host.storage.batch_get_v1(keys, host._indices(host.pages[:8]))))
+        loading.start()
+        wait_for("the load has seen it", lambda: not host.link.well)
+        unavailable = host.counters["unavailable"]
+        for _ in range(20):
+            check_load(host, keys, found=0)
+            assert not any(host.store(keys_of("new", 2)))
+        assert host.counters["unavailable"] == unavailable + 20 * (8 + 2), "a daemon that is known to hang is asked"
+        assert loading.is_alive() and not said, "SGLang may use pages again that the daemon may write to"
+    finally:
+        daemon.resume()
+    loading.join(60)
+    assert not loading.is_alive() and said == [[False] * 8]
+    for page in host.pages[:8]:
+        host.write(page, b"\xdd" * host.page_bytes)
+    host.wait_well()
+    wait_for("it loads to other pages", lambda: Host(host.storage, host.pool, host._indices, 16, 8).load(keys) == (8, [True] * 8))
+    assert all(host.read(page) == b"\xdd" * host.page_bytes for page in host.pages[:8])
+
+
+def closing_waits_for_a_load(make, daemon):
+    host = make(timeout_s=0.5)
+    keys = keys_of("closing", 4)
+    wait_for("it stores", lambda: all(host.store(keys)))
+    daemon.pause()
+    try:
+        said = []
+        loading = threading.Thread(target=lambda: said.append(host.storage.batch_get_v1(keys, host._indices(host.pages[:4]))))
+        loading.start()
+        wait_for("the load has seen it", lambda: not host.link.well)
+        closing = threading.Thread(target=host.close)
+        closing.start()
+        wait_for("it closes", host.link._closing.is_set)
+        closing.join(6.0)  # close() waits for the mender at most 3 s
+        assert closing.is_alive() and loading.is_alive()
+    finally:
+        daemon.resume()
+    closing.join(60)
+    loading.join(60)
+    assert not closing.is_alive() and said == [[False] * 4]
+
+
 def more_than_there_is_room_for(make, daemon):
     host = make(ack="written")
     for n in range(6):
@@ -359,6 +411,8 @@ def memory_that_is_not_shared(make, daemon):
         keys = keys_of("copied", 40)
         assert all(host.store(keys))
         check_load(host, keys)
+        copied = 0 if any(r.registered for _, _, r in host.link._regions) else 40
+        assert host.counters["copied_stores"] == host.counters["copied_loads"] == copied
         host.close()
 
 
@@ -432,6 +486,7 @@ def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
 SCENARIOS = [what_is_stored_is_loaded, every_layout_is_itself, acknowledged_written_and_durable, ranks_share_what_is_the_same,
              pages_in_parts, evicted_in_between, chunks_of_another_length, a_daemon_that_comes_later,
              a_daemon_that_hangs_from_the_first, attached_and_detached, killed_and_started_again,
-             killed_under_a_load_and_a_store, hung_and_gone_on, more_than_there_is_room_for, memory_that_is_not_shared,
+             killed_under_a_load_and_a_store, hung_and_gone_on, a_load_that_was_given_up_keeps_its_pages, closing_waits_for_a_load, more_than_there_is_room_for, memory_that_is_not_shared,
              calls_of_nonsense, three_threads_and_a_daemon_that_dies]
-OF_DEADLINES = [a_daemon_that_hangs_from_the_first, hung_and_gone_on, three_threads_and_a_daemon_that_dies]  # a call ends at the adapter's own
+OF_DEADLINES = [a_daemon_that_hangs_from_the_first, hung_and_gone_on, a_load_that_was_given_up_keeps_its_pages, closing_waits_for_a_load,
+                three_threads_and_a_daemon_that_dies]  # a call ends at the adapter's own

@@ -11,11 +11,12 @@ import mmap
 import os
 import sys
 import tempfile
+import threading
 import types
 from abc import ABC, abstractmethod
 
 _PACKAGES = ("lmcache", "lmcache.v1", "lmcache.v1.distributed", "lmcache.v1.distributed.l2_adapters")
-_MODULES = (*_PACKAGES, "lmcache.v1.distributed.internal_api", "lmcache.v1.distributed.l2_adapters.base", "lmcache.lmcache_native",
+_MODULES = (*_PACKAGES, "lmcache.v1.distributed.api", "lmcache.v1.distributed.internal_api", "lmcache.v1.distributed.l2_adapters.base", "lmcache.lmcache_native",
             "lmcache.native_storage_ops")
 
 
@@ -26,6 +27,42 @@ class ObjectKey:
     kv_rank: int = 0x01000100
     object_group_id: int = 0
     cache_salt: str = ""
+
+
+    def to_encoded_object_key(self):
+        return EncodedObjectKey(self.chunk_hash.hex(), self.model_name, self.kv_rank, self.object_group_id, self.cache_salt)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedObjectKey:
+    chunk_hash_hex: str
+    model_name: str
+    kv_rank: int
+    object_group_id: int = 0
+    cache_salt: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyEntry:
+    key: EncodedObjectKey
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyListPage:
+    entries: tuple
+    next_page_token: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterUsage:
+    total_bytes_used: int
+    total_capacity_bytes: int
+    bytes_by_cache_salt: dict
+
+    @property
+    def usage_fraction(self):
+        return self.total_bytes_used / self.total_capacity_bytes if self.total_capacity_bytes > 0 else -1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +119,43 @@ class L2StoreResult(int):
 
 
 class L2AdapterInterface(ABC):
+    """With LMCache's accounts, which it makes of notifications; LMCache corrects an amount below zero, and here it is an error."""
+
     def __init__(self, max_capacity_bytes=0):
         self._listeners, self._max_capacity_bytes = [], max_capacity_bytes
+        self._total_bytes_used, self._bytes_by_cache_salt, self._usage_lock = 0, {}, threading.Lock()
+
+    @property
+    def supports_global_eviction(self):
+        return self._max_capacity_bytes > 0
+
+    def register_listener(self, listener):
+        self._listeners.append(listener)
+
+    def _account(self, keys, sizes):
+        with self._usage_lock:
+            for key, size in zip(keys, sizes, strict=True):
+                self._total_bytes_used += size
+                self._bytes_by_cache_salt[key.cache_salt] = self._bytes_by_cache_salt.get(key.cache_salt, 0) + size
+            assert self._total_bytes_used >= 0 and all(n >= 0 for n in self._bytes_by_cache_salt.values())
+
+    def _notify_keys_stored(self, keys, sizes):
+        self._account(keys, sizes)
+        for listener in self._listeners:
+            listener.on_l2_keys_stored(keys, sizes)
+
+    def _notify_keys_accessed(self, keys):
+        for listener in self._listeners:
+            listener.on_l2_keys_accessed(keys)
+
+    def _notify_keys_deleted(self, keys, sizes):
+        self._account(keys, [-size for size in sizes])
+        for listener in self._listeners:
+            listener.on_l2_keys_deleted(keys)
+
+    def get_usage(self):
+        with self._usage_lock:
+            return AdapterUsage(self._total_bytes_used, self._max_capacity_bytes, {s: n for s, n in self._bytes_by_cache_salt.items() if n})
 
     get_store_event_fd = get_lookup_and_lock_event_fd = get_load_event_fd = abstractmethod(lambda self: None)
     submit_store_task = submit_load_task = abstractmethod(lambda self, keys, objects: None)
@@ -130,6 +202,7 @@ def install(version="0.5.6"):
         modules[name].__path__ = []
     sys.modules.update(modules)
     modules["lmcache"].__version__ = version
+    modules["lmcache.v1.distributed.api"].KeyEntry, modules["lmcache.v1.distributed.api"].KeyListPage = KeyEntry, KeyListPage
     modules["lmcache.v1.distributed.internal_api"].L2StoreResult = L2StoreResult
     modules["lmcache.v1.distributed.l2_adapters.base"].L2AdapterInterface = L2AdapterInterface
     native = "lmcache.native_storage_ops" if version == "0.5.0" else "lmcache.lmcache_native"

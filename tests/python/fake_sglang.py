@@ -69,6 +69,13 @@ class ExtraInfo:
 class PoolName(str, enum.Enum):
     KV = "kv"
     MAMBA = "mamba"
+    INDEXER = "indexer"
+
+
+class PoolHitPolicy(str, enum.Enum):
+    ALL_PAGES = "all_pages"
+    TRAILING_PAGES = "trailing_pages"
+    BLOCK_GROUPS = "block_groups"
 
 
 @dataclasses.dataclass
@@ -76,12 +83,14 @@ class PoolTransfer:
     name: str
     host_indices: Any = None
     keys: list | None = None
+    hit_policy: PoolHitPolicy = PoolHitPolicy.ALL_PAGES
 
 
 @dataclasses.dataclass
 class PoolTransferResult:
     kv_hit_pages: int
     extra_pool_hit_pages: dict
+    restorable_prefix_pages: list | None = None
 
     @classmethod
     def empty(cls):
@@ -218,7 +227,7 @@ def install():
     modules = {name: types.ModuleType(name) for name in _MODULES}
     sys.modules.update(modules)
     storage = modules["sglang.srt.mem_cache.hicache_storage"]
-    storage.HiCacheStorage, storage.PoolTransferResult = HiCacheStorage, PoolTransferResult
+    storage.HiCacheStorage, storage.PoolTransferResult, storage.PoolName = HiCacheStorage, PoolTransferResult, PoolName
     modules["sglang.srt.observability.metrics_collector"].StorageMetrics = StorageMetrics
     modules["sglang"].__version__ = "0.5.23"
     modules["sglang.srt.runtime_context"]._CONTEXT = types.SimpleNamespace(config_bag=lambda name: current[name])

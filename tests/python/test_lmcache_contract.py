@@ -94,7 +94,9 @@ def test_servers_share_only_if_their_adapters_are_named(make, caplog):
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
-                                     {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"}])
+                                     {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"},
+                                     {"threads": 0}, {"threads": 65}, {"threads": True}, {"threads": "4"}, {"capacity_bytes": -1},
+                                     {"capacity_bytes": 1.5}, {"capacity_bytes": 1 << 63}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)

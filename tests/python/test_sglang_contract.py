@@ -17,7 +17,7 @@ import fake_sglang  # noqa: E402
 import harness  # noqa: E402
 import kvcache  # noqa: E402
 import sglang_scenarios  # noqa: E402
-from kvcache.sglang import identity, pages  # noqa: E402
+from kvcache.sglang import chain, identity, pages  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -88,7 +88,7 @@ def test_both_versions_find_each_other_s_pages(make):
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
-                                     {"remote": 1}, {"namespace": ""}, {"weights": 7}])
+                                     {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)
@@ -199,18 +199,127 @@ def test_the_older_calls(make):
     assert host.storage.batch_get_v1(keys, host._indices(range(5))) == [False] * 5
 
 
-def test_models_with_several_host_pools_are_refused(make, caplog):
-    host = make()
-    keys = sglang_scenarios.keys_of("hybrid", 3)
-    host.storage.register_mem_host_pool_v2(host.pool, fake_sglang.PoolName.KV)
-    assert all(host.store(keys)) and "host pools" not in caplog.text
-    host.storage.register_mem_host_pool_v2(host.pool, fake_sglang.PoolName.MAMBA)
-    assert "has 'mamba', too" in caplog.text
-    assert host.store(sglang_scenarios.keys_of("hybrid too", 3)) == [False] * 3
-    transfer = fake_sglang.PoolTransfer(fake_sglang.PoolName.MAMBA, host._indices([0]), keys[:1])
-    assert host.storage.batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
-    assert host.storage.batch_exists_v2(keys).kv_hit_pages == 3
-    assert host.storage.batch_get_v2([transfer]) == host.storage.batch_set_v2([transfer]) == {"mamba": [False]}
+@pytest.fixture
+def hybrid(make):
+    """Returns hybrid(**options), a host with the pools of a hybrid model: K and V, states (pages of one slot) and an indexer."""
+    pools = []
+
+    def hybrid(**options):
+        host = make(**options)
+        names = fake_sglang.PoolName
+        host.sides = {names.MAMBA: fake_sglang.HostPool("mla", page_size=1, pages=64), names.INDEXER: fake_sglang.HostPool("mla", pages=64)}
+        pools.extend(host.sides.values())
+        host.storage.register_mem_host_pool_v2(host.pool, names.KV)
+        for name, pool in host.sides.items():
+            host.storage.register_mem_host_pool_v2(pool, name)
+            host.side_hosts = {**getattr(host, "side_hosts", {}), name: sglang_scenarios.Host(None, pool, pool.indices)}
+        return host
+
+    yield hybrid
+    for pool in pools:
+        pool.close()
+
+
+def transfer_of(host, name, keys, first=0, policy=fake_sglang.PoolHitPolicy.ALL_PAGES):
+    return fake_sglang.PoolTransfer(name, host.sides[name].indices(range(first, first + len(keys))), list(keys), policy)
+
+
+def set_side(host, name, keys, first=0):
+    side = host.side_hosts[name]
+    for n, key in enumerate(keys):
+        side.write(first + n, sglang_scenarios.value_of(f"{name.value} {key}", side.page_bytes))
+    good = host.storage.batch_set_v2([transfer_of(host, name, keys, first)])
+    for n in range(len(keys)):
+        side.write(first + n, b"\xee" * side.page_bytes)
+    return good[name]
+
+
+def get_side(host, name, keys, first=32):
+    """Returns which pages were loaded, after comparing their bytes."""
+    side = host.side_hosts[name]
+    good = host.storage.batch_get_v2([transfer_of(host, name, keys, first)])[name]
+    for n, (key, ok) in enumerate(zip(keys, good)):
+        assert not ok or side.read(first + n) == sglang_scenarios.value_of(f"{name.value} {key}", side.page_bytes)
+    return good
+
+
+def test_models_with_several_host_pools_are_stored(hybrid):
+    host, (mamba, indexer) = hybrid(), (fake_sglang.PoolName.MAMBA, fake_sglang.PoolName.INDEXER)
+    keys = sglang_scenarios.keys_of("hybrid", 8)
+    assert all(r.registered for _, _, r in host.link._regions) and len(host.link._regions) == 3
+    assert all(host.store(keys)) and set_side(host, indexer, keys[:6]) == [True] * 6
+    assert set_side(host, mamba, [keys[1], keys[4], keys[7]]) == [True] * 3
+    trailing = fake_sglang.PoolHitPolicy.TRAILING_PAGES
+    wanted = [transfer_of(host, indexer, keys), transfer_of(host, mamba, keys[7:], 0, trailing)]
+    said = host.storage.batch_exists_v2(keys, wanted)
+    assert (said.kv_hit_pages, said.restorable_prefix_pages) == (5, [2, 5])
+    assert said.extra_pool_hit_pages == {"kv": 8, "indexer": 6, "mamba": 8}
+    assert host.storage.batch_exists_v2(keys).kv_hit_pages == 8
+    assert get_side(host, indexer, keys) == [True] * 6 + [False] * 2 and get_side(host, mamba, [keys[4], keys[0]]) == [True, False]
+    sglang_scenarios.check_load(host, keys)
+    other = hybrid()
+    assert get_side(other, mamba, [keys[1], keys[4]]) == [True] * 2 and get_side(other, indexer, keys[:3]) == [True] * 3
+    assert not host.counters["errors"] and not host.counters["copied_stores"] and not host.counters["copied_loads"]
+
+
+def test_transfers_of_nonsense_fail_alone(hybrid):
+    host, names = hybrid(), fake_sglang.PoolName
+    keys = sglang_scenarios.keys_of("odd", 3)
+    good, short = transfer_of(host, names.INDEXER, keys), fake_sglang.PoolTransfer(names.MAMBA, host.sides[names.MAMBA].indices([0]), keys)
+    assert host.storage.batch_set_v2([short, good]) == {"mamba": [False] * 3, "indexer": [True] * 3}
+    for odd in (fake_sglang.PoolTransfer(names.MAMBA, None, keys), fake_sglang.PoolTransfer("swa", good.host_indices, keys),
+                fake_sglang.PoolTransfer(names.INDEXER, good.host_indices, [None] * 3)):
+        assert host.storage.batch_get_v2([odd]) == host.storage.batch_set_v2([odd]) == {odd.name: [False] * 3}
+    assert host.storage.batch_get_v2([fake_sglang.PoolTransfer(names.MAMBA)]) == {"mamba": []}
+    assert all(host.store(keys))
+    groups = transfer_of(host, names.INDEXER, keys, 0, fake_sglang.PoolHitPolicy.BLOCK_GROUPS)
+    assert host.storage.batch_exists_v2(keys, [groups]).kv_hit_pages == 0
+    assert host.storage.batch_exists_v2(keys, [fake_sglang.PoolTransfer("swa", None, keys)]).kv_hit_pages == 0
+    assert host.storage.batch_exists_v2([]).kv_hit_pages == 0 and host.storage.batch_exists_v2(keys, [good]).kv_hit_pages == 3
+
+
+def test_a_host_pool_that_cannot_be_stored_is_named(make, caplog):
+    """Nothing of the model is stored then: pages of K and V are useless without the rest."""
+    class Odd(fake_sglang.HostPool):
+        def get_page_buffer_meta(self, indices):  # first all K, then all V
+            addresses, lengths = super().get_page_buffer_meta(indices)
+            return addresses[::2] + addresses[1::2], lengths
+
+    class Silent(fake_sglang.HostPool):
+        def get_page_buffer_meta(self, indices):
+            raise NotImplementedError("no zero-copy")
+
+    for kind in (Odd, Silent):
+        host, pool = make(), kind()
+        keys = sglang_scenarios.keys_of(f"refused {kind.__name__}", 3)
+        try:
+            assert all(host.store(keys))
+            host.storage.register_mem_host_pool_v2(pool, fake_sglang.PoolName.MAMBA)
+            assert "its host pool 'mamba' cannot be" in caplog.text
+            caplog.clear()
+            assert host.store(sglang_scenarios.keys_of("refused too", 3)) == [False] * 3
+            transfer = fake_sglang.PoolTransfer(fake_sglang.PoolName.MAMBA, pool.indices([0]), keys[:1])
+            assert host.storage.batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
+            assert host.storage.batch_get_v2([transfer]) == host.storage.batch_set_v2([transfer]) == {"mamba": [False]}
+        finally:
+            host.close()
+            pool.close()
+
+
+def test_ranks_share_only_the_pools_that_they_hold_alike():
+    class MLAPool(fake_sglang.HostPool):
+        pass
+
+    def same(side, pool, mla):
+        names = [identity.namespace_name("sglang", identity.fields_of(
+            fake_sglang.Config23(tp_size=4, tp_rank=rank, is_mla_model=mla), pool, (8,), model="m", revision="r", weights="w", part_bytes=4096,
+            side=side)) for rank in (0, 3)]
+        return names[0] == names[1]
+
+    plain, latent = fake_sglang.HostPool(pages=2), MLAPool(pages=2)
+    assert same("", plain, True) and same("indexer", plain, True) and same("deepseek_v4_c4", plain, True) and same("draft", latent, True)
+    assert not same("mamba", plain, True) and not same("draft", plain, True) and not same("swa", plain, True)
+    assert not any(same(side, pool, False) for side in ("", "indexer", "mamba", "draft") for pool in (plain, latent))
 
 
 def test_stats_are_those_of_sglang(make):
@@ -226,13 +335,42 @@ def test_stats_are_those_of_sglang(make):
 def test_pages_after_a_prefix_continue_its_chain(make):
     host = make()
     keys = sglang_scenarios.keys_of("chain", 6)
-    stores, parents = host.link._probed.stores, []
-    put = stores.put
-    stores.put = lambda batch, ack, parent, timeout: parents.append(parent) or put(batch, ack=ack, parent=parent, timeout=timeout)
+    parents, put = [], host.link.put
+    host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
     host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo(prefix_keys=keys[:2]))
     assert parents == [bytes.fromhex(keys[1])]
-    host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
+    assert host.counters["learned_parents"] == 0
+    other = sglang_scenarios.keys_of("another chain", 6)
+    host.storage.batch_set_v1(other[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
     assert parents[1] is None
+
+
+def test_pages_continue_the_chain_that_a_lookup_named(make):
+    """SGLang does not pass prefixes by default, nor for later calls of a prompt's first node."""
+    host, parents = make(), []
+    put = host.link.put
+    host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
+    keys = sglang_scenarios.keys_of("looked up", 9)
+    host.storage.batch_exists(keys[:6], fake_sglang.ExtraInfo(prefix_keys=[]))
+    for first, info in ((0, None), (2, fake_sglang.ExtraInfo()), (4, fake_sglang.ExtraInfo(prefix_keys=[]))):
+        host.storage.batch_set_v1(keys[first:first + 2], host._indices(range(2)), info)
+    assert parents == [None, bytes.fromhex(keys[1]), bytes.fromhex(keys[3])]
+    host.storage.batch_set_v1(keys[6:], host._indices(range(3)), fake_sglang.ExtraInfo(prefix_keys=keys[:6]))
+    host.storage.batch_set_v1(keys[6:], host._indices(range(3)))
+    assert parents[3:] == [bytes.fromhex(keys[5])] * 2 and host.counters["learned_parents"] == 3
+
+
+def test_a_chain_remembers_so_many_pages():
+    remembered, names = chain.Chain(most=4), [bytes([n]) * 32 for n in range(10)]
+    remembered.learn(names)
+    assert len(remembered) == 4 and remembered.before(names[9]) == names[8] and remembered.before(names[5]) is None
+    remembered.learn(names, b"\xff" * 32)
+    assert len(remembered) == 4 and remembered.before(names[6]) == names[5] and remembered.before(names[0]) is None
+    for n in range(5):
+        remembered.learn([names[n]], names[n + 1])
+    assert len(remembered) == 4 and remembered.before(names[0]) is None and remembered.before(names[4]) == names[5]
+    remembered.learn([])
+    assert remembered.before(b"") is None
 
 
 def test_a_closed_backend_answers(make, daemon):
@@ -301,7 +439,7 @@ def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon):
     host = make()
     keys = sglang_scenarios.keys_of("rounds", 12)
     assert all(host.store(keys))
-    host.link.round_bytes = 2 * host.page_bytes
+    host.link.round_bytes, host.link.into = 2 * host.page_bytes, False
     loads, asked, prefetched = host.link._probed.loads, [], []
     get, prefetch = loads.get, loads.prefetch
     loads.get = lambda batch, **how: asked.append(len(batch)) or get(batch, **how)

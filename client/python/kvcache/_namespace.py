@@ -54,6 +54,11 @@ class Namespace:
         self._options = c.NAMESPACE_OPTIONS.pack(c.NAMESPACE_OPTIONS.size, 0, c.address_of(self._name),
                                                  c.address_of(self._fingerprint), chunk_bytes, lifetime_s, 0)
 
+    @property
+    def client(self) -> Client:
+        """The client whose connection the namespace uses."""
+        return self._client
+
     def _open(self, kv: int) -> int:
         number = ctypes.c_uint32()
         r: int = c.namespace_open(kv, self._options, ctypes.byref(number))
@@ -78,6 +83,10 @@ class Namespace:
     def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         """One status a key: OK or MISS. From the lookup index, as match()."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
+
+    def stat(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """Returns one status a key: OK or MISS. Asks the daemon, which counts no lookup and does not take it for a use."""
+        return statuses(self._ask(c.OP_STAT, keys, timeout))[0]
 
     def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
         """One number a key: TIER_MEMORY, TIER_DISK, both (3), or 0. From the lookup index, as match(). `remote`: with TIER_REMOTE, where

@@ -2,9 +2,11 @@
 """The adapter: LMCache's L2AdapterInterface over Pages, for LMCache 0.5.0 to 0.5.6.
 
 LMCache's server makes one, and calls it from two threads, for stores and for prefetches, which must not wait: a lookup is answered
-at once from the daemon's lookup index, and stores and loads are queued for a thread each; so is the first lookup of a model and layout,
-for which files are read and which may wait for the connection of a store. Results wait for LMCache, which an event descriptor wakes. Wrong options are named when the adapter is made. After that nothing raises: what cannot be done was not
-found, or not stored, and is counted.
+at once from the daemon's lookup index, and stores and loads are queued for several threads each. A thread of its own answers the first
+lookup of a model and layout, which reads files and may wait for the connection of a store. Results wait for LMCache, which an event
+descriptor wakes. LMCache is notified of stored, accessed and deleted keys before it sees the result; the audit notifies it of keys that
+the daemon has evicted. The constructor names wrong options. After that nothing raises except list_l2_keys() for a wrong argument: an
+object that cannot be moved was not found, or not stored, and is counted.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lmcache
+from lmcache.v1.distributed.api import KeyEntry, KeyListPage
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
@@ -29,6 +32,7 @@ from ..sglang import link
 from ..sglang.link import Link
 from ..sglang.pages import Pages
 from . import identity
+from .ledger import Held, Ledger
 
 try:
     from lmcache.lmcache_native import Bitmap
@@ -38,8 +42,15 @@ except ImportError:  # before 0.5.3
 log = logging.getLogger("kvcache.lmcache")
 
 ACKS = ("accepted", "written", "durable")
-OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes")
+OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes", "threads",
+           "capacity_bytes")
+COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # beside the link's
 MOST_SPACES = 64  # layouts of all models
+THREADS, MOST_THREADS = 4, 64
+AUDIT_S = 1.0       # between two audits
+ROTATION = 60       # audits in which each object is compared once
+LEAST_AUDIT = 1024  # objects
+MOST_PAGE = 100000  # keys of a listing's page
 SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be"
 
 
@@ -51,23 +62,25 @@ class _Space:
 
 
 class _Worker:
-    """A thread that does one task after the other, and the results that LMCache has not taken yet."""
+    """Threads that do tasks, each in the order of the queue, and the results that LMCache has not taken yet. A task is called with the
+    number of its thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = 1) -> None:
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._results: dict[int, Any] = {}
         self._lock, self._closed = threading.Lock(), False
-        self._tasks: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._tasks: queue.SimpleQueue[tuple[int, Callable[[int], Any]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, args=(loader,), name=f"{name}-{loader}", daemon=True) for loader in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
-    def submit(self, number: int, task: Callable[[], Any]) -> None:
+    def submit(self, number: int, task: Callable[[int], Any]) -> None:
         with self._lock:
             closed = self._closed
             if not closed:
                 self._tasks.put((number, task))
         if closed:
-            self.answer(number, task())
+            self.answer(number, task(0))
 
     def answer(self, number: int, result: Any) -> None:
         with self._lock:
@@ -84,22 +97,25 @@ class _Worker:
             taken, self._results = self._results, {}
         return taken
 
-    def _run(self) -> None:
+    def _run(self, loader: int) -> None:
         while (task := self._tasks.get()) is not None:
-            self.answer(task[0], task[1]())
+            self.answer(task[0], task[1](loader))
             del task  # and what it names
 
     def end(self) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._tasks.put(None)
+                for _ in self._threads:
+                    self._tasks.put(None)
 
     def join(self, seconds: float) -> None:
-        """The descriptor stays open where a task does not end: its number could become another file's."""
-        self._thread.join(seconds)
+        """Waits for the threads. The descriptor stays open where a task does not end: its number could become another file's."""
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
         with self._lock:
-            if self.event >= 0 and not self._thread.is_alive():
+            if self.event >= 0 and not any(t.is_alive() for t in self._threads):
                 os.close(self.event)
                 self.event = -1
 
@@ -116,27 +132,36 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
     part_bytes   longer objects are stored in parts (64 MiB)
+    threads      that load at a time, each over a connection of its own, and that store at a time (4)
+    capacity_bytes  the capacity that LMCache's policy LRU evicts for; 0 (default): LMCache knows none, and the daemon evicts
     timeout_s    of a load, and of a request to store (5)"""
 
     def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
-        super().__init__()
         options = dict(params or {})
         _check(options)
+        super().__init__(options.get("capacity_bytes", 0))
         self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")
         self._check, self._adapter = options.get("weights_check", "samples"), options.get("adapter")
         self._start = identity.new_start()
         self._prefix, self._part_bytes = options.get("namespace", "lmcache"), options.get("part_bytes", 64 << 20)
         self._timeout_s = float(options.get("timeout_s", 5.0))
         self._release = ".".join(str(getattr(lmcache, "__version__", "unknown")).split(".")[:2])
-        self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE, options.get("remote", True))
+        threads = options.get("threads", THREADS)
+        self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE, options.get("remote", True), threads)
+        self._link.counters.update(dict.fromkeys(COUNTERS, 0))
+        self._ledger = Ledger()
         self._spaces: dict[tuple[str, str], _Space] = {}
         self._making, self._numbers = threading.Lock(), itertools.count(1)
         self._lock, self._closed = threading.Lock(), False
-        self._stores, self._lookups, self._loads = (_Worker(f"kvcache-{what}") for what in ("store", "lookup", "load"))
+        self._stores, self._lookups, self._loads = (
+            _Worker(f"kvcache-{what}", n) for what, n in (("store", threads), ("lookup", 1), ("load", threads)))
+        self._ending, self._kick = threading.Event(), threading.Event()
+        self._auditor = threading.Thread(target=self._audit_until_closed, name="kvcache-audit", daemon=True)
         if options.get("share", True) and l1_memory_desc is not None:
             self._share_memory(l1_memory_desc)
         self._link.namespace(f"{self._prefix}/probe", {"engine": "lmcache"}, 0)  # nothing is stored there
         self._link.begin()
+        self._auditor.start()
 
     def _share_memory(self, desc: Any) -> None:
         memory = (ctypes.c_ubyte * desc.size).from_address(desc.ptr)
@@ -171,8 +196,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             self._stores.answer(number, L2StoreResult(False, 0))
             return number
 
-        def store() -> Any:
-            good, nbytes = self._guarded(self._move, keys, objects, True)
+        def store(loader: int) -> Any:
+            good, nbytes = self._guarded(self._move, keys, objects, None)
             return L2StoreResult(all(good), nbytes)
 
         self._stores.submit(number, store)
@@ -182,10 +207,10 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
-        def lookup() -> Any:
+        def lookup(loader: int) -> Any:
             return self._found(self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
 
-        if not self._link.well:  # nor behind the namespace of a model that is new
+        if not self._link.well:  # a new model's namespace could not be opened, either
             self._link.count("lookups", len(keys))
             self._link.count("unavailable", len(keys))
             self._lookups.answer(number, _bitmap([False] * len(keys)))
@@ -209,7 +234,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
-        self._loads.submit(number, lambda: _bitmap(self._guarded(self._move, keys, objects, False)[0]))
+        self._loads.submit(number, lambda loader: _bitmap(self._guarded(self._move, keys, objects, loader)[0]))
         return number
 
     def _number(self) -> int:
@@ -231,9 +256,11 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         """In the namespace of the layout that LMCache expects; what is not there, in those that this model has had otherwise, since
         some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded. `until`: what
         is on this host in none of them is looked for in the tier that hosts share until then, where the keys are taken for a chain."""
-        found, names = [False] * len(keys), [identity.key_of(k) for k in keys]
+        found, usable = [False] * len(keys), self._usable(keys)
+        names = {i: identity.key_of(keys[i]) for i in usable}
         of_group: dict[tuple[str, int], list[int]] = {}
-        for i, key in enumerate(keys):
+        for i in usable:
+            key = keys[i]
             of_group.setdefault((key.model_name, getattr(key, "object_group_id", 0)), []).append(i)
         for (model, group), chain in of_group.items():
             left, spaces = chain, self._candidates(model, _of_group(layouts, group))
@@ -241,16 +268,35 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 said = space.pages.exists([names[i] for i in left], [space.layout.nbytes])
                 for i, ok in zip(left, said):
                     found[i] = ok
+                here = [i for i in left if found[i]]
+                self._adopt(space, [(keys[i], names[i]) for i in here])
                 left = [i for i in left if not found[i]]
                 if not left:
                     break
+            self._doubt([keys[i] for i in left], spaces)
             if left and until is not None and spaces:
                 reach = spaces[0].pages.reach([names[i] for i in chain], [spaces[0].layout.nbytes], until)
                 there = [i for i in chain[:reach] if not found[i]]
                 for i in there:
                     found[i] = True
                 self._link.count("remote_hits", len(there))
+        accessed = [keys[i] for i in usable if found[i]]
+        if accessed:
+            with self._ledger.changing:
+                self._notify(self._notify_keys_accessed, accessed)
         return found, 0
+
+    def _usable(self, keys: list[Any]) -> list[int]:
+        """Returns the positions of the keys that an object can have. The others are counted and named in the log."""
+        usable = []
+        for i, key in enumerate(keys):
+            why = identity.refusal_of(key)
+            if why:
+                self._link.count("refused_keys")
+                self._link.complain(f"a key is refused: {why}")
+            else:
+                usable.append(i)
+        return usable
 
     def _candidates(self, model: str, layout: Any) -> list[_Space]:
         named = _named(layout)
@@ -270,13 +316,15 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     # --- bytes ---
 
-    def _move(self, keys: list[Any], objects: list[Any], is_store: bool) -> tuple[list[bool], int]:
-        """What was moved, and its bytes. Objects of one layout go together."""
+    def _move(self, keys: list[Any], objects: list[Any], loader: int | None) -> tuple[list[bool], int]:
+        """Loads objects over the connection of this number, or stores them if it is None. Returns which were moved, and their bytes.
+        Objects of one layout go together."""
         if len(keys) != len(objects):
             raise ValueError(f"{len(keys)} keys, and {len(objects)} objects")
         good, nbytes = [False] * len(keys), 0
         of_space: dict[_Space, list[tuple[int, Pin]]] = {}
-        for i, (key, thing) in enumerate(zip(keys, objects)):
+        for i in self._usable(keys):
+            key, thing = keys[i], objects[i]
             space, pin = self._space(key.model_name, _layout_of(thing)), Pin(thing.byte_array)
             if space is None:
                 continue
@@ -287,14 +335,17 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             of_space.setdefault(space, []).append((i, pin))
         for space, listed in of_space.items():
             names, places = [identity.key_of(keys[i]) for i, _ in listed], [pin.address for _, pin in listed]
-            said = space.pages.put(names, places, [space.layout.nbytes]) if is_store else self._get(space, names, places)
+            lengths = [space.layout.nbytes]
+            said = space.pages.put(names, places, lengths) if loader is None else space.pages.get(names, places, lengths, loader=loader)
             for (i, _), ok in zip(listed, said):
                 good[i] = ok
             nbytes += sum(said) * space.layout.nbytes
+            moved = [(keys[i], name) for (i, _), name, ok in zip(listed, names, said) if ok]
+            if loader is None:
+                self._hold(space, moved)
+            else:
+                self._adopt(space, moved)
         return good, nbytes
-
-    def _get(self, space: _Space, names: list[bytes], places: list[int]) -> list[bool]:
-        return space.pages.get(names, places, [space.layout.nbytes])
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
         """None: there are too many. One that is not there yet is made, which may wait."""
@@ -323,19 +374,108 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             self._spaces[(model, layout.text)] = space
             return space
 
+    # --- the ledger: what LMCache knows of this L2 ---
+
+    def _notify(self, notify: Callable[..., None], *arguments: Any) -> None:
+        """Calls LMCache's listeners; one that raises must not end the thread of a store."""
+        try:
+            notify(*arguments)
+        except Exception as e:
+            self._link.count("errors")
+            self._link.complain(f"a listener of LMCache failed: {type(e).__name__}: {e}")
+
+    def _hold(self, space: _Space, objects: list[tuple[Any, bytes]]) -> list[Any]:
+        """Records objects that the daemon holds, and notifies LMCache of those that are new to it, which it returns."""
+        with self._ledger.changing:
+            new = self._ledger.confirm(space, objects, space.layout.nbytes)
+            if new:
+                self._notify(self._notify_keys_stored, new, [space.layout.nbytes] * len(new))
+        return new
+
+    def _adopt(self, space: _Space, objects: list[tuple[Any, bytes]]) -> None:
+        """Records objects that were found, although this server has not stored them: another server, or an earlier start of this one, has."""
+        if objects:
+            self._link.count("adopted_pages", len(self._hold(space, objects)))
+
+    def _doubt(self, keys: list[Any], spaces: list[_Space]) -> None:
+        """Has the audit look at once for keys of the ledger that a lookup did not find."""
+        if self._ledger.suspect(held for key in keys for held in self._ledger.of_key(key, spaces)):
+            self._kick.set()
+
+    def _drop(self, objects: list[Held], counter: str) -> int:
+        """Removes objects that the daemon does not hold, and notifies LMCache. Returns their number."""
+        with self._ledger.changing:
+            removed = self._ledger.remove(objects)
+            if removed:
+                self._notify(self._notify_keys_deleted, [h.key for h in removed], [h.nbytes for h in removed])
+        self._link.count(counter, len(removed))
+        return len(removed)
+
+    def _check_held(self, objects: list[Held]) -> list[Held]:
+        """Asks the daemon whether it holds these objects, and drops those that it has evicted. Returns the others."""
+        absent: list[Held] = []
+        for space, listed in _by_space(objects).items():
+            said = space.pages.are_stored([h.name for h in listed], [space.layout.nbytes])
+            absent += [h for h, is_there in zip(listed, said) if is_there is False]
+        self._drop(absent, "evicted_pages")
+        gone = set(map(id, absent))
+        return [h for h in objects if id(h) not in gone]
+
+    def _audit_until_closed(self) -> None:
+        while not self._ending.is_set():
+            self._kick.wait(AUDIT_S)
+            self._kick.clear()
+            if self._link.well and not self._ending.is_set():
+                self._guarded(self._audit, self._ledger.to_audit(max(LEAST_AUDIT, len(self._ledger) // ROTATION)))
+
+    def _audit(self, objects: list[Held]) -> tuple[list[bool], int]:
+        self._check_held(objects)
+        return [], 0
+
+    def delete(self, keys: list[Any]) -> None:
+        """Has the daemon forget objects, in every layout, and notifies LMCache. An object stays in LMCache's accounts while the daemon does
+        not answer; LMCache's eviction then tries again."""
+        self._guarded(self._delete, list(keys))
+
+    def _delete(self, keys: list[Any]) -> tuple[list[bool], int]:
+        keys = [keys[i] for i in self._usable(keys)]
+        if not self._link.well:
+            self._link.count("unavailable", len(keys))
+            return [], 0
+        for space in list(self._spaces.values()):
+            listed = [key for key in keys if key.model_name == space.model]
+            with self._ledger.changing:
+                held = {key: of_key[0] for key in listed if (of_key := self._ledger.of_key(key, [space]))}
+            said = space.pages.evict([identity.key_of(key) for key in listed], [space.layout.nbytes])
+            self._drop([held[key] for key, was in zip(listed, said) if was is not None and key in held], "deleted_pages")
+        return [], 0
+
+    def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
+        """Returns a page of the objects that this server has stored or found, and that the daemon still holds."""
+        if isinstance(page_size, bool) or not isinstance(page_size, int) or not 0 < page_size <= MOST_PAGE:
+            raise ValueError(f"page_size is a number of keys, 1 to {MOST_PAGE}, not {page_size!r}")
+        if cursor is not None and not (isinstance(cursor, str) and cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+            raise ValueError(f"cursor is the token of an earlier page, not {str(cursor)[:40]!r}")
+        listed, following = self._ledger.after(int(cursor or 0), page_size, model_name)
+        if self._link.well:
+            listed = self._check_held(listed)
+        entries = tuple(KeyEntry(h.key.to_encoded_object_key(), h.nbytes) for h in listed)
+        return KeyListPage(entries, None if following is None else str(following))
+
     # --- the rest ---
 
     @property
     def counters(self) -> dict[str, int]:
-        """What became of objects so far."""
+        """The numbers of objects, bytes and failures so far."""
         return dict(self._link.counters)
 
     def report_status(self) -> dict[str, Any]:
+        usage = self.get_usage()
         return {"is_healthy": self._link.well, "type": "kvcache", "error": "" if self._link.well else self._link.lookups.error,
-                "namespaces": len(self._spaces), **self.counters}
+                "namespaces": len(self._spaces), "held_pages": len(self._ledger), "held_bytes": usage.total_bytes_used, **self.counters}
 
     def close(self) -> None:
-        """What is queued ends as not found, or not stored."""
+        """Ends the threads. Queued tasks end as not found, or not stored."""
         with self._lock:
             if self._closed:
                 return
@@ -343,9 +483,19 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
         for worker in (self._stores, self._lookups, self._loads):
             worker.end()
+        self._ending.set()
+        self._kick.set()
         self._link.close()
+        self._auditor.join(self._timeout_s + 1.0)
         for worker in (self._stores, self._lookups, self._loads):
             worker.join(self._timeout_s + 1.0)
+
+
+def _by_space(objects: list[Held]) -> dict[_Space, list[Held]]:
+    listed: dict[_Space, list[Held]] = {}
+    for held in objects:
+        listed.setdefault(held.space, []).append(held)
+    return listed
 
 
 def _layout_of(thing: Any) -> identity.Layout:
@@ -389,6 +539,11 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ValueError(f"part_bytes is a multiple of 4096, not {part!r}")
     if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
         raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
+    threads, capacity = of("threads", THREADS), of("capacity_bytes", 0)
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 < threads <= MOST_THREADS:
+        raise ValueError(f"threads is a number, 1 to {MOST_THREADS}, not {threads!r}")
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or not 0 <= capacity < 1 << 63:
+        raise ValueError(f"capacity_bytes is a number of bytes, or 0, not {capacity!r}")
     if of("weights_check", "samples") not in CHECKS:
         raise ValueError(f"weights_check is 'samples' or 'full', not {options['weights_check']!r}")
     for name in ("namespace", "weights", "adapter", "socket"):

@@ -48,6 +48,30 @@ def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes
             "layout": layout.text, "bytes": layout.nbytes, "part": part_bytes, "form": "objects"}
 
 
+MOST_SALT = 128  # characters; LMCache's own limit
+MOST_MODEL = 1024
+
+
+def refusal_of(key: Any) -> str:
+    """Returns why an object under this key is neither stored nor found, or an empty string. LMCache packs the number of ranks and the
+    rank in a byte each, so that more ranks than 255 would share keys. Its tools number keys without a number of ranks."""
+    rank, group = key.kv_rank, getattr(key, "object_group_id", 0)
+    salt, model = getattr(key, "cache_salt", ""), key.model_name
+    if not isinstance(key.chunk_hash, bytes) or not key.chunk_hash:
+        return "its hash is not bytes"
+    if not isinstance(model, str) or not model or len(model) > MOST_MODEL or "@" in model:
+        return f"its model {str(model)[:40]!r} is not a name of {MOST_MODEL} characters at most, without @"
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 1 << 32:
+        return f"its rank {rank!r} is not a number of 32 bits: LMCache's keys tell at most 255 ranks apart"
+    if rank >> 24 and (rank >> 16 & 0xFF) >= rank >> 24:
+        return f"its rank is {rank >> 16 & 0xFF}, and there are {rank >> 24} ranks"
+    if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < 1 << 32:
+        return f"its group of layers {group!r} is not a number of 32 bits"
+    if not isinstance(salt, str) or len(salt) > MOST_SALT or any(c in "@/\\\0" for c in salt):
+        return f"its salt {str(salt)[:40]!r} is not a text of {MOST_SALT} characters at most, without @, /, \\ and NUL"
+    return ""
+
+
 def key_of(key: Any) -> bytes:
     """A digest over LMCache's ObjectKey without its model: each field with its length, so that no two keys are written alike."""
     salt = str(getattr(key, "cache_salt", "")).encode("utf-8", "surrogateescape")

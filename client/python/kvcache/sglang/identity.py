@@ -21,15 +21,23 @@ _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_
             "kv_cache_dim", "head_group_num", "storage_format_tag")
 
 
+def is_replicated(config: Any, pool: Any, side: str) -> bool:
+    """Returns whether all ranks hold the same bytes in a host pool. `side` is its name if it is not the pool of K and V. SGLang has one
+    rank store the pools of a replicated (MLA) model, so that a pool that ranks divide is taken for divided even there."""
+    if not config.is_mla_model or not side:
+        return bool(config.is_mla_model)
+    return side.endswith("indexer") or side.startswith("deepseek_v4_") or type(pool).__name__.startswith("MLA")
+
+
 def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, revision: str, weights: str,
-              part_bytes: int) -> dict[str, object]:
+              part_bytes: int, side: str = "") -> dict[str, object]:
     """Returns the facts of SGLang. `config`: its HiCacheStorageConfig; an attribute that a version lacks has its old value. `lengths`: of a page's
-    pieces; none: pages are handed over as one tensor each."""
+    pieces; none: pages are handed over as one tensor each. `side`: the name of a host pool other than that of K and V."""
     def of(name: str, otherwise: object) -> object:
         value = getattr(config, name, None)
         return otherwise if value is None else value
 
-    replicated, dcp = bool(config.is_mla_model), int(str(of("dcp_size", 1)))
+    replicated, dcp = is_replicated(config, pool, side), int(str(of("dcp_size", 1)))
     apart = not replicated or dcp > 1  # equivalent shards of MLA in several DCP groups share, too
     rank = of("dcp_rank", 0) if replicated else config.tp_rank
     geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
@@ -39,7 +47,7 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
         "pool": type(pool).__name__, "layout": getattr(pool, "layout", None),
         "page_tokens": str(getattr(pool, "page_size", 0)),
         "geometry": digest_of([geometry, list(lengths)]),
-        "form": "pieces" if lengths else "flat", "replicated": str(int(replicated)),
+        "form": ("pieces" if lengths else "flat") + (f"-{side}" if side else ""), "replicated": str(int(replicated)),
         "tp": str(config.tp_size if apart else 1), "tp_rank": str(rank if apart else 0),
         "pp": str(config.pp_size), "pp_rank": str(config.pp_rank),
         "cp": str(of("attn_cp_size", 1)), "cp_rank": str(of("attn_cp_rank", 0)),

@@ -7,59 +7,109 @@ do nothing at all while the daemon is not `well`: the first that finds it hung o
 mender, connects and asks until it answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
-Loads do not use that: the daemon never writes to memory that SGLang may reuse, so that a load can be given up at its deadline.
+With `into`, loads of registered pages use that connection, too, and the daemon writes to the pages. A load that is given up at its
+deadline then returns only when the daemon can no longer write to its pages, so that SGLang keeps them aside until then. Any other load
+is copied from the daemon's memory by the calling thread, and returns at its deadline.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Keys, Namespace, Region
+from .. import LOST, PENDING, ArgumentError, Batch, Client, Done, Error, Keys, Namespace, Region
 from ..engine import private
 
 SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
 
-LOOKUP_S = 0.25     # of a lookup that the index does not answer
-SEARCH_S = 0.1      # of finding out how much the tier has that the daemon shares with other hosts
+LOOKUP_S = 0.25     # the time limit of a lookup that the index does not answer
+SEARCH_S = 0.1      # the time limit of a search of the tier that the daemon shares with other hosts
 POLL_S = 0.002      # between two questions about that
-PROBE_S = 1.0       # of the mender's requests
+PROBE_S = 1.0       # the time limit of each request of the mender
+REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
+CLOSE_S = 60.0      # the longest wait of close() for loads whose pages the daemon may write to
 COMPLAIN_S = 60.0
-MOST_ROUND_BYTES = 64 << 20  # of a request; a sixteenth of the daemon's pool, if that is less
+MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
-            "wrong_lengths", "stored_pages", "stored_bytes", "failed_stores", "timeouts", "errors")
+            "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
 
 
 class Spaces:
-    """A namespace over the connections."""
+    """A namespace over the connections. `loaders` has it over each connection that loads, of which `loads` is the first."""
 
-    def __init__(self, lookups: Namespace, searches: Namespace, loads: Namespace, stores: Namespace) -> None:
-        self.lookups, self.searches, self.loads, self.stores = lookups, searches, loads, stores
+    def __init__(self, lookups: Namespace, searches: Namespace, loaders: Sequence[Namespace], stores: Namespace) -> None:
+        self.lookups, self.searches, self.loaders, self.loads, self.stores = lookups, searches, loaders, loaders[0], stores
+
+
+class Exchange:
+    """Requests of several threads over one client: they are in flight together, and one of the waiting threads reaps for all."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._numbers = client, itertools.count(1)
+        self._changed = threading.Condition()
+        self._done: dict[int, Done] = {}
+        self._is_reaping = False
+
+    def call(self, submit: Callable[[int], None]) -> Done:
+        """Has `submit` submit a request with the tag that it is given, and returns that request's Done. Raises Error if it cannot come."""
+        tag = next(self._numbers)
+        submit(tag)
+        with self._changed:
+            while tag not in self._done:
+                if self._is_reaping:
+                    self._changed.wait()
+                else:
+                    self._reap(tag)
+            return self._done.pop(tag)
+
+    def _reap(self, tag: int) -> None:
+        """Reaps without the condition's lock, which the caller holds."""
+        self._is_reaping = True
+        self._changed.release()
+        done: list[Done] = []
+        try:
+            done = self._client.reap(REAP_S)
+            idle = not done and not self._client.inflight
+        finally:
+            self._changed.acquire()
+            self._is_reaping = False
+            self._done.update((d.tag, d) for d in done)
+            self._changed.notify_all()
+        if idle and tag not in self._done:
+            raise Error(errno.ENOTCONN, "the request is no longer in flight")
 
 
 class Link:
     """`engine` names the connections and the log; `share_advice` says how its memory can be registered; `remote`: the tier that hosts
-    share is used, too."""
+    share is used, too. `threads`: so many threads load at a time, each over a connection of its own, and so many store, over one.
+    `into`: the daemon moves pages that are loaded into registered memory itself, over the connection that stores."""
 
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
-                 remote: bool = True) -> None:
-        self.timeout_s = timeout_s
+                 remote: bool = True, threads: int = 1, into: bool = False) -> None:
+        self.timeout_s, self.into = timeout_s, into
+        self._loading = 0  # loads whose pages the daemon may write to
+        self._loaded = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes = MOST_ROUND_BYTES
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
-        self.lookups, self.searches, self.loads, self.stores = (
-            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "search", "load", "store"))
+        self.lookups, self.searches, self.stores, *self.loaders = (
+            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2)
+            for what in ("lookup", "search", "store", *["load"] * threads))
+        self.loads = self.loaders[0]
+        self._exchange = Exchange(self.stores) if threads > 1 or into else None
         self._remote = remote
         self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
         self._searched = -math.inf  # when the last search of a caller that waits for each ended
@@ -74,7 +124,7 @@ class Link:
         self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
         self._mender.start()
 
-    # --- what was counted, what is said ---
+    # --- counters and complaints ---
 
     def count(self, name: str, n: int = 1) -> None:
         with self._counting:
@@ -107,7 +157,7 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """The same for a caller that waits, for SEARCH_S at most, and no longer than it had nothing to look for before: SGLang queues its
+        """Calls reach() for a caller that waits, for SEARCH_S at most, and no longer than the time since its last search: SGLang queues its
         lookups, and where they come quicker than searches end, waiting for each would hold up all that follow."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
@@ -117,7 +167,9 @@ class Link:
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.loads, self.stores)))
+        lookups, searches, stores, *loaders = (
+            c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.stores, *self.loaders))
+        spaces = Spaces(lookups, searches, loaders, stores)
         self._probed = self._probed or spaces
         self._opened.append((spaces.stores, fields))
         return spaces
@@ -131,6 +183,33 @@ class Link:
         self._mend_once()
         self._kick.set()
 
+    def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
+        """Stores a batch, and waits for the answer."""
+        if self._exchange is None:
+            return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s)
+        return self._exchange.call(lambda tag: spaces.stores.submit_put(batch, ack=ack, parent=parent, tag=tag, timeout=self.timeout_s))
+
+    def get_into(self, spaces: Spaces, batch: Batch, parent: bytes | None, timeout: float) -> Done:
+        """Has the daemon write a batch to registered memory, and waits for the answer."""
+        assert self._exchange is not None
+        return self._exchange.call(lambda tag: spaces.stores.submit_get(batch, parent=parent, tag=tag, timeout=timeout))
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Keeps close() from closing the connection while a load's pages may be written to."""
+        with self._loaded:
+            self._loading += 1
+        try:
+            yield
+        finally:
+            with self._loaded:
+                self._loading -= 1
+                self._loaded.notify_all()
+
+    def is_shared(self, address: int, nbytes: int) -> bool:
+        """Returns whether the daemon has these bytes mapped, so that it takes them from where they lie."""
+        return any(start <= address and address + nbytes <= end and region.registered for start, end, region in self._regions)
+
     def is_settled(self, address: int, nbytes: int) -> bool:
         """Does the daemon read these bytes no more?"""
         for start, end, region in self._regions:
@@ -141,11 +220,11 @@ class Link:
                     return True
         return True
 
-    def settle(self, places: list[tuple[int, int]]) -> None:
-        """Waits until the daemon reads none of these (address, bytes): SGLang changes them next, and what a daemon that hung read then
-        would be stored under the wrong key."""
+    def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:
+        """Waits until the daemon reaches none of these (address, bytes), since SGLang changes them next. A daemon that hung would store
+        the changed bytes under the wrong key, or write an old load over them. Closing ends only the wait of a store."""
         complain_at = time.monotonic() + 5.0
-        while places and not self._closing.is_set():
+        while places and (is_load or not self._closing.is_set()):
             try:
                 places = [p for p in places if not self.is_settled(*p)]
             except Error as e:
@@ -154,9 +233,9 @@ class Link:
             if places:
                 if time.monotonic() > complain_at:
                     complain_at += COMPLAIN_S
-                    self._log.warning("the daemon hangs with %d pieces of pages that it may still read; storing waits until it goes on or ends",
-                                len(places))
-                self._closing.wait(SETTLE_S)
+                    self._log.warning("the daemon hangs with %d pieces of pages that it may still %s; the %s waits until the daemon goes on or "
+                                      "ends", len(places), *(("write to", "load") if is_load else ("read", "store")))
+                time.sleep(SETTLE_S) if is_load else self._closing.wait(SETTLE_S)
 
     # --- is the daemon well? ---
 
@@ -171,7 +250,7 @@ class Link:
         self._kick.set()
 
     def heard(self, client: Client, done: Done) -> None:
-        """What a request says about the daemon."""
+        """Concludes from a request's result whether the daemon is well."""
         if PENDING in done.status or done.error == errno.ETIMEDOUT:
             self.count("timeouts")
             self.ail(f"the daemon has not answered within {self.timeout_s:g} s")
@@ -211,7 +290,7 @@ class Link:
         if self._remote:
             status = self.lookups.status()
             self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
-            if self.has_remote:  # so that the first search has a connection
+            if self.has_remote:  # the first search then finds a connection
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
@@ -251,8 +330,11 @@ class Link:
         self._closing.set()
         self._kick.set()
         self._mender.join(2 * PROBE_S + 1.0)
-        for client in (self.lookups, self.searches, self.loads):
+        for client in (self.lookups, self.searches, *self.loaders):
             client.close()
+        with self._loaded:
+            if not self._loaded.wait_for(lambda: self._loading == 0, CLOSE_S):
+                self._log.error("the daemon hangs, and may still write to %d loads' pages of the host pool: end this process", self._loading)
         for namespace, fields in self._opened if was_well else ():
             private.remove([namespace], fields)
         self.stores.close()

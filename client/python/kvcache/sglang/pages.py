@@ -8,21 +8,22 @@ hold at a time, and answer False for what was not moved; none raises for what th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, TIER_REMOTE, Batch, Error, Places, status_ok
+from .. import LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places, status_ok
 from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
-MOST_PIECES = 1024  # of a chunk
-MOST_KEYS = 1024    # of a lookup
+MOST_PIECES = 1024  # the pieces of a chunk
+MOST_KEYS = 1024    # the keys of a lookup
 
 
 class _Slice(NamedTuple):
-    """Of a page: which piece, and what of it."""
+    """A slice of a page: the number of its piece, and the range in that piece."""
 
     piece: int
     offset: int
@@ -40,7 +41,7 @@ class _Addresses(Places):
 
 
 def parts_of(lengths: Sequence[int], part_bytes: int) -> list[list[_Slice]]:
-    """What of a page is in which of its chunks."""
+    """Returns the slices of a page that each of its chunks holds."""
     parts: list[list[_Slice]] = [[]]
     room = part_bytes
     for piece, length in enumerate(lengths):
@@ -90,8 +91,8 @@ class Pages:
         return run
 
     def exists(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool]:
-        """Which of the keys are there, all parts of them; as match() otherwise, but that the caller counts, and that the tier that hosts
-        share is asked by reach() alone."""
+        """Returns which keys are stored, with all their parts. Differs from match() in that the caller counts, and that only reach() asks
+        the tier that hosts share."""
         link, found = self._link, [False] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))
         step = max(1, MOST_KEYS // parts)
@@ -115,30 +116,70 @@ class Pages:
         parts = len(parts_of(lengths, self._part_bytes))
         return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 
+    def are_stored(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
+        """Returns for each key whether the daemon holds all its parts; None where it does not say. Counts no lookup and is no use."""
+        return self._each_whole(self._spaces.searches.stat, keys, lengths, LOOKUP_S)
+
+    def evict(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
+        """Has the daemon forget keys with all their parts. Returns for each whether it held the key; None where it is not evicted."""
+        return self._each_whole(self._spaces.searches.evict, keys, lengths, self._link.timeout_s)
+
+    def _each_whole(self, ask: Callable[..., bytes], keys: Sequence[bytes], lengths: Sequence[int],
+                    timeout: float) -> list[bool | None]:
+        """Asks about all parts of keys over the connection that searches, which no lookup waits for."""
+        link = self._link
+        found: list[bool | None] = [None] * len(keys)
+        parts = len(parts_of(lengths, self._part_bytes))
+        step = max(1, MOST_KEYS // parts)
+        for first in range(0, len(keys), step):
+            if not link.well:
+                break
+            some = keys[first:first + step]
+            said = ask([p for k in some for p in identity.parts_of(k, parts)], timeout=timeout)
+            if LOST in said or PENDING in said:
+                link.ail(link.searches.error or "the daemon does not answer")
+                break
+            for i in range(len(some)):
+                status = said[i * parts:(i + 1) * parts]
+                if all(status_ok(s) or s == MISS for s in status):
+                    found[first + i] = all(status_ok(s) for s in status)
+        return found
+
     # --- bytes ---
 
-    def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
-        """Copies pages to their pieces, of these lengths in each page. Stops after a round in which one failed: SGLang uses the run
-        before it. The daemon does not touch the memory afterwards."""
-        good = self._rounds(keys, addresses, lengths, parent, True)
+    def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
+            loader: int = 0) -> list[bool]:
+        """Copies pages to their pieces, of these lengths in each page, over the connection number `loader`. Stops after a round in which one
+        failed: SGLang uses the run before it. The daemon does not touch the memory afterwards: where it writes to registered pages itself,
+        a load that was given up returns only when they are at rest."""
+        into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
+        with self._link.loading() if into else contextlib.nullcontext():
+            good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
         found = sum(good)
         self._link.count("loaded_pages", found)
+        self._link.count("copied_loads", 0 if into else found)
         self._link.count("loaded_bytes", found * sum(lengths))
         self._link.count("failed_loads", len(keys) - found)
         return good
 
     def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
         """Stores pages. Returns when the daemon reads the memory no more."""
-        good = self._rounds(keys, addresses, lengths, parent, False)
+        good = self._rounds(keys, addresses, lengths, parent, None)
         stored = sum(good)
+        self._link.count("copied_stores", sum(ok and not self._are_shared([i], addresses, lengths) for i, ok in enumerate(good)))
         self._link.count("stored_pages", stored)
         self._link.count("stored_bytes", stored * sum(lengths))
         self._link.count("failed_stores", len(keys) - stored)
         return good
 
+    def _are_shared(self, pages: Iterable[int], addresses: Sequence[int], lengths: Sequence[int]) -> bool:
+        n = len(lengths)
+        return all(self._link.is_shared(addresses[i * n + j], lengths[j]) for i in pages for j in range(n) if i * n + j < len(addresses))
+
     def _rounds(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None,
-                is_get: bool) -> list[bool]:
-        good = [False] * len(keys)
+                loads: Namespace | None, into: bool = False) -> list[bool]:
+        """Moves pages in rounds; `loads` is the namespace to load from, or None to store; `into`: the daemon writes to the pages."""
+        good, is_get = [False] * len(keys), loads is not None
         if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
             raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces, and {len(addresses)} addresses")
         parts = parts_of(lengths, self._part_bytes)
@@ -153,11 +194,11 @@ class Pages:
                 self._link.count("timeouts")
                 break
             some = keys[first:first + step]
-            if is_get and first + step < len(keys):  # the disk reads the next round while this one is copied
+            if loads is not None and first + step < len(keys):  # the disk reads the next round while this one is copied
                 ahead = keys[first + step:first + 2 * step]
-                self._spaces.loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
+                loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
             at = addresses[first * len(lengths):(first + step) * len(lengths)]
-            said = self._round(some, at, len(lengths), parts, parent, is_get, deadline if is_get else None)
+            said = self._round(some, at, len(lengths), parts, parent, loads, into, deadline if is_get else None)
             good[first:first + step] = said
             parent = some[-1]
             if is_get and not all(said):
@@ -165,8 +206,8 @@ class Pages:
         return good
 
     def _round(self, keys: Sequence[bytes], addresses: Sequence[int], pieces: int, parts: list[list[_Slice]], parent: bytes | None,
-               is_get: bool, deadline: float | None) -> list[bool]:
-        link, good = self._link, [True] * len(keys)
+               loads: Namespace | None, into: bool, deadline: float | None) -> list[bool]:
+        link, good, is_get = self._link, [True] * len(keys), loads is not None
         names = [identity.parts_of(k, len(parts)) for k in keys]
         for number, part in enumerate(parts):
             left = max(deadline - time.monotonic(), 0.001) if deadline is not None else link.timeout_s
@@ -175,15 +216,21 @@ class Pages:
             batch = Batch([n[number] for n in names], places)
             above = parent if number == 0 else None
             try:
-                if is_get:
-                    done = self._spaces.loads.get(batch, parent=above, timeout=left)
-                    link.heard(link.loads, done)
+                if into:
+                    done = link.get_into(self._spaces, batch, above, left)
+                    link.heard(link.stores, done)
+                    self._settle(done.status, places, True)
+                elif loads is not None:
+                    done = loads.get(batch, parent=above, timeout=left)
+                    link.heard(loads.client, done)
                 else:
-                    done = self._spaces.stores.put(batch, ack=self._ack, parent=above, timeout=left)
+                    done = link.put(self._spaces, batch, self._ack, above)
                     link.heard(link.stores, done)
                     self._settle(done.status, places)
             except Error as e:
                 link.ail(str(e))
+                if into:  # the request may have been sent
+                    self._settle(bytes([LOST]) * len(keys), places, True)
                 return [False] * len(keys)
             whole = sum(s.length for s in part)
             for i, status in enumerate(done.status):
@@ -198,11 +245,11 @@ class Pages:
                 return [False] * len(keys)
         return good
 
-    def _settle(self, status: bytes, places: _Addresses) -> None:
+    def _settle(self, status: bytes, places: _Addresses, is_load: bool = False) -> None:
         n = places.pieces
         lost = [i for i, s in enumerate(status) if s in (PENDING, LOST)]
         if lost:
-            self._link.settle([(places.addresses[j], places.lengths[j]) for i in lost for j in range(i * n, (i + 1) * n)])
+            self._link.settle([(places.addresses[j], places.lengths[j]) for i in lost for j in range(i * n, (i + 1) * n)], is_load)
 
 
 def describe(tensor: Any) -> tuple[int, int]:

@@ -16,22 +16,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
 from ..engine.weights import CHECKS
 from . import facts, identity
+from .chain import Chain
 from .link import Link
 from .pages import Pages, describe
 
 log = logging.getLogger("kvcache.sglang")
 
 ACKS = ("accepted", "written", "durable")
-MOST_SAMPLES = 1000  # of what SGLang's metrics have not taken yet
+MOST_SAMPLES = 1000  # samples that wait for SGLang's metrics
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _answers(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
-    """What the call answers where it fails, for SGLang's threads end with an exception."""
+    """Has a call that fails return otherwise(), since an exception would end SGLang's thread."""
 
     def decorate(call: Call) -> Call:
         @functools.wraps(call)
@@ -85,6 +86,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register the host pool, so that the daemon takes pages from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
+    load_into    the daemon writes loaded pages to the registered host pool itself (true); false: this backend's thread copies them
     part_bytes   longer pages are stored in parts (64 MiB)
     timeout_s    of a load, and of a request to store (5)"""
 
@@ -104,6 +106,9 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         remote = options.get("remote", True)
         if not isinstance(remote, bool):
             raise ValueError(f"remote is true or false, not {remote!r}")
+        into = options.get("load_into", True)
+        if not isinstance(into, bool):
+            raise ValueError(f"load_into is true or false, not {into!r}")
         if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
             raise ValueError(f"part_bytes is a multiple of 4096, not {self._part_bytes!r}")
         if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
@@ -113,9 +118,12 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
                 raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
-        self._link = Link(socket, float(timeout_s), remote=remote)
+        self._link = Link(socket, float(timeout_s), remote=remote, into=into)
+        self._link.counters["learned_parents"] = 0
         self._pool: _Pool | None = None
-        self._is_hybrid = False
+        self._sides: dict[str, _Pool] = {}  # host pools other than that of K and V, by name
+        self._refused_pool = ""
+        self._chain = Chain()
         self._values: Pages | None = None
         self._sampling = threading.Lock()
         self._samples: dict[str, list[float]] = {n: [] for n in ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")}
@@ -152,14 +160,15 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             memory._tensor = tensor  # type: ignore[attr-defined]  # which owns it
             self._link.share(memory, address, nbytes)
 
-    def _pages(self, pool: Any, lengths: tuple[int, ...]) -> Pages:
+    def _pages(self, pool: Any, lengths: tuple[int, ...], side: str = "") -> Pages:
         model, revision = facts.model_of(self._config.model_name)
         if self._weights and isinstance(revision, identity.Unknown):
             revision = "of weights"  # the option names them
         weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
-        said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes)
+        said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes,
+                                  side=side)
         fingerprint = identity.compose("sglang", {**said, **facts.of_engine()}, self._start)
-        if lengths or not self._in_pieces:
+        if not side and (lengths or not self._in_pieces):
             identity.warn(log, fingerprint)
         fields = fingerprint.fields
         name = identity.namespace_name(self._prefix, fields)
@@ -174,6 +183,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     @_answers(lambda *_, **__: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         names = [identity.key_of(k) for k in keys]
+        self._chain.learn(names, _parent_of(extra_info))
         if self._pool is not None:
             return self._pool.pages.match(names, self._pool.lengths)
         return self._values.match(names) if self._values is not None else 0
@@ -188,20 +198,29 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if self._pool is None or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        good = self._pool.pages.get([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
-                                    self._pool.lengths, _parent_of(extra_info))
+        names = [identity.key_of(k) for k in keys]
+        good = self._pool.pages.get(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
         self._sample("prefetch", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
 
     @_answers(_none_of)
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        if self._pool is None or self._is_hybrid or not keys:
+        if self._pool is None or self._refused_pool or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        good = self._pool.pages.put([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
-                                    self._pool.lengths, _parent_of(extra_info))
+        names = [identity.key_of(k) for k in keys]
+        good = self._pool.pages.put(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
         self._sample("backup", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
+
+    def _parent(self, names: list[bytes], extra_info: Any) -> bytes | None:
+        """Returns the page before the first, as SGLang names it or an earlier call did."""
+        said = _parent_of(extra_info)
+        parent = said or self._chain.before(names[0])
+        if said is None and parent is not None:
+            self._link.count("learned_parents")
+        self._chain.learn(names, parent)
+        return parent
 
     # --- pages as one tensor each: the older calls ---
 
@@ -239,29 +258,88 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
                 good[i] = ok
         return good
 
-    # --- models with several host pools: not stored, nor are their pages of K and V, which are never found without the rest ---
+    # --- models with several host pools ---
 
     @_answers(lambda *_: None)
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Takes a further host pool (Mamba, sliding windows, an indexer, a draft model). Its pages have a namespace of their own. Where one
+        pool cannot be stored, nothing of the model is: pages of K and V are useless without the rest."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
-        name = getattr(host_pool_name, "value", host_pool_name)
-        if name != "kv":
-            self._is_hybrid = True
-            log.warning("nothing is stored of models with several host pools; this one has '%s', too", name)
+        name = str(getattr(host_pool_name, "value", host_pool_name))
+        if name == "kv" or name in self._sides:
+            return
+        try:
+            if self._pool is None:
+                raise ValueError("it needs interface_v1, and a host pool of K and V")
+            self._sides[name] = self._side_pool(host_pool, name)
+        except Exception as e:
+            self._refused_pool = name
+            log.warning("nothing is stored of this model: its host pool '%s' cannot be (%s: %s)", name, type(e).__name__, e)
+
+    def _side_pool(self, pool: Any, name: str) -> _Pool:
+        """Raises if the pool does not say where its pages lie, or does not say it page by page."""
+        tokens = int(getattr(pool, "page_size", 1) or 1)
+        (first, lengths), (both, _) = (pool.get_page_buffer_meta(_Indices(range(n * tokens))) for n in (1, 2))
+        (second, _) = pool.get_page_buffer_meta(_Indices(range(tokens, 2 * tokens)))
+        if not first or list(both) != [*first, *second]:
+            raise ValueError("it does not list the pieces of one page after those of another")
+        if self._share:
+            self._share_memory(pool)
+        lengths = tuple(int(n) for n in lengths)
+        return _Pool(pool, lengths, self._pages(pool, lengths, name))
 
     @_answers(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
-        if pool_transfers:
+        """Returns how many leading pages can be restored from all pools, and which other lengths can. A pool of states needs its last pages
+        only, and each other pool needs every page."""
+        if self._refused_pool:
             return PoolTransferResult.empty()
-        return PoolTransferResult(self.batch_exists(keys, extra_info), {})
+        run = self.batch_exists(keys, extra_info)
+        hits: dict[Any, int] = {PoolName.KV: run} if run else {}
+        usable = list(range(1, run + 1))
+        for transfer in pool_transfers or ():
+            if not usable:
+                break
+            fitting = self._restorable(keys[:run], transfer)
+            if fitting:
+                hits[transfer.name] = max(fitting)
+            usable = [n for n in usable if n in fitting]
+        result = PoolTransferResult(usable[-1] if usable else 0, hits)
+        if hasattr(result, "restorable_prefix_pages"):  # since 0.5.23
+            result.restorable_prefix_pages = usable
+        return result
+
+    def _restorable(self, keys: list[str], transfer: Any) -> set[int]:
+        """Returns the numbers of leading pages that this transfer's pool can restore."""
+        side = self._sides[_name_of(transfer)]
+        there = side.pages.exists([identity.key_of(k) for k in keys], side.lengths)
+        policy = str(getattr(transfer.hit_policy, "value", transfer.hit_policy))
+        if policy not in ("all_pages", "trailing_pages"):
+            raise ValueError(f"the hit policy {policy!r} is not known")
+        window = max(1, len(transfer.keys or ())) if policy == "trailing_pages" else len(keys)
+        return {n for n in range(1, len(keys) + 1) if all(there[max(0, n - window):n])}
 
     @_answers(lambda *_, **__: {})
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return {t.name: [False] * len(t.keys or []) for t in transfers}
+        return {t.name: self._move_side(t, extra_info, True) for t in transfers}
 
     @_answers(lambda *_, **__: {})
     def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return {t.name: [False] * len(t.keys or []) for t in transfers}
+        return {t.name: self._move_side(t, extra_info, False) for t in transfers}
+
+    def _move_side(self, transfer: Any, extra_info: Any, is_get: bool) -> list[bool]:
+        """Moves pages of one transfer; a failure of one pool leaves the others."""
+        keys, side = list(transfer.keys or ()), self._sides.get(_name_of(transfer))
+        if not keys or side is None or self._refused_pool:
+            return [False] * len(keys)
+        try:
+            names, places = [identity.key_of(k) for k in keys], side.pieces(len(keys), transfer.host_indices)
+            move = side.pages.get if is_get else side.pages.put
+            return move(names, places, side.lengths, self._parent(names, extra_info))
+        except Exception as e:
+            self._link.count("errors")
+            self._link.complain(f"pages of the host pool '{_name_of(transfer)}' were not moved: {type(e).__name__}: {e}")
+            return [False] * len(keys)
 
     # --- the rest ---
 
@@ -279,7 +357,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_, **__: None)
     def get_stats(self) -> Any:
-        """What SGLang's storage metrics have not seen yet: pages, and GB/s."""
+        """Returns the pages and GB/s since the last call, for SGLang's storage metrics."""
         from sglang.srt.observability.metrics_collector import StorageMetrics
 
         metrics = StorageMetrics()
@@ -291,13 +369,17 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """What became of pages so far."""
+        """The numbers of pages, bytes and failures so far."""
         return dict(self._link.counters)
 
     @_answers(lambda *_, **__: None)
     def close(self) -> None:
         log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
         self._link.close()
+
+
+def _name_of(transfer: Any) -> str:
+    return str(getattr(transfer.name, "value", transfer.name))
 
 
 def _parent_of(extra_info: Any) -> bytes | None:
