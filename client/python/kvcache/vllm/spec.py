@@ -778,9 +778,12 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     def canary_of(self, blocks: Sequence[Blocks]) -> Canary:
         """Returns the canary of an engine with these blocks, one for each group."""
         groups = [Group(number, list(g.layer_names), len(b.regions), 0, b.sizes, b.per_chunk)
-                  for number, g, b in zip(self.tokens, self.config.groups, blocks)
-                  if not self.stores_zeros or getattr(g, "sliding_window_size_in_chunks", None) is None]  # zeros are not what is computed
-        return Canary(self.canary, self.canary_bound, self.names, self.fields, units_of(self.of_engine, groups))
+                  for number, g, b in zip(self.tokens, self.config.groups, blocks)]
+        units = units_of(self.of_engine, groups)
+        if self.stores_zeros:  # which are not what another request computes
+            units.update((number, []) for number, g in zip(self.tokens, self.config.groups)
+                         if getattr(g, "sliding_window_size_in_chunks", None) is not None)
+        return Canary(self.canary, self.canary_bound, self.names, self.fields, units)
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
