@@ -4,16 +4,20 @@
 OffloadingConnectorWorker, KVCacheConfig, the specs of groups and the lookup of OffloadingConnectorScheduler are real. Tensors are of the CPU,
 where kvcache's layouts gather and scatter."""
 
+import contextlib
+import hashlib
 import random
 import types
 
 import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.v1 import kv_cache_interface as interface
-from vllm.v1.kv_offload.base import LookupResult, ReqContext
+from vllm.v1.kv_offload.base import LookupResult, PrepareStoreOutput, ReqContext, RequestOffloadingContext
 
-from kvcache.vllm import arrays, hooks, windows
+from kvcache._gpu import NO_BLOCK
+from kvcache.vllm import arrays, hooks, identity, windows
 
 ns = types.SimpleNamespace
 BLOCKS, TOKENS, PAGE = 24, 16, 12 << 10
@@ -109,4 +113,151 @@ def windows_are_told(make_host, daemon):
         assert windows.search(window, {}, lambda listed: bytes(k in present for k in listed)).end == end
 
 
-SCENARIOS = (padded_pages_and_states_are_regions, windows_are_told)
+WINDOW = 40
+
+
+class Manager:
+    """A manager that finds what is in `chunks`."""
+
+    def __init__(self):
+        self.chunks, self.lock = {}, contextlib.nullcontext()
+
+    def lookup(self, key, context):
+        return LookupResult.HIT if key in self.chunks else LookupResult.MISS
+
+    def on_new_request(self, context):
+        return RequestOffloadingContext()
+
+    def prepare_load(self, keys, context):
+        return list(keys)
+
+    def prepare_store(self, keys, context):
+        new = [k for k in keys if k not in self.chunks]
+        return PrepareStoreOutput(keys_to_store=new, store_spec=new, evicted_keys=[])
+
+    def nothing(self, *_):
+        pass
+
+    complete_load = complete_store = on_request_finished = on_schedule_end = touch = nothing
+
+
+class Engine:
+    """vLLM's scheduler of offloading over blocks whose content says what it is, one group with full attention and one with a window. Chunks are
+    made and taken apart as by the spec's worker."""
+
+    def __init__(self, per_chunk, manager):
+        self.per_chunk, self.manager = per_chunk, manager
+        full = interface.FullAttentionSpec(block_size=TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
+        slides = interface.SlidingWindowSpec(block_size=TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16, sliding_window=WINDOW)
+        groups = [interface.KVCacheGroupSpec(["a"], full), interface.KVCacheGroupSpec(["b"], slides)]
+        size = -(-WINDOW // (TOKENS * per_chunk))
+        offloaded = tuple(ns(group_id=i, tokens_per_block=TOKENS, layer_names=n, sliding_window_size_in_chunks=w)
+                          for i, (n, w) in enumerate(((("a",), None), (("b",), size))))
+        spec = ns(config=ns(groups=offloaded), blocks_per_chunk=per_chunk, tokens_per_hash=TOKENS, tokens_per_block=(TOKENS, TOKENS),
+                  offload_prompt_only=False, extra_config={}, get_manager=lambda: manager, kv_events_config=ns(enable_kv_cache_events=False, self_describing_kv_events=False))
+        self.configuration = ns(cache_config=ns(prefix_cache_retention_interval=None, enable_prefix_caching=True), speculative_config=None,
+                                parallel_config=ns(world_size=1, decode_context_parallel_size=1))
+        self.scheduler = OffloadingConnectorScheduler(spec, self.configuration, interface.KVCacheConfig(1000, [], groups))
+        self.memory, self.free = {}, list(range(1, 1000))
+
+    def request(self, name, tokens):
+        hashes, above = [], b""
+        for at in range(len(tokens) // TOKENS):
+            above = hashlib.sha256(above + repr(tokens[at * TOKENS:(at + 1) * TOKENS]).encode()).digest()
+            hashes.append(above)
+        request = ns(request_id=name, num_tokens=len(tokens), num_prompt_tokens=len(tokens), block_hashes=hashes, num_computed_tokens=0,
+                     kv_transfer_params=None, kv_hints=None, skip_reading_prefix_cache=False, is_finished=lambda: False, status=None,
+                     shared_prefix_boundary=None, lora_request=None, all_token_ids=tokens, mm_features=[], cache_salt=None)
+        self.scheduler.on_new_request(request)
+        return request
+
+    def load(self, request):
+        """Returns the tokens that were loaded, and the blocks of each group."""
+        found, _ = self.scheduler.get_num_new_matched_tokens(request, 0)
+        tables = [[], []]
+        if not found:
+            return 0, tables
+        for at in range(-(-found // TOKENS)):
+            tables[0].append(self.free.pop())
+            tables[1].append(0 if (at + 1) * TOKENS <= found - WINDOW + 1 else self.free.pop())
+        blocks = [[ns(block_id=b, is_null=b == 0, block_hash=None) for b in table] for table in tables]
+        self.scheduler.update_state_after_alloc(request, ns(blocks=blocks), found)
+        [job] = self.scheduler._current_batch_load_jobs.values()
+        keys, gpu, at = job.src_spec, job.dst_spec, 0
+        for group, (size, first) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
+            listed = [k for k in keys if identity.group_of(k) == group]
+            blocks = [int(b) for b in gpu.block_ids[at:at + size]]
+            assert len(listed) == arrays.chunks_of(size, first, self.per_chunk)
+            for slot in arrays.slots_of(blocks, first, self.per_chunk):
+                self.memory[slot.block] = self.manager.chunks[listed[slot.chunk]][slot.place]
+            at += size
+        self.plan()  # a step in which the request waits for its load
+        return found, tables
+
+    def step(self, request, tables, computed, tokens, is_new):
+        """Computes tokens of a request, and stores what vLLM has stored."""
+        for i, block in enumerate(tables[1]):
+            if block and (i + 1) * TOKENS <= computed - WINDOW + 1:
+                self.free.append(block)  # the next allocation takes it
+                tables[1][i] = 0
+        added = [[self.free.pop() for _ in range(len(table), -(-(computed + tokens) // TOKENS))] for table in tables]
+        for group, (table, new) in enumerate(zip(tables, added)):
+            for block in new:
+                at = len(table)
+                table.append(block)
+                self.memory[block] = (group, request.block_hashes[at]) if at < len(request.block_hashes) else None
+        request.num_computed_tokens = computed
+        if is_new:
+            self.plan({request.request_id: tokens}, new=[ns(req_id=request.request_id, block_ids=tuple(map(list, tables)))])
+        else:
+            self.plan({request.request_id: tokens}, old=([request.request_id], [tuple(added)]))
+
+    def plan(self, tokens=(), new=(), old=((), ())):
+        cached = ns(req_ids=list(old[0]), new_block_ids=list(old[1]), resumed_req_ids=set())
+        output = ns(scheduled_new_reqs=list(new), scheduled_cached_reqs=cached, preempted_req_ids=None, finished_req_ids=set(),
+                    num_scheduled_tokens=dict(tokens), kv_cache_block_copies=None, kv_connector_block_state=None)
+        meta = self.scheduler.build_connector_meta(output)
+        for number, job in meta.store_jobs.items():
+            self.store(job)
+        done = ns(kv_connector_worker_meta=OffloadingWorkerMetadata(completed_jobs=dict.fromkeys([*meta.store_jobs, *meta.load_jobs], 1)))
+        self.scheduler.update_connector_output(done)
+
+    def store(self, job):
+        gpu, keys, at = job.src_spec, job.dst_spec, 0
+        for group, (size, first) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
+            listed = [k for k in keys if identity.group_of(k) == group]
+            placed = arrays.filled([int(b) for b in gpu.block_ids[at:at + size]], len(listed), first, self.per_chunk)
+            at += size
+            for i, key in enumerate(listed if placed is not None else ()):
+                blocks = placed[i * self.per_chunk:(i + 1) * self.per_chunk]
+                if NO_BLOCK in blocks and not arrays.zeros_are_safe(self.configuration):
+                    continue
+                self.manager.chunks[key] = [self.memory[b] if b != NO_BLOCK else "zeros" for b in blocks]
+
+
+def schedulers_find_the_blocks_that_they_stored(make_host, daemon):
+    """Requests with common beginnings are computed in steps of any size, and later ones load what they share: each block has the content of its
+    place, and none the zeros of a block that was left out."""
+    loaded = zeros = 0
+    for seed in range(60):
+        draw, manager = random.Random(seed), Manager()
+        engine = Engine(draw.choice((1, 2, 3, 4)), manager)
+        trunk = [draw.randrange(100) for _ in range(600)]
+        for number in range(8):
+            shared = draw.randrange(0, 500)
+            tokens = trunk[:shared] + [draw.randrange(100) for _ in range(draw.randrange(1, 120))]
+            request = engine.request(f"{seed} {number}", tokens)
+            computed, tables = engine.load(request)
+            for group, table in enumerate(tables):
+                for at, block in enumerate(table):
+                    assert not block or engine.memory[block] == (group, request.block_hashes[at]), (seed, number, group, at, engine.memory[block])
+            loaded, is_new = loaded + computed, True
+            while computed < len(tokens):
+                n = min(len(tokens) - computed, draw.choice((16, 40, 100, 300)))
+                engine.step(request, tables, computed, n, is_new)
+                computed, is_new = computed + n, False
+        zeros += sum("zeros" in chunk for chunk in manager.chunks.values())
+    assert loaded > 10_000 and (zeros > 0) == arrays.zeros_are_safe(engine.configuration), (loaded, zeros)
+
+
+SCENARIOS = (padded_pages_and_states_are_regions, windows_are_told, schedulers_find_the_blocks_that_they_stored)

@@ -747,7 +747,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
-        self.facts["chunk"] = "layers"  # one page a layer; a row of the tier is different
+        self.facts["chunk"] = arrays.PLAIN  # the worker knows better; a row of the tier is different
         if self.facts["rank"] != "canonical":
             self.facts["rank"] = 0  # the shard is in the namespace's name
         # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the
