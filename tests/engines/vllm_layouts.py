@@ -142,18 +142,18 @@ class Manager:
 
 
 class Engine:
-    """vLLM's scheduler of offloading over blocks whose content says what it is, one group with full attention and one with a window. Chunks are
-    made and taken apart as by the spec's worker."""
+    """vLLM's scheduler of offloading over blocks whose content says what it is, one group with full attention and one with a window, of
+    blocks of so many hashes. Chunks are made and taken apart as by the spec's worker."""
 
-    def __init__(self, per_chunk, manager):
-        self.per_chunk, self.manager = per_chunk, manager
+    def __init__(self, per_chunk, hashes, manager):
+        self.per_chunk, self.hashes, self.manager = per_chunk, (1, hashes), manager
         full = interface.FullAttentionSpec(block_size=TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
-        slides = interface.SlidingWindowSpec(block_size=TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16, sliding_window=WINDOW)
+        slides = interface.SlidingWindowSpec(block_size=hashes * TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16, sliding_window=WINDOW)
         groups = [interface.KVCacheGroupSpec(["a"], full), interface.KVCacheGroupSpec(["b"], slides)]
-        size = -(-WINDOW // (TOKENS * per_chunk))
-        offloaded = tuple(ns(group_id=i, tokens_per_block=TOKENS, layer_names=n, sliding_window_size_in_chunks=w)
+        size = -(-WINDOW // (hashes * TOKENS * per_chunk))
+        offloaded = tuple(ns(group_id=i, tokens_per_block=TOKENS * self.hashes[i], layer_names=n, sliding_window_size_in_chunks=w)
                           for i, (n, w) in enumerate(((("a",), None), (("b",), size))))
-        spec = ns(config=ns(groups=offloaded), blocks_per_chunk=per_chunk, tokens_per_hash=TOKENS, tokens_per_block=(TOKENS, TOKENS),
+        spec = ns(config=ns(groups=offloaded), blocks_per_chunk=per_chunk, tokens_per_hash=TOKENS, tokens_per_block=(TOKENS, hashes * TOKENS),
                   offload_prompt_only=False, extra_config={}, get_manager=lambda: manager, kv_events_config=ns(enable_kv_cache_events=False, self_describing_kv_events=False))
         self.configuration = ns(cache_config=ns(prefix_cache_retention_interval=None, enable_prefix_caching=True), speculative_config=None,
                                 parallel_config=ns(world_size=1, decode_context_parallel_size=1))
@@ -177,9 +177,9 @@ class Engine:
         tables = [[], []]
         if not found:
             return 0, tables
-        for at in range(-(-found // TOKENS)):
-            tables[0].append(self.free.pop())
-            tables[1].append(0 if (at + 1) * TOKENS <= found - WINDOW + 1 else self.free.pop())
+        tables[0] += [self.free.pop() for _ in range(-(-found // TOKENS))]
+        for at in range(-(-found // self.tokens(1))):
+            tables[1].append(0 if (at + 1) * self.tokens(1) <= found - WINDOW + 1 else self.free.pop())
         blocks = [[ns(block_id=b, is_null=b == 0, block_hash=None) for b in table] for table in tables]
         self.scheduler.update_state_after_alloc(request, ns(blocks=blocks), found)
         [job] = self.scheduler._current_batch_load_jobs.values()
@@ -189,23 +189,26 @@ class Engine:
             blocks = [int(b) for b in gpu.block_ids[at:at + size]]
             assert len(listed) == arrays.chunks_of(size, first, self.per_chunk)
             for slot in arrays.slots_of(blocks, first, self.per_chunk):
-                self.memory[slot.block] = self.manager.chunks[listed[slot.chunk]][slot.place]
+                self.memory[slot.block] = list(self.manager.chunks[listed[slot.chunk]][slot.place])
             at += size
         self.plan()  # a step in which the request waits for its load
         return found, tables
 
+    def tokens(self, group):
+        return TOKENS * self.hashes[group]
+
     def step(self, request, tables, computed, tokens, is_new):
         """Computes tokens of a request, and stores what vLLM has stored."""
         for i, block in enumerate(tables[1]):
-            if block and (i + 1) * TOKENS <= computed - WINDOW + 1:
+            if block and (i + 1) * self.tokens(1) <= computed - WINDOW + 1:
                 self.free.append(block)  # the next allocation takes it
                 tables[1][i] = 0
-        added = [[self.free.pop() for _ in range(len(table), -(-(computed + tokens) // TOKENS))] for table in tables]
+        added = [[self.free.pop() for _ in range(len(table), -(-(computed + tokens) // self.tokens(group)))] for group, table in enumerate(tables)]
         for group, (table, new) in enumerate(zip(tables, added)):
-            for block in new:
-                at = len(table)
-                table.append(block)
-                self.memory[block] = (group, request.block_hashes[at]) if at < len(request.block_hashes) else None
+            table += new
+            self.memory.update((block, [None] * self.hashes[group]) for block in new)
+            for at in range(computed // TOKENS, min((computed + tokens) // TOKENS, len(request.block_hashes))):
+                self.memory[table[at // self.hashes[group]]][at % self.hashes[group]] = (group, request.block_hashes[at])
         request.num_computed_tokens = computed
         if is_new:
             self.plan({request.request_id: tokens}, new=[ns(req_id=request.request_id, block_ids=tuple(map(list, tables)))])
@@ -232,16 +235,18 @@ class Engine:
                 blocks = placed[i * self.per_chunk:(i + 1) * self.per_chunk]
                 if NO_BLOCK in blocks and not arrays.zeros_are_safe(self.configuration):
                     continue
-                self.manager.chunks[key] = [self.memory[b] if b != NO_BLOCK else "zeros" for b in blocks]
+                self.manager.chunks[key] = [list(self.memory[b]) if b != NO_BLOCK else ["zeros"] * self.hashes[group] for b in blocks]
 
 
 def schedulers_find_the_blocks_that_they_stored(make_host, daemon):
     """Requests with common beginnings are computed in steps of any size, and later ones load what they share: each block has the content of its
     place, and none the zeros of a block that was left out."""
     loaded = zeros = 0
-    for seed in range(60):
+    # vLLM 0.26 asserts that a window's load fits, and it does not where a prefix ends within a block of the window.
+    sizes = (1, 1, 2, 4) if hasattr(OffloadingConnectorScheduler, "_reachable_store_block_mask") else (1,)
+    for seed in range(120):
         draw, manager = random.Random(seed), Manager()
-        engine = Engine(draw.choice((1, 2, 3, 4)), manager)
+        engine = Engine(draw.choice((1, 2, 3, 4)), draw.choice(sizes), manager)
         trunk = [draw.randrange(100) for _ in range(600)]
         for number in range(8):
             shared = draw.randrange(0, 500)
@@ -249,14 +254,17 @@ def schedulers_find_the_blocks_that_they_stored(make_host, daemon):
             request = engine.request(f"{seed} {number}", tokens)
             computed, tables = engine.load(request)
             for group, table in enumerate(tables):
-                for at, block in enumerate(table):
-                    assert not block or engine.memory[block] == (group, request.block_hashes[at]), (seed, number, group, at, engine.memory[block])
+                for at in range(computed // TOKENS):
+                    block, n = table[at // engine.hashes[group]], engine.hashes[group]
+                    assert not block or engine.memory[block][at % n] == (group, request.block_hashes[at]), (seed, number, group, at)
             loaded, is_new = loaded + computed, True
             while computed < len(tokens):
                 n = min(len(tokens) - computed, draw.choice((16, 40, 100, 300)))
                 engine.step(request, tables, computed, n, is_new)
                 computed, is_new = computed + n, False
-        zeros += sum("zeros" in chunk for chunk in manager.chunks.values())
+            for key in [k for k in manager.chunks if draw.random() < 0.1]:  # evicted
+                zeros += "zeros" in sum(manager.chunks.pop(key), [])
+        zeros += sum("zeros" in sum(chunk, []) for chunk in manager.chunks.values())
     assert loaded > 10_000 and (zeros > 0) == arrays.zeros_are_safe(engine.configuration), (loaded, zeros)
 
 
