@@ -388,7 +388,7 @@ def chunk_without_its_first_blocks():
 
 
 def window_from_the_shared_tier():
-    """The keys of a window are looked for together where a wrapper tells them."""
+    """The keys of a window are looked for together where a wrapper lists them."""
     host, keys = Host(), keys_of("others", 20)
     base.shared_tier_of(host)
     begin, begun = host.manager._shared.begin, []

@@ -21,7 +21,7 @@ from ..engine.identity import digest_of
 
 MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
 PLAIN = "layers"
-NULL_BLOCK = 0  # of vLLM, which nothing is loaded into
+NULL_BLOCK = 0  # vLLM's placeholder; nothing is loaded into it
 _SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 
 
@@ -101,8 +101,8 @@ def _blocks_of_group(kv_caches: Any, refs: Sequence[Any], per_chunk: int) -> Blo
 
 
 def fact_of(groups: Sequence[Blocks]) -> str:
-    """Returns the fact about the bytes of a chunk: the sizes of its pages in their order, and its blocks. Chunks of one block with pages of one
-    size are told apart by other facts already."""
+    """Returns the fact about the bytes of a chunk: the sizes of its pages in their order, and its blocks. Other facts distinguish chunks of
+    one block with pages of one size already."""
     if all(g.is_plain and g.per_chunk == 1 for g in groups):
         return PLAIN
     return f"regions {digest_of([[g.per_chunk, g.sizes] for g in groups])}"

@@ -229,8 +229,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     # --- windows and states ---
 
     def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
-        """As _ask(), of a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the computation of all
-        that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the shared tier."""
+        """Answers as _ask() does, for a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the
+        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the shared tier."""
         found = windows.search(window, request.answers, promises.where)
         if found is None:
             self._counts["unavailable"] += 1
@@ -255,7 +255,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
               name: str, asked: bytes | None = None) -> bool:
-        """Has these chunks leased, all or none, and answers that the others are not there. Returns the answer for `asked`, by default the first of
+        """Leases these chunks, all or none, and answers that the others are not there. Returns the answer for `asked`, by default the first of
         the others."""
         self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
         request.answers.update(dict.fromkeys(others, False))
@@ -780,7 +780,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         groups = [Group(number, list(g.layer_names), len(b.regions), 0, b.sizes, b.per_chunk)
                   for number, g, b in zip(self.tokens, self.config.groups, blocks)]
         units = units_of(self.of_engine, groups)
-        if self.stores_zeros:  # which are not what another request computes
+        if self.stores_zeros:  # another request computes other bytes
             units.update((number, []) for number, g in zip(self.tokens, self.config.groups)
                          if getattr(g, "sliding_window_size_in_chunks", None) is not None)
         return Canary(self.canary, self.canary_bound, self.names, self.fields, units)

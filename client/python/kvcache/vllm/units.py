@@ -33,7 +33,7 @@ class Group(NamedTuple):
     layers: Sequence[str]
     pages: int  # in a block
     page_bytes: int
-    sizes: Sequence[int] = ()  # of the pages, where they are not all of page_bytes
+    sizes: Sequence[int] = ()  # bytes of each page, where they are not all page_bytes
     blocks: int = 1  # in a chunk
 
     @property

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_KEYS = 4096  # of a question
+MOST_KEYS = 4096  # keys in one question
 GROWTH = 4
 
 
 class Window(NamedTuple):
-    """A lookup of vLLM's. `first_size`: of a run that ends at the last key; vLLM may need more of it."""
+    """A lookup of vLLM's. `first_size`: the chunks of a run that ends at the last key, of which vLLM may need more."""
 
     keys: Sequence[bytes]
     size: int
@@ -54,4 +54,4 @@ def search(window: Window, answers: Mapping[bytes, bool], where: Callable[[Seque
         if run == need:
             return Found(at, at + need, tiers)
         at -= 1
-    return Found(0, run, tiers)  # what precedes the keys is in the engine: a shorter run at their beginning will do
+    return Found(0, run, tiers)  # a shorter run at the beginning will do, because the engine has what precedes it
