@@ -90,6 +90,9 @@ class Engine(Host):
         self.spec = ours.KvcacheOffloadingSpec(made)
         self.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(made), self.caches, 0, lambda: base.stream.value)
         self.manager = self.spec.get_manager()
+        base.pickles(self.manager)
+        if not self.worker._refusal:
+            base.until(self.manager._ready, "the worker never takes part")
         self.number, self.slowest_s, self.counted = 0, 0.0, {}
 
     def begin(self, name, keys=()):
@@ -243,7 +246,7 @@ def rescued_loads():
     gpu = engine.worker.mover._gpu
     copy_leased, gpu.copy_leased = gpu.copy_leased, lambda layout, blocks, pool, *a, **o: copy_leased(layout, blocks, 1, *a, **o)
     engine.load([keys], [[7, 30, 2, 9, 21]], [2], context)
-    assert engine.worker.mover.loads.rescued == 3
+    assert engine.worker.mover.loads.rescued == 5
     del gpu.copy_leased
     engine.end(context)
     engine.close()
@@ -423,15 +426,17 @@ def told_apart():
 
 
 def refused():
-    for said, make in (("at least one block", lambda: Engine([Group(0, PLAIN)], per_chunk=0)),
-                       ("smaller blocks_per_chunk", lambda: Engine([Group(0, PLAIN)], per_chunk=500)),
-                       ("overlap", lambda: Engine([Group(0, [(0, 0, 8 * KIB), (0, 4 * KIB, 8 * KIB)])]))):
-        try:
-            make()
-        except ValueError as e:
-            assert said in str(e), e
-        else:
-            raise SystemExit(f"{said}: taken")
+    try:
+        Engine([Group(0, PLAIN)], per_chunk=0)
+    except ValueError as e:
+        assert "at least one block" in str(e), e
+    else:
+        raise SystemExit("chunks without blocks are taken")
+    for said, pages, per_chunk in (("smaller blocks_per_chunk", PLAIN, 500), ("overlap", [(0, 0, 8 * KIB), (0, 4 * KIB, 8 * KIB)], 1)):
+        engine = Engine([Group(0, pages)], per_chunk=per_chunk, name=said)  # it serves without a cache
+        assert said in engine.worker._refusal, engine.worker._refusal
+        assert Host.lookup(engine, keys_of("refused", 2), engine.begin("1")) == 0
+        engine.close()
     unequal = Engine([Group(0, PLAIN)]).caches
     unequal.tensors[1].tensor.shape = (N - 1, STRIDE)
     for said, caches in (("equally many blocks", unequal), ("no KV cache", ns(tensors=[], group_data_refs=[]))):

@@ -103,7 +103,7 @@ class Loads:
             if e.errno == errno.EBUSY:
                 raise RuntimeError(f"job {job.number}: blocks cannot be loaded while the engine's stream is being captured") from e
             address, nbytes = self._gpu.pool_memory(pool)
-            if not address or any(not 0 <= at <= nbytes - self._chunk_bytes[part.layout] for at in part.offsets):
+            if not address or any(not 0 <= at <= nbytes - self._block_bytes[part.layout] for at in part.offsets):
                 raise RuntimeError(f"job {job.number}: chunks of pool {pool:x} cannot be loaded, and leaving them out would be wrong KV: {e}") from e
             log.warning("leased chunks are copied one by one: %s", e)
             self._unserved()
