@@ -433,7 +433,7 @@ def refused():
     else:
         raise SystemExit("chunks without blocks are taken")
     for said, pages, per_chunk in (("smaller blocks_per_chunk", PLAIN, 500), ("overlap", [(0, 0, 8 * KIB), (0, 4 * KIB, 8 * KIB)], 1)):
-        engine = Engine([Group(0, pages)], per_chunk=per_chunk, name=said)  # it serves without a cache
+        engine = Engine([Group(0, pages)], per_chunk=per_chunk, name=said)  # the engine serves without a cache
         assert said in engine.worker._refusal, engine.worker._refusal
         assert Host.lookup(engine, keys_of("refused", 2), engine.begin("1")) == 0
         engine.close()

@@ -189,7 +189,8 @@ class Host:
     def lookup(self, keys, context, seconds=60):
         """How many leading keys are promised, after as many steps as it takes."""
         if VERSION != "0.26":
-            context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+            for i, key in enumerate(keys):
+                context._offload_key_positions.setdefault(key, 16 * self.spec.per_chunk * (i + 1))
         deadline = time.monotonic() + seconds
         while True:
             hits, deferred = 0, False
