@@ -154,7 +154,8 @@ class Engine:
         offloaded = tuple(ns(group_id=i, tokens_per_block=TOKENS * self.hashes[i], layer_names=n, sliding_window_size_in_chunks=w)
                           for i, (n, w) in enumerate(((("a",), None), (("b",), size))))
         spec = ns(config=ns(groups=offloaded), blocks_per_chunk=per_chunk, tokens_per_hash=TOKENS, tokens_per_block=(TOKENS, hashes * TOKENS),
-                  offload_prompt_only=False, extra_config={}, get_manager=lambda: manager, kv_events_config=ns(enable_kv_cache_events=False, self_describing_kv_events=False))
+                  offload_prompt_only=False, extra_config={}, get_manager=lambda: manager,
+                  kv_events_config=ns(enable_kv_cache_events=False, self_describing_kv_events=False))
         self.configuration = ns(cache_config=ns(prefix_cache_retention_interval=None, enable_prefix_caching=True), speculative_config=None,
                                 parallel_config=ns(world_size=1, decode_context_parallel_size=1))
         self.scheduler = OffloadingConnectorScheduler(spec, self.configuration, interface.KVCacheConfig(1000, [], groups))

@@ -456,7 +456,8 @@ def jobs_that_do_not_fit():
     context = engine.begin("2", [(group, keys)])
     assert Host.lookup(engine, keys, context) == 3
     spec, output = engine.manager.prepare_load(keys, context), engine.manager.prepare_store(keys_of("new", 2), engine.begin("3"))
-    for call, of, ids, sizes, indices in ((engine.worker.submit_load, spec, range(1, 6), [5], [0]), (engine.worker.submit_load, spec, range(1, 11), [10], [0]),
+    for call, of, ids, sizes, indices in ((engine.worker.submit_load, spec, range(1, 6), [5], [0]),
+                                          (engine.worker.submit_load, spec, range(1, 11), [10], [0]),
                                           (engine.worker.submit_load, spec, [], [0], [0]), (engine.worker.submit_load, spec, [N] * 9, [9], [0]),
                                           (engine.worker.submit_store, output.store_spec, range(1, 8), [7], [0]),
                                           (engine.worker.submit_store, output.store_spec, [], [0], [0]),

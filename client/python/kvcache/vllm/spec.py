@@ -23,8 +23,8 @@ from vllm.v1.kv_offload.base import (LookupResult, OffloadingManager, Offloading
                                      RequestOffloadingContext, TransferResult)
 
 from .. import TIER_MEMORY, TIER_REMOTE
-from ..engine.canary import BOUND
 from .._gpu import NO_BLOCK
+from ..engine.canary import BOUND
 from . import arrays, canary, delivery, hooks, identity, page, windows, worker as steps
 from .arrays import Blocks, blocks_of
 from .canary import Canary
@@ -230,7 +230,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
         """Answers as _ask() does, for a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the
-        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the shared tier."""
+        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the
+        shared tier."""
         found = windows.search(window, request.answers, promises.where)
         if found is None:
             self._counts["unavailable"] += 1
