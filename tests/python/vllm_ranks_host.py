@@ -268,7 +268,7 @@ def chunks_of_three_blocks():
     """Each rank takes its shards of chunks apart alike, whether it has written them or another rank with the same bytes."""
     for writers in (1, 2):
         host = Engine(f"writers {writers}", writers=writers, blocks_per_chunk=3, kvcache_namespace=f"writers{writers}")
-        keys, contents = keys_of("three", 6), keys_of("contents", 18)  # of the blocks
+        keys, contents = keys_of("three", 6), keys_of("contents", 18)  # chunks, and what their blocks hold
         context = host.begin("1")
         assert host.lookup(keys, context) == 0
         host.all("fill", contents, 1)
