@@ -22,6 +22,7 @@ import harness  # noqa: E402
 import numpy  # noqa: E402
 import vllm_arguments  # noqa: E402
 import vllm_identity  # noqa: E402
+import vllm_layouts  # noqa: E402
 import vllm_scenarios  # noqa: E402
 from vllm.v1.kv_offload.base import ReqContext, ScheduleEndContext  # noqa: E402
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # noqa: E402
@@ -143,7 +144,7 @@ def main():
     failed = passed = 0
     wanted = sys.argv[1:]
     for scenario in (*vllm_scenarios.SCENARIOS, vllm_identity.registered_tensors_are_those_of_the_model,
-                     vllm_arguments.the_traffic_benchmark_uses_vllm_as_it_is):
+                     vllm_arguments.the_traffic_benchmark_uses_vllm_as_it_is, *vllm_layouts.SCENARIOS):
         if wanted and scenario.__name__ not in wanted:
             continue
         folder = tempfile.mkdtemp(prefix="kvcache-engines-")

@@ -137,6 +137,11 @@ def test_a_dtype_that_is_not_known_has_no_units(facts):
     assert units.units_of(facts, [GROUP]) == {0: []}
 
 
+def test_units_of_unequal_pages_lie_in_each_block_of_a_chunk():
+    listed = units.units_of({"model_dtype": "float16"}, [units.Group(0, ("a", "b"), 2, 0, (64, 16), 2)])[0]
+    assert [u.ranges for u in listed] == [((0, 32), (80, 112)), ((32, 64), (112, 144)), ((64, 72), (144, 152)), ((72, 80), (152, 160))]
+
+
 def described(shape, strides, dtype="bfloat16", offset=0):
     text = {"dtypes": [dtype], "shapes": [shape], "strides": [strides], "offsets": [offset]}
     return {name: str([2, value]).replace("'", '"') for name, value in text.items()}

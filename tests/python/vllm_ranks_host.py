@@ -264,6 +264,32 @@ def two_ranks_stored_and_loaded():
     alone.close()
 
 
+def chunks_of_three_blocks():
+    """Each rank takes its shards of chunks apart alike, whether it has written them or another rank with the same bytes."""
+    for writers in (1, 2):
+        host = Engine(f"writers {writers}", writers=writers, blocks_per_chunk=3, kvcache_namespace=f"writers{writers}")
+        keys, contents = keys_of("three", 6), keys_of("contents", 18)  # chunks, and what their blocks hold
+        context = host.begin("1")
+        assert host.lookup(keys, context) == 0
+        host.all("fill", contents, 1)
+        output = host.manager.prepare_store(keys, context)
+        where = ns(block_ids=list(range(1, 19)), group_sizes=[18], block_indices=[0])
+        assert host.all("submit_store", 1, where, output.store_spec) == [True] * 2
+        host.finish(1)
+        host.end(context)
+        assert sum(host.stored_bytes()) == 2 // writers * 18 * CHUNK, host.stored_bytes()
+        context, blocks = host.begin("2"), list(range(70, 59, -1))
+        assert host.lookup(keys, context) == 6
+        spec = host.manager.prepare_load(keys[1:5], context)
+        host.all("overwrite", blocks)
+        assert host.all("submit_load", 2, spec, ns(block_ids=blocks, group_sizes=[11], block_indices=[4])) == [True] * 2
+        host.finish(2)
+        host.manager.complete_load(keys[1:5], context)
+        assert host.all("wrong_blocks", contents[4:15], blocks) == [[], []]
+        host.end(context)
+        host.close()
+
+
 def killed_after_a_store():
     host = Engine()
     assert host.stored("1", keys_of("kept", 20)) == 20

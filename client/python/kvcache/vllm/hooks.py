@@ -5,6 +5,7 @@
   it built an OffloadingConfig.
 - `_maximal_prefix_lookup`: before 0.33 a manager is asked for one key after another and is not told which come next. The wrapper leaves them
   in the request's context, so that one question answers them all in the same step.
+- `_sliding_window_lookup`: a manager is not told the window. The wrapper leaves its keys and size in the request's context.
 - `_gen_lora_extra_hash_keys`: block hashes contain an adapter's name, and its path in newer versions. The wrapper adds the digest of its
   content, taken when the adapter is first seen, because the engine keeps what it has read.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 from ..engine.identity import Unknown, new_start
 from ..engine.weights import weights_of
+from .windows import Window
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -28,7 +30,9 @@ _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1."
 _OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_utils"
 _SCHEDULER = _CONNECTOR + "offloading.scheduler"
 KEYS = "_kvcache_keys"  # the attribute of a request's context that has the keys of the lookup
+WINDOW = "_kvcache_window"  # and the one that has the keys and the size of a window's lookup
 MOST_ADAPTERS = 10_000
+_OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")
 
 _configurations: dict[str, Any] = {}  # by engine
 _adapters: dict[tuple[int, str, str], str] = {}
@@ -46,6 +50,11 @@ def install() -> None:
         wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_maximal_prefix_lookup", ("self", "keys", "req_context"), _telling)
     except Exception as e:
         log.debug("a lookup takes two steps: %s", e)
+    for parameters in (_OF_WINDOW, _OF_WINDOW[:-1]):  # 0.33, and before
+        try:
+            wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_sliding_window_lookup", parameters, _telling_window)
+        except Exception as e:
+            log.debug("a lookup of a window takes two steps: %s", e)
 
 
 def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
@@ -78,6 +87,16 @@ def _telling(original: Any) -> Any:
         if isinstance(keys, list) and hasattr(req_context, "__dict__"):
             setattr(req_context, KEYS, keys)
         return original(self, keys, req_context)
+
+    return lookup
+
+
+def _telling_window(original: Any) -> Any:
+    @functools.wraps(original)
+    def lookup(self: Any, keys: Any, sliding_window_size: int, req_context: Any, initial_window_size: int | None = None) -> Any:
+        if hasattr(req_context, "__dict__"):
+            setattr(req_context, WINDOW, Window(keys, sliding_window_size, initial_window_size or sliding_window_size))
+        return original(self, keys, sliding_window_size, req_context, *([initial_window_size] if initial_window_size is not None else []))
 
     return lookup
 

@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 
 
 class LoadPart(NamedTuple):
-    """The blocks of one group that a load fills, and the place of each block's chunk in the pool."""
+    """The blocks of one group that a load fills, and the place of each block's part of a chunk in the pool."""
 
     layout: int
     blocks: list[int]
@@ -56,9 +56,9 @@ class Loads:
     """`current_stream` gives the engine's stream at the time of a call. `copy` puts copies of a part into a stream, from a pool at this
     address. `unserved` is called where the library does not copy."""
 
-    def __init__(self, gpu: Gpu, layouts: Sequence[Layout], chunk_bytes: Sequence[int], copy: Callable[[LoadPart, int, int], None],
+    def __init__(self, gpu: Gpu, layouts: Sequence[Layout], block_bytes: Sequence[int], copy: Callable[[LoadPart, int, int], None],
                  cuda: Cuda, current_stream: Callable[[], int], unserved: Callable[[], None]) -> None:
-        self._gpu, self._layouts, self._chunk_bytes, self._copy, self._cuda = gpu, list(layouts), list(chunk_bytes), copy, cuda
+        self._gpu, self._layouts, self._block_bytes, self._copy, self._cuda = gpu, list(layouts), list(block_bytes), copy, cuda
         self._current_stream, self._unserved = current_stream, unserved
         self._jobs: dict[int, _Job] = {}
         self._ended: deque[Ended] = deque()
@@ -66,7 +66,7 @@ class Loads:
         self._step = 0          # an event before the engine's current step; 0: none was recorded
         self._plain_stream = 0  # chunks that the library does not copy come through this stream
         self._latest = -1       # the number of the latest load, as the scheduler's side counts them
-        self.rescued = 0        # chunks that were copied without the library
+        self.rescued = 0        # blocks that were copied without the library
 
     def step_begins(self) -> None:
         """The engine has launched nothing of its step yet: loads of this step follow what its stream holds now. Without such calls they
@@ -79,7 +79,7 @@ class Loads:
     def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
         """Begins to copy. `load` is the number that the scheduler's side has given the load; it counts them. RuntimeError: the engine's
         stream is being captured, or this rank does not have the pool."""
-        nbytes = sum(len(p.blocks) * self._chunk_bytes[p.layout] for p in parts)
+        nbytes = sum(len(p.blocks) * self._block_bytes[p.layout] for p in parts)
         job = _Job(number, nbytes, load, is_expedited)
         stream = self._current_stream()
         # An expedited load comes before the step's own work, and is followed by it: the step's event would do, too.
@@ -103,7 +103,7 @@ class Loads:
             if e.errno == errno.EBUSY:
                 raise RuntimeError(f"job {job.number}: blocks cannot be loaded while the engine's stream is being captured") from e
             address, nbytes = self._gpu.pool_memory(pool)
-            if not address or any(not 0 <= at <= nbytes - self._chunk_bytes[part.layout] for at in part.offsets):
+            if not address or any(not 0 <= at <= nbytes - self._block_bytes[part.layout] for at in part.offsets):
                 raise RuntimeError(f"job {job.number}: chunks of pool {pool:x} cannot be loaded, and leaving them out would be wrong KV: {e}") from e
             log.warning("leased chunks are copied one by one: %s", e)
             self._unserved()

@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import EXISTS, Client, Namespace, status_ok
-from .._gpu import BLOCK_FIRST, Gpu, Layout
+from .._gpu import NO_BLOCK, Gpu
 from ..engine import private
+from .arrays import Blocks
 from .canary import Canary, State
 from .cuda import Cuda
 from .identity import group_of, parts_of
@@ -43,24 +44,9 @@ NO_JOB = (1 << 64) - 1
 ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
 
 
-class Blocks(NamedTuple):
-    """The blocks of a group of layers: one buffer a layer, blocks of page_bytes one after the other."""
-
-    bases: tuple[int, ...]
-    page_bytes: int
-    blocks: int
-
-    @property
-    def chunk_bytes(self) -> int:
-        return len(self.bases) * self.page_bytes
-
-    def layout(self) -> Layout:
-        return Layout(BLOCK_FIRST, layers=len(self.bases), outer=1, page_tokens=1, dtype_bytes=1, inner=self.page_bytes,
-                      blocks=self.blocks, bases=self.bases, base_bytes=self.page_bytes * self.blocks)
-
-
 class Part(NamedTuple):
-    """The blocks of a store that lie in one group. `is_check`: the canary compares the block, and it is not stored."""
+    """The blocks of a store that lie in one group, as many for each key as a chunk has. `is_check`: the canary compares the chunk, and it is
+    not stored."""
 
     layout: int
     keys: list[bytes]
@@ -76,7 +62,7 @@ class _Job:
         self.nbytes = 0  # that were stored
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
-        self.count = sum(len(p.keys) for p in parts)
+        self.count = sum(len(p.blocks) for p in parts)
         # A prefill is stored at once: the time at which it ends teaches its rate.
         self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
         self.computed = False  # the event is over
@@ -102,7 +88,7 @@ class Mover:
         self._canary.enter(self._state_of)
         self._open()
         self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)), leased=True)
-        self.loads = Loads(self._gpu, self._layouts, [b.chunk_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
+        self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
                            self.attach_soon)
         self._changed = threading.Condition()
         self._stores: deque[_Job] = deque()
@@ -112,6 +98,7 @@ class Mover:
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0
+        self.left_out = 0  # chunks that were not stored, since vLLM left out blocks of them
         self.store_wait_s = 0.0  # that the engine has waited for stores
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
@@ -129,7 +116,9 @@ class Mover:
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
         """A store. `tokens` that are computed from `scheduled` on until the event that it waits for."""
         for part in parts:
-            self._check_blocks(number, part.layout, part.blocks, len(part.keys))
+            self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK])
+            if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
+                raise ValueError(f"job {number}: {len(part.blocks)} blocks for {len(part.keys)} chunks")
         if not parts:  # other ranks write these chunks, or they are stored
             self._ended.append(Ended(number, True, 0, 0.0))
             return
@@ -146,12 +135,14 @@ class Mover:
     def load(self, number: int, parts: list[LoadPart], pool: int, load: int, is_expedited: bool = False) -> None:
         """Begins a load, as Loads.begin() does."""
         for part in parts:
-            self._check_blocks(number, part.layout, part.blocks, len(part.offsets))
+            self._check_blocks(number, part.layout, part.blocks)
+            if len(part.blocks) != len(part.offsets):
+                raise ValueError(f"job {number}: {len(part.blocks)} blocks in {len(part.offsets)} places")
         self.loads.begin(number, parts, pool, load, is_expedited)
 
-    def _check_blocks(self, number: int, layout: int, blocks: list[int], chunks: int) -> None:
-        if len(blocks) != chunks or any(not 0 <= b < self.blocks[layout].blocks for b in blocks):
-            raise ValueError(f"job {number}: {chunks} chunks, blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
+    def _check_blocks(self, number: int, layout: int, blocks: list[int]) -> None:
+        if any(not 0 <= b < self.blocks[layout].blocks for b in blocks):
+            raise ValueError(f"job {number}: blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
         """Returns the jobs that have ended since the last time, and says so on the engine's page."""
@@ -161,7 +152,7 @@ class Mover:
         page = self._seat.page
         if page is not None:
             page.set_ended_below(self.loads.ended_below)
-            page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores, rescued_loads=self.loads.rescued,
+            page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores + self.left_out, rescued_loads=self.loads.rescued,
                               store_wait_us=round(self.store_wait_s * 1e6))
             while self.loads.samples:
                 page.add_load(*self.loads.samples.popleft())
@@ -331,7 +322,7 @@ class Mover:
         if not over:
             return
         if self._seat.page is not None:
-            self._seat.page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores)
+            self._seat.page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores + self.left_out)
         with self._changed:
             for job in jobs:
                 self._stores.remove(job)
@@ -373,8 +364,8 @@ class Mover:
     def _copy_leased(self, part: LoadPart, address: int, stream: int) -> None:
         blocks = self.blocks[part.layout]
         for block, offset in zip(part.blocks, part.offsets):
-            for layer, base in enumerate(blocks.bases):
-                self._cuda.copy(base + block * blocks.page_bytes, address + offset + layer * blocks.page_bytes, blocks.page_bytes, stream)
+            for to, at, nbytes in blocks.pieces(block):
+                self._cuda.copy(to, address + offset + at, nbytes, stream)
 
     def _state_of(self, name: str) -> State | None:
         found = self._client.namespace_state(name)
@@ -390,9 +381,9 @@ class Mover:
         if namespace is None or time.monotonic() < self._rest_until:
             return
         computed = ctypes.create_string_buffer(blocks.chunk_bytes)
-        for layer, base in enumerate(blocks.bases):
-            self._cuda.copy(ctypes.addressof(computed) + layer * blocks.page_bytes, base + part.blocks[0] * blocks.page_bytes,
-                            blocks.page_bytes, self._stream)
+        for place, block in enumerate(part.blocks):
+            for address, at, nbytes in blocks.pieces(block):
+                self._cuda.copy(ctypes.addressof(computed) + place * blocks.block_bytes + at, address, nbytes, self._stream)
         self._cuda.synchronize(self._stream)
         with namespace.get_map([parts_of(part.keys[0], 1)[0]], timeout=min(self._timeout_s, CHECK_S)) as leased:
             self._canary.compare(part.keys[0], computed.raw, leased[0])
@@ -420,9 +411,11 @@ class Mover:
             self._follow()
             return not job.parts
         self._follow()
-        now = Part(part.layout, part.keys[:SLICE_BLOCKS], part.blocks[:SLICE_BLOCKS])
+        per_chunk = self.blocks[part.layout].per_chunk
+        chunks = max(1, SLICE_BLOCKS // per_chunk)
+        now = Part(part.layout, part.keys[:chunks], part.blocks[:chunks * per_chunk])
         job.nbytes += sum(self._put(now)) * self.blocks[part.layout].chunk_bytes
-        rest = Part(part.layout, part.keys[SLICE_BLOCKS:], part.blocks[SLICE_BLOCKS:])
+        rest = Part(part.layout, part.keys[chunks:], part.blocks[chunks * per_chunk:])
         job.parts = ([rest] if rest.keys else []) + job.parts[1:]
         return not job.parts
 
@@ -444,7 +437,8 @@ class Mover:
         """Was each chunk stored? The engine writes the blocks again when the job has ended: put() returns when they were read."""
         if not part.keys or not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)
-        status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S))
+        status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S),
+                            chunk_blocks=self.blocks[part.layout].per_chunk)
         stored = [*map(status_ok, status)] or [False] * len(part.keys)
         self._canary.stored([k for k, s in zip(part.keys, status) if status_ok(s) and s != EXISTS])
         self.stored_bytes += sum(stored) * self.blocks[part.layout].chunk_bytes

@@ -23,12 +23,14 @@ from vllm.v1.kv_offload.base import (LookupResult, OffloadingManager, Offloading
                                      RequestOffloadingContext, TransferResult)
 
 from .. import TIER_MEMORY, TIER_REMOTE
+from .._gpu import NO_BLOCK
 from ..engine.canary import BOUND
-from . import canary, delivery, hooks, identity, page, worker as steps
+from . import arrays, canary, delivery, hooks, identity, page, windows, worker as steps
+from .arrays import Blocks, blocks_of
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
 from .loads import Ended, LoadPart
-from .mover import Blocks, Mover, Part
+from .mover import Mover, Part
 from .page import Description, RankPage, Seat
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, LoadsUnderWay, Promises
@@ -57,7 +59,7 @@ COUNTERS = {
     "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
-    "rescued_loads": "Chunks that were copied one by one since the daemon's memory was not registered with the GPU.",
+    "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
     **canary.COUNTERS,
 }
 GAUGES = {
@@ -196,12 +198,18 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 return None
             if (answer := request.answers.get(key)) is not None:
                 return answer
-        chain = self._chain(key, group, request, context)
+        window = getattr(context, hooks.WINDOW, None)
+        if isinstance(window, windows.Window) and key in window.keys:
+            return self._ask_window(promises, key, group, window, request, context.req_id)
+        is_tail = self._is_tail(key, group, context)
+        chain = [key] if is_tail else self._chain(key, group, request, context)
         where = promises.where(chain)
         if where is None:
             self._counts["unavailable"] += 1
             request.answers[key] = False
             return False
+        if is_tail:
+            return self._take(promises, group, chain if where[0] else [], chain, _tiers_of(where), request, context.req_id)
         may_gather = not where[0] or group not in request.was_gathered  # again, where the shared tier is asked
         if len(chain) == 1 and may_gather and not self._is_hopeless(group, where[0], request):
             request.gathered[group] = {key: where[0]}
@@ -217,6 +225,54 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if in_memory and len(chain) > 1:
             promises.ask(name)
         return worth > 0
+
+    # --- windows and states ---
+
+    def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
+        """Answers as _ask() does, for a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the
+        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the
+        shared tier."""
+        found = windows.search(window, request.answers, promises.where)
+        if found is None:
+            self._counts["unavailable"] += 1
+            request.answers[key] = False
+            return False
+        first, end, known = found
+        at = window.keys.index(key)
+        if not first <= at < end and self._seek_window(group, window, at, known, request):
+            return None
+        run = [i for i in range(first, end) if window.keys[i] not in request.answers]
+        behind = [window.keys[i] for i in known if i >= first and i not in run]
+        tiers = _tiers_of(bytes(known[i] for i in run))
+        return self._take(promises, group, [window.keys[i] for i in run], behind, tiers, request, name, key)
+
+    def _seek_window(self, group: int, window: windows.Window, at: int, known: Mapping[int, int], request: _Request) -> bool:
+        """Has the chunks of a window that ends at a key looked for in the shared tier. False: they are not."""
+        need = window.first_size if at == len(window.keys) - 1 else window.size
+        listed = range(at, max(-1, at - need), -1)
+        if any(window.keys[i] in request.answers or i not in known for i in listed):
+            return False
+        return self._begin(group, [window.keys[i] for i in listed], _tiers_of(bytes(known[i] for i in listed)), request)
+
+    def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
+              name: str, asked: bytes | None = None) -> bool:
+        """Leases these chunks, all or none, and answers that the others are not there. Returns the answer for `asked`, by default the first of
+        the others."""
+        self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
+        request.answers.update(dict.fromkeys(others, False))
+        is_given = len(keys) > 0 and self._loadable(group, keys, request) == len(keys)
+        request.answers.update(dict.fromkeys(keys, is_given))
+        if is_given:
+            self._counts["hits"] += len(keys)
+            promises.want(name, keys, [t == DISK for t in tiers[:len(keys)]])
+            if DISK not in tiers[:len(keys)]:
+                promises.ask(name)
+        return request.answers.get(others[0] if asked is None else asked, False)
+
+    def _is_tail(self, key: bytes, group: int, context: Any) -> bool:
+        """Returns whether a key is that of a partly filled block at the end of a prefix. No chunk follows it."""
+        positions = getattr(context, "_offload_key_positions", None)
+        return isinstance(positions, dict) and positions.get(key, 0) % self._spec.tokens.get(group, 1) != 0
 
     # --- what the shared tier has ---
 
@@ -291,11 +347,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             request.has_parents.add(group)
         return n
 
-    def _choose(self, keys: list[bytes], where: bytes, request: _Request | None) -> bytes | None:
+    def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
         """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
         if request is None or self._canary is None:
             return None
         group = identity.group_of(keys[0])
+        if any(self._is_tail(key, group, context) for key in keys):  # nothing is computed behind the prefix
+            return None
         chosen = self._canary.choose(keys, where, request.withheld, group in request.has_parents)
         request.has_parents.add(group)
         return chosen
@@ -385,7 +443,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
             missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
             where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
-            if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id))) is not None:
+            if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id), req_context)) is not None:
                 checks.add(chosen)
         new = [k for k in keys if k in missing or k in checks]
         spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
@@ -504,22 +562,6 @@ def _tiers_of(where: bytes) -> list[int]:
     return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
 
 
-def blocks_of(kv_caches: Any) -> list[Blocks]:
-    """ValueError: a layout that is not served."""
-    groups = []
-    for refs in kv_caches.group_data_refs:
-        tensors = [kv_caches.tensors[r.tensor_idx] for r in refs]
-        sizes = {t.page_size_bytes for t in tensors} | {r.page_size_bytes for r in refs} | {t.tensor.stride(0) for t in tensors}
-        counts = {t.tensor.shape[0] for t in tensors}
-        if len(sizes) != 1 or len(counts) != 1:
-            raise ValueError("KvcacheOffloadingSpec serves KV caches whose layers have pages of one size without padding, not "
-                             f"{sorted(sizes)} bytes in {sorted(counts)} blocks: use the tier (TieringOffloadingSpec)")
-        groups.append(Blocks(tuple(t.tensor.data_ptr() for t in tensors), sizes.pop(), counts.pop()))
-    if not groups:
-        raise ValueError("there is no KV cache to be offloaded")
-    return groups
-
-
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     """The side of one GPU. A worker that cannot take part says why, and reports stores as done: the engine serves without a cache."""
 
@@ -530,14 +572,16 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         self._refusal = ""
         self._seat = Seat(spec.config.engine_id, self._rank, spec.world_size, spec.common, self._opened)
         try:
-            blocks = blocks_of(kv_caches)
+            blocks = blocks_of(kv_caches, spec.per_chunk)
             if len(blocks) != len(spec.tokens):
                 raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
         except ValueError as e:
             self._refuse(str(e))
             return
+        spec.facts["chunk"] = arrays.fact_of(blocks)
         spec.name(shares_of(kv_caches.group_data_refs, list(spec.tokens), spec.config.parallel))
         self.chunk_bytes = {g: b.chunk_bytes for g, b in zip(spec.tokens, blocks)}
+        self._blocks = blocks
         self.canary = spec.canary_of(blocks)
         canary.here[str(spec.config.engine_id)] = self.canary
         try:
@@ -577,26 +621,32 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             self.mover.loads.step_begins()
 
     @staticmethod
-    def _listed(job_id: int, chunks: KvcacheLoadStoreSpec, gpu: Any) -> Iterator[tuple[int, int, list[int]]]:
-        """By group: its number, where its chunks begin, and its blocks."""
+    def _listed(gpu: Any) -> Iterator[tuple[int, list[int], int]]:
+        """By group: its place among them, its blocks, and the index of the first of them in the request."""
         blocks, at = [int(b) for b in gpu.block_ids], 0
-        if len(blocks) != chunks.count:
-            raise ValueError(f"job {job_id}: {chunks.count} chunks for {len(blocks)} blocks")
-        for group, size in enumerate(gpu.group_sizes):
+        for group, (size, first_index) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
             if size:
-                yield group, at, blocks[at:at + size]
+                yield group, blocks[at:at + size], int(first_index)
             at += size
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
         if self.mover is None:
             self._dropped.append(Ended(job_id, True, 0, 0.0))
             return True
-        parts, checks, keys = [], [], dst_spec.keys()
-        for group, at, blocks in self._listed(job_id, dst_spec, src_spec):
-            moved = [(keys[i], block) for i, block in enumerate(blocks, at) if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
+        k, parts, checks, keys, taken = self.spec.per_chunk, [], [], dst_spec.keys(), 0
+        for group, blocks, first_index in self._listed(src_spec):
+            number = list(self.spec.tokens)[group]
+            chunks = [i for i, key in enumerate(keys) if identity.group_of(key) == number]
+            taken += len(chunks)
+            left_out, placed = self._placed(job_id, blocks, len(chunks), first_index)
+            self.mover.left_out += left_out
+            listed = [(i, placed[at * k:(at + 1) * k]) for at, i in enumerate(chunks[left_out:])]
+            moved = [(keys[i], chunk) for i, chunk in listed if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
             if moved:
-                parts.append(Part(group, [k for k, _ in moved], [b for _, b in moved]))
-            checks += [Part(group, [keys[i]], [block], is_check=True) for i, block in enumerate(blocks, at) if i in dst_spec.checks]
+                parts.append(Part(group, [key for key, _ in moved], [b for _, chunk in moved for b in chunk]))
+            checks += [Part(group, [keys[i]], chunk, is_check=True) for i, chunk in listed if i in dst_spec.checks and NO_BLOCK not in chunk]
+        if taken != len(keys):
+            raise ValueError(f"job {job_id}: {len(keys)} chunks, {taken} of which have blocks")
         self.mover.submit(job_id, checks + parts, dst_spec.tokens, dst_spec.scheduled)
         return True
 
@@ -604,13 +654,33 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         """Returns whether this rank puts a chunk: its shard lacks it, and it is the rank's turn."""
         return not chunks.is_present(self._rank, i) and self.spec.shares[identity.group_of(key)].writes(key)
 
+    def _placed(self, job_id: int, blocks: list[int], chunks: int, first_index: int) -> tuple[int, list[int]]:
+        """Returns how many leading chunks of a store are left out, and the blocks of the others, as many for each as a chunk has."""
+        k = self.spec.per_chunk
+        placed = arrays.filled(blocks, chunks, first_index, k)
+        if placed is None and (k == 1 or len(blocks) > chunks * k):
+            raise ValueError(f"job {job_id}: {chunks} chunks for {len(blocks)} blocks")
+        if placed is None:
+            return chunks, []
+        return (1, placed[k:]) if NO_BLOCK in placed and not self.spec.stores_zeros else (0, placed)
+
     def submit_load(self, job_id: int, src_spec: KvcacheLoadStoreSpec, dst_spec: Any, expedited: bool = False) -> bool:
         """vLLM calls wait() for an expedited load before the forward pass of the same step: it returns at once, since the engine's stream
         waits for the copies."""
         if self.mover is None:
             raise RuntimeError(f"job {job_id}: this rank does not take part ({self._refusal}), and leaving a load out would be wrong KV")
-        offsets = src_spec.offsets_of(self._rank)
-        parts = [LoadPart(group, blocks, offsets[at:at + len(blocks)]) for group, at, blocks in self._listed(job_id, src_spec, dst_spec)]
+        offsets, k, parts, at = src_spec.offsets_of(self._rank), self.spec.per_chunk, [], 0
+        for group, blocks, first_index in self._listed(dst_spec):
+            chunks = arrays.chunks_of(len(blocks), first_index, k)
+            of_group, at = offsets[at:at + chunks], at + chunks
+            if len(of_group) != chunks:
+                break
+            slots = arrays.slots_of(blocks, first_index, k)
+            if slots:
+                block_bytes = self._blocks[group].block_bytes
+                parts.append(LoadPart(group, [s.block for s in slots], [of_group[s.chunk] + s.place * block_bytes for s in slots]))
+        if at != src_spec.count:
+            raise ValueError(f"job {job_id}: {src_spec.count} chunks for blocks of {at}")
         self.mover.load(job_id, parts, src_spec.pool, src_spec.number, expedited)
         return True
 
@@ -645,9 +715,10 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.world_size = int(config.parallel.world_size)
         if self.world_size > page.MOST_RANKS:
             raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")
-        if config.cache.blocks_per_chunk != 1:
-            raise ValueError(f"KvcacheOffloadingSpec has chunks of one block, not of {config.cache.blocks_per_chunk}: leave block_size "
-                             "and blocks_per_chunk out")
+        self.per_chunk = int(config.cache.blocks_per_chunk)
+        if self.per_chunk < 1:
+            raise ValueError(f"a chunk has at least one block, not {self.per_chunk}: leave blocks_per_chunk out, or set it to 1 or more")
+        self.stores_zeros = self.per_chunk > 1 and arrays.zeros_are_safe(hooks.configuration_of(config.engine_id))
         self.ack = str(options.get("ack", "accepted"))
         if self.ack not in ("accepted", "written", "durable"):
             raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {self.ack!r}")
@@ -663,8 +734,8 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         start_if_asked(options)
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
-        # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
-        self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) for at, g in enumerate(config.groups)}
+        # Tokens of a chunk, by the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
+        self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) * self.per_chunk for at, g in enumerate(config.groups)}
         self.canary = str(options.get("canary", "off"))
         if self.canary not in canary.MODES:
             raise ValueError(f"canary is 'off', 'first' or 'always', not {self.canary!r}")
@@ -677,7 +748,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
-        self.facts["chunk"] = "layers"  # one page a layer; a row of the tier is different
+        self.facts["chunk"] = arrays.PLAIN  # the worker knows better; a row of the tier is different
         if self.facts["rank"] != "canonical":
             self.facts["rank"] = 0  # the shard is in the namespace's name
         # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the
@@ -707,9 +778,13 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
 
     def canary_of(self, blocks: Sequence[Blocks]) -> Canary:
         """Returns the canary of an engine with these blocks, one for each group."""
-        groups = [Group(number, list(g.layer_names), len(b.bases), b.page_bytes)
+        groups = [Group(number, list(g.layer_names), len(b.regions), 0, b.sizes, b.per_chunk)
                   for number, g, b in zip(self.tokens, self.config.groups, blocks)]
-        return Canary(self.canary, self.canary_bound, self.names, self.fields, units_of(self.of_engine, groups))
+        units = units_of(self.of_engine, groups)
+        if self.stores_zeros:  # another request computes other bytes
+            units.update((number, []) for number, g in zip(self.tokens, self.config.groups)
+                         if getattr(g, "sliding_window_size_in_chunks", None) is not None)
+        return Canary(self.canary, self.canary_bound, self.names, self.fields, units)
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:

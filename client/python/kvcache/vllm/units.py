@@ -31,8 +31,16 @@ class _Tensor(NamedTuple):
 class Group(NamedTuple):
     number: int
     layers: Sequence[str]
-    pages: int  # in a chunk
+    pages: int  # in a block
     page_bytes: int
+    sizes: Sequence[int] = ()  # bytes of each page, where they are not all page_bytes
+    blocks: int = 1  # in a chunk
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Where each page of a block begins in its part of a chunk, and its bytes."""
+        sizes = list(self.sizes) or [self.page_bytes] * self.pages
+        return [(sum(sizes[:page]), nbytes) for page, nbytes in enumerate(sizes)]
 
 
 def units_of(facts: Mapping[str, object], groups: Sequence[Group]) -> dict[int, list[Unit]]:
@@ -43,12 +51,17 @@ def units_of(facts: Mapping[str, object], groups: Sequence[Group]) -> dict[int, 
     for group in groups:
         listed: list[Unit] = []
         packed = group.pages == 1 and len(group.layers) > 1
-        for page, layers in enumerate(_layers_by_page(group)):
-            start = page * group.page_bytes
-            exact = _exact(described, layers, packed, start, group.page_bytes, facts)
-            listed += _halves(dtype, layers, start, group.page_bytes) if exact is None else exact
-        units[group.number] = [u for u in listed if can_decode(u.dtype)]
+        for (start, nbytes), layers in zip(group.bounds, _layers_by_page(group)):
+            exact = _exact(described, layers, packed, start, nbytes, facts)
+            listed += _halves(dtype, layers, start, nbytes) if exact is None else exact
+        units[group.number] = [_in_each_block(u, group) for u in listed if can_decode(u.dtype)]
     return units
+
+
+def _in_each_block(unit: Unit, group: Group) -> Unit:
+    block_bytes = sum(nbytes for _, nbytes in group.bounds)
+    return unit._replace(ranges=tuple((block * block_bytes + first, block * block_bytes + end)
+                                      for block in range(group.blocks) for first, end in unit.ranges))
 
 
 def _layers_by_page(group: Group) -> list[list[str]]:

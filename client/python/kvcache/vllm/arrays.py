@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of vLLM's KV caches as regions, and the blocks of a chunk; nothing of vLLM is imported here.
+
+vLLM hands over CanonicalKVCaches: tensors of (blocks, bytes), and for each group of layers references to them. A reference is a region of the
+group's layout: the address of its first block, the distance between blocks, and the bytes of a page without padding. So one kind of layout
+serves pages of one size and of several, padded and packed pages, and blocks of all layers.
+
+A chunk has the parts of `per_chunk` blocks one after the other. A load may begin within a chunk: vLLM's block_indices say where. A store of a
+window's chunk may lack its first blocks, which the model no longer needed: zeros are stored in their place.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from .._errors import ArgumentError
+from .._gpu import BLOCK_FIRST, NO_BLOCK, Layout
+from ..engine.identity import digest_of
+
+MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
+PLAIN = "layers"
+NULL_BLOCK = 0  # vLLM's placeholder; nothing is loaded into it
+_SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
+
+
+class Region(NamedTuple):
+    base: int
+    stride: int
+    nbytes: int
+
+
+class Blocks(NamedTuple):
+    """The blocks of a group of layers, and how many of them a chunk has."""
+
+    regions: tuple[Region, ...]
+    blocks: int
+    per_chunk: int = 1
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(r.nbytes for r in self.regions)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.per_chunk * self.block_bytes
+
+    @property
+    def sizes(self) -> list[int]:
+        return [r.nbytes for r in self.regions]
+
+    @property
+    def is_plain(self) -> bool:
+        """Returns whether a block has pages of one size without padding."""
+        return len({n for r in self.regions for n in (r.stride, r.nbytes)}) == 1
+
+    def layout(self) -> Layout:
+        """Returns the layout of a block. ArgumentError: the regions overlap or are too many."""
+        if self.is_plain:
+            page = self.regions[0].nbytes
+            return Layout(BLOCK_FIRST, layers=len(self.regions), outer=1, page_tokens=1, dtype_bytes=1, inner=page, blocks=self.blocks,
+                          bases=[r.base for r in self.regions], base_bytes=page * self.blocks)
+        return Layout.of_regions(self.regions, blocks=self.blocks)
+
+    def pieces(self, block: int) -> Iterator[tuple[int, int, int]]:
+        """Yields the address, the offset in the block's part of a chunk, and the bytes of each page of a block."""
+        at = 0
+        for region in self.regions:
+            yield region.base + block * region.stride, at, region.nbytes
+            at += region.nbytes
+
+
+def blocks_of(kv_caches: Any, per_chunk: int = 1) -> list[Blocks]:
+    """Returns the blocks of each group. ValueError: a layout that is not served."""
+    groups = [_blocks_of_group(kv_caches, refs, per_chunk) for refs in kv_caches.group_data_refs]
+    if not groups:
+        raise ValueError("there is no KV cache to be offloaded")
+    return groups
+
+
+def _blocks_of_group(kv_caches: Any, refs: Sequence[Any], per_chunk: int) -> Blocks:
+    tensors = [kv_caches.tensors[r.tensor_idx] for r in refs]
+    counts = {int(t.tensor.shape[0]) for t in tensors}
+    if len(counts) != 1:
+        raise ValueError(f"KvcacheOffloadingSpec serves KV caches whose layers have equally many blocks, not {sorted(counts)}: use the tier "
+                         "(TieringOffloadingSpec)")
+    # Layers that share their KV cache are one region.
+    regions = dict.fromkeys(Region(int(t.tensor.data_ptr()), int(t.tensor.stride(0)), int(r.page_size_bytes)) for t, r in zip(tensors, refs))
+    group = Blocks(tuple(regions), counts.pop(), per_chunk)
+    if group.chunk_bytes > MOST_CHUNK_BYTES:
+        raise ValueError(f"a chunk of {per_chunk} blocks has {group.chunk_bytes} bytes, and the daemon takes {MOST_CHUNK_BYTES}: set a "
+                         "smaller blocks_per_chunk or block_size")
+    try:
+        nbytes = group.layout().block_bytes
+    except ArgumentError as e:
+        raise ValueError(f"KvcacheOffloadingSpec does not serve the layout of this KV cache ({e}): use the tier "
+                         "(TieringOffloadingSpec)") from e
+    assert nbytes == group.block_bytes
+    return group
+
+
+def fact_of(groups: Sequence[Blocks]) -> str:
+    """Returns the fact about the bytes of a chunk: the sizes of its pages in their order, and its blocks. Other facts distinguish chunks of
+    one block with pages of one size already."""
+    if all(g.is_plain and g.per_chunk == 1 for g in groups):
+        return PLAIN
+    return f"regions {digest_of([[g.per_chunk, g.sizes] for g in groups])}"
+
+
+class Slot(NamedTuple):
+    """A block that a load fills: which chunk of the group it comes from, and its place among the chunk's blocks."""
+
+    block: int
+    chunk: int
+    place: int
+
+
+def slots_of(blocks: Sequence[int], first_index: int, per_chunk: int) -> list[Slot]:
+    """Returns the slots of a group's load. `first_index`: of the first block among those of the request. vLLM's null block has none."""
+    skip = first_index % per_chunk
+    return [Slot(block, (skip + i) // per_chunk, (skip + i) % per_chunk) for i, block in enumerate(blocks) if block != NULL_BLOCK]
+
+
+def chunks_of(blocks: int, first_index: int, per_chunk: int) -> int:
+    """Returns the number of chunks that a load of so many blocks comes from."""
+    return -(-(first_index % per_chunk + blocks) // per_chunk) if blocks else 0
+
+
+def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int) -> list[int] | None:
+    """Returns the blocks of a group's store, `per_chunk` for each chunk, with NO_BLOCK in place of those that vLLM left out at the beginning of
+    the first one. None: vLLM left out others, so that it is not known where blocks belong."""
+    missing = chunks * per_chunk - len(blocks)
+    if missing < 0 or missing != (first_index % per_chunk if blocks else 0):
+        return None
+    return [NO_BLOCK] * missing + list(blocks)
+
+
+def zeros_are_safe(configuration: Any) -> bool:
+    """Returns whether no load needs the blocks that vLLM leaves out of a window's chunk. Versions that compute which blocks a later lookup can
+    reach ensure that, unless they keep blocks at chosen boundaries only."""
+    try:
+        scheduler = importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler
+    except (ImportError, AttributeError):
+        return False
+    retention = getattr(getattr(configuration, "cache_config", None), "prefix_cache_retention_interval", None)
+    return hasattr(scheduler, "_reachable_store_block_mask") and configuration is not None and retention is None
