@@ -47,7 +47,7 @@ class Drive:
         each = () if "--each" in words else ("--each", str(40 * harness.slow()))
         command = [sys.executable, ENGINES / "traffic.py", *SMALL, "--budget", str(50 * harness.slow()), *each, "--out", self.out,
                    "--scratch", self.scratch, *words]
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = harness.spawn(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def end(self):
         self.said = self.process.communicate()[0]

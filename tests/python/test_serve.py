@@ -117,7 +117,7 @@ def test_a_second_serve_finds_the_first_daemon(home):
 
 
 def test_daemons_that_are_started_at_the_same_time_are_one(home):
-    started = [subprocess.Popen(home.command(*SMALL, "--background"), env=home.environment(), stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    started = [harness.spawn(home.command(*SMALL, "--background"), env=home.environment(), stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = [process.communicate(timeout=60 * harness.slow())[0] for process in started]
     home.pids.add(home.status()["pid"])
     assert [process.returncode for process in started] == [0] * 4
@@ -126,7 +126,7 @@ def test_daemons_that_are_started_at_the_same_time_are_one(home):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_in_the_foreground_it_serves_until_a_signal(home, number):
-    with subprocess.Popen(home.command(*SMALL), env=home.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with harness.spawn(home.command(*SMALL), env=home.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert f"serving at {home.socket}" in process.stdout.readline()
         pid = home.status()["pid"]
         home.pids.add(pid)
