@@ -57,7 +57,7 @@ def test_a_stop_waits_for_a_device_that_answers_in_time(hangs):
         pairs = items("late", 5, 40 * KIB)
         put_all(c, ns, pairs, ack=Ack.ACCEPTED)
     daemon.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "stopping: writing" in daemon.log(), "it stops")
+    wait_until(lambda: "not on disk yet; writing" in daemon.log(), "it stops")
     switch.unlink()
     assert daemon.wait_exit() == 0
     daemon.start()

@@ -93,8 +93,8 @@ static void describe_file(const struct lost_file *f, char ret[static STORE_ERROR
                 [LOST_MISSING] = "is missing or empty",
                 [LOST_SHORT] = "is shorter than it was",
                 [LOST_FOR_ROOM] = "was removed to make room on the full file system",
-                [LOST_FOR_RIGHTS] = "was open in another process after access rights had changed, "
-                                    "could not be copied, and was removed",
+                [LOST_FOR_RIGHTS] = ("was open in another process after access rights had changed, "
+                                     "could not be copied, and was removed"),
         };
         char name[DIR_SEGMENT_NAME_BYTES];
 
