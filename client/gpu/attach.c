@@ -30,7 +30,6 @@ enum {
         DEFAULT_SMS = 2, /* by measurement, one multiprocessor nearly saturates the bus */
         DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
         DEFAULT_GDS_BYTES = 128 * 1024 * 1024,
-        BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
         LEAST_STAGING_BYTES = 64 * 1024,
         LEAST_GDS_BYTES = 1024 * 1024,
 };
@@ -263,7 +262,8 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
                 return r;
         r = engine_init(&gpu->engine, &gpu->driver, (enum kvcache_gpu_engine)o->engine,
                         (uint32_t)MIN(sms, (uint32_t)MAX(gpu->multiprocessors, 1)), GPU_BATCHES,
-                        o->flags & (KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED) ? 0 : BOUNCE_BYTES);
+                        o->flags & (KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED) ? 0
+                                                                                : GPU_BOUNCE_BYTES);
         if (r < 0)
                 return gpu_fail(gpu, r, "out of memory");
         gpu->has_engine = true;

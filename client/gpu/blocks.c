@@ -23,7 +23,6 @@
 enum {
         REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_request, user_data),
         BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, cost_us),
-        COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
         /* The driver gives no notice. A host function behind each batch would, but the driver's
          * locks and threads for it slow the program's own launches. */
         POLL_GET_NS = 30 * 1000,
@@ -412,7 +411,7 @@ int kvcache_gpu_reap_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completio
         r = gpu_enter(gpu);
         if (r < 0)
                 return r;
-        if (!ret || max == 0 || !abi_size_is_valid(completion_size, COMPLETION_MIN)) {
+        if (!ret || max == 0 || !abi_size_is_valid(completion_size, GPU_COMPLETION_MIN)) {
                 gpu_leave(gpu);
                 return gpu_fail(gpu, -EINVAL, "no room for completions");
         }

@@ -55,19 +55,8 @@ void count_block(struct batch *b, uint32_t i, uint32_t pieces)
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
                  const struct kvcache_gpu_counts *before)
 {
-        const struct kvcache_gpu_counts *now = &gpu->engine.counts;
-        uint64_t launches = now->kernel_launches - before->kernel_launches,
-                 batched = now->batch_copies - before->batch_copies,
-                 plain = now->plain_copies - before->plain_copies;
-
         b->began_ns = gds_now();
-        b->copies = MAX(launches + batched + plain, UINT64_C(1));
-        if ((launches > 0) + (batched > 0) + (plain > 0) > 1)
-                b->copies_by = KVCACHE_COMPOSED;
-        else
-                b->copies_by = launches > 0  ? KVCACHE_CUDA_KERNEL
-                               : batched > 0 ? KVCACHE_CUDA_BATCH
-                                             : KVCACHE_CUDA_COPY;
+        b->copies_by = engine_technology(&gpu->engine, before, &b->copies);
 }
 
 static uint64_t nanoseconds_since(int64_t began_ns)

@@ -14,6 +14,7 @@
 
 #include "checked.h"
 #include "copy-ptx.h"
+#include "kvcache-transfer.h"
 
 enum {
         ENGINE_THREADS = 1024, /* threads of a block, which occupies a whole multiprocessor */
@@ -365,4 +366,19 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
                 e->counts.batch_failures++;
         }
         return engine_plain(e, stream, list, n);
+}
+
+uint32_t engine_technology(const struct engine *e, const struct kvcache_gpu_counts *before,
+                           uint64_t *ret_operations)
+{
+        uint64_t launches = e->counts.kernel_launches - before->kernel_launches,
+                 batched = e->counts.batch_copies - before->batch_copies,
+                 plain = e->counts.plain_copies - before->plain_copies;
+
+        *ret_operations = MAX(launches + batched + plain, UINT64_C(1));
+        if ((launches > 0) + (batched > 0) + (plain > 0) > 1)
+                return KVCACHE_COMPOSED;
+        return launches > 0  ? KVCACHE_CUDA_KERNEL
+               : batched > 0 ? KVCACHE_CUDA_BATCH
+                             : KVCACHE_CUDA_COPY;
 }

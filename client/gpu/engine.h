@@ -65,3 +65,8 @@ bool engine_has_kernel(const struct engine *e);
  * error of the last method tried. */
 cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct copy *list,
                       size_t n, bool is_mapped, int part);
+/* Returns how copies were made since the engine had the counts `before`, as enum
+ * kvcache_transfer_technology, and stores in `*ret_operations` how many the driver was given: the
+ * entries of a batch call one by one, and a launch of the kernel as one; at least 1. */
+uint32_t engine_technology(const struct engine *e, const struct kvcache_gpu_counts *before,
+                           uint64_t *ret_operations);

@@ -9,6 +9,7 @@
 #include "gpu/engine.h"
 #include "gpu/gds.h"
 #include "gpu/staging.h"
+#include "lib/abi.h"
 #include "lib/layout.h"
 #include "lib/parts.h"
 
@@ -16,6 +17,8 @@ enum {
         GPU_BATCHES = 16,
         GPU_BATCH_BLOCKS = 256,
         GPU_BATCH_BYTES = 32 * 1024 * 1024,
+        GPU_BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
+        GPU_COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
         GPU_TEXT = 512,
 };
 

@@ -9,10 +9,6 @@
  * it is over when everything before it is. A list for the kernel may be in the second stream, whose
  * work lies between `begun` and `done` in the first.
  *
- * Pools: the session's pool is published by the handle's thread when the driver has registered it.
- * When another session takes its place, it stays registered and mapped for leases that were taken
- * in it, until the program releases it; only the handle's thread unregisters.
- *
  * Failures: what the driver refuses is waited for, and the call fails. A request that was taken
  * fails only with the device. */
 #include "gpu/leased.h"
@@ -31,15 +27,10 @@
 
 enum {
         REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_leased_request, user_data),
-        COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
-        BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
         POLL_NS = 20 * 1000,
 };
 
-static int leased_fail(struct leased *l, int error, const char *format, ...)
-        __attribute__((format(printf, 3, 4)));
-
-static int leased_fail(struct leased *l, int error, const char *format, ...)
+int leased_fail(struct leased *l, int error, const char *format, ...)
 {
         va_list args;
 
@@ -150,7 +141,7 @@ static int leased_open(struct kvcache_gpu *gpu)
         l->copies = calloc(ENGINE_MAX_COPIES, sizeof(*l->copies));
         r = l->copies ? engine_init(&l->engine, &gpu->driver, gpu->engine.forced,
                                     gpu->engine.max_sms, LEASED_SLOTS,
-                                    gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : BOUNCE_BYTES)
+                                    gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : GPU_BOUNCE_BYTES)
                       : -ENOMEM;
         if (r < 0) {
                 leased_close(l, &gpu->driver);
@@ -180,92 +171,13 @@ int leased_new(struct leased **ret)
         return 0;
 }
 
-/* --- pools --- */
-
-static struct leased_pool *leased_find(struct leased *l, uint64_t id)
-{
-        for (unsigned i = 0; i < LEASED_POOLS; i++)
-                if (l->pools[i].id == id && id != 0)
-                        return &l->pools[i];
-        return NULL;
-}
-
-/* Takes a row out of the table, behind whose copies the streams are at rest. */
-static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
-{
-        struct leased *l = gpu->leased;
-        struct leased_pool pool = l->pools[row];
-
-        for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (l->streams[i])
-                        (void)gpu->driver.stream_synchronize(l->streams[i]);
-        memmove(&l->pools[row], &l->pools[row + 1], (LEASED_POOLS - row - 1) * sizeof(pool));
-        l->pools[LEASED_POOLS - 1] = (struct leased_pool){ 0 };
-        return pool;
-}
-
-/* Unregisters a pool that is in the table no more, outside of the lock: it takes its time. */
-static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool)
-{
-        if (pool->is_current) /* kvcache_gpu.pool has it */
-                return;
-        (void)gpu->driver.host_unregister((void *)pool->hold.base);
-        parts_pool_release(gpu->kv, &pool->hold);
-}
-
-void leased_publish(struct kvcache_gpu *gpu)
-{
-        struct leased *l = gpu->leased;
-        struct leased_pool oldest = { 0 };
-        unsigned row = 0;
-
-        if (!gpu->pool_device)
-                return;
-        pthread_mutex_lock(&l->lock);
-        if (l->pools[LEASED_POOLS - 1].id != 0)
-                oldest = leased_remove(gpu, 0);
-        while (l->pools[row].id != 0)
-                row++;
-        l->pools[row] = (struct leased_pool){
-                .id = gpu->pool.id,
-                .hold = gpu->pool,
-                .device = gpu->pool_device,
-                .is_current = true,
-        };
-        pthread_mutex_unlock(&l->lock);
-        if (oldest.id != 0)
-                leased_unregister(gpu, &oldest);
-}
-
-bool leased_keep(struct kvcache_gpu *gpu)
-{
-        struct leased *l = gpu->leased;
-        bool is_kept = false;
-
-        pthread_mutex_lock(&l->lock);
-        for (unsigned i = 0; i < LEASED_POOLS; i++)
-                if (l->pools[i].is_current) {
-                        is_kept = l->is_open && !l->pools[i].is_released;
-                        l->pools[i].is_current = false;
-                        if (!is_kept)
-                                (void)leased_remove(gpu, i);
-                        break;
-                }
-        pthread_mutex_unlock(&l->lock);
-        return is_kept;
-}
-
 void leased_free(struct kvcache_gpu *gpu)
 {
         struct leased *l = gpu->leased;
 
         leased_progress(gpu);
         leased_close(l, &gpu->driver);
-        while (l->pools[0].id != 0) {
-                struct leased_pool pool = leased_remove(gpu, 0);
-
-                leased_unregister(gpu, &pool);
-        }
+        leased_drop_pools(gpu, true);
         pthread_mutex_destroy(&l->lock);
         free(l);
         gpu->leased = NULL;
@@ -298,22 +210,15 @@ static void leased_tally(struct leased *l, const struct kvcache_transfer *t)
 void leased_progress(struct kvcache_gpu *gpu)
 {
         struct kvcache_transfer tallies[LEASED_TALLIES];
-        struct leased_pool released[LEASED_POOLS];
         struct leased *l = gpu->leased;
-        unsigned n = 0, n_tallies;
+        unsigned n_tallies;
 
         pthread_mutex_lock(&l->lock);
         n_tallies = l->n_tallies;
         memcpy(tallies, l->tallies, n_tallies * sizeof(tallies[0]));
         l->n_tallies = 0;
-        for (unsigned i = 0; i < LEASED_POOLS;)
-                if (l->pools[i].is_released && !l->pools[i].is_current)
-                        released[n++] = leased_remove(gpu, i);
-                else
-                        i++;
         pthread_mutex_unlock(&l->lock);
-        for (unsigned i = 0; i < n; i++)
-                leased_unregister(gpu, &released[i]);
+        leased_drop_pools(gpu, false);
         for (unsigned i = 0; i < n_tallies; i++)
                 (void)parts_count_transfer(gpu->kv, &tallies[i]);
 }
@@ -425,21 +330,6 @@ static cu_result leased_put_list(struct kvcache_gpu *gpu, unsigned stream, size_
         return c;
 }
 
-/* How the bytes went, from what the engine has counted meanwhile. */
-static void leased_note(const struct kvcache_gpu_counts *before,
-                        const struct kvcache_gpu_counts *now, struct kvcache_transfer *t)
-{
-        uint64_t launches = now->kernel_launches - before->kernel_launches,
-                 batched = now->batch_copies - before->batch_copies,
-                 plain = now->plain_copies - before->plain_copies;
-
-        t->transfers = MAX(launches + batched + plain, UINT64_C(1));
-        t->technology = (launches > 0) + (batched > 0) + (plain > 0) > 1 ? KVCACHE_COMPOSED
-                        : launches > 0                                   ? KVCACHE_CUDA_KERNEL
-                        : batched > 0                                    ? KVCACHE_CUDA_BATCH
-                                                                         : KVCACHE_CUDA_COPY;
-}
-
 /* Puts all copies into the streams. Lists of small pieces alternate between both, so that one's
  * launch overlaps with the other's copies into bounce memory. */
 static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
@@ -524,7 +414,7 @@ static int leased_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased
                 STAILQ_INSERT_TAIL(&l->idle, copy, link);
                 return leased_fail_driver(gpu, "leased chunks cannot be copied", c);
         }
-        leased_note(&before, &l->engine.counts, &copy->moved);
+        copy->moved.technology = engine_technology(&l->engine, &before, &copy->moved.transfers);
         STAILQ_INSERT_TAIL(&l->under_way, copy, link);
         return 0;
 }
@@ -642,7 +532,7 @@ int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_co
                 r = leased_enter(gpu, &v);
                 if (r < 0)
                         return r;
-                if (!ret || max == 0 || !abi_size_is_valid(completion_size, COMPLETION_MIN))
+                if (!ret || max == 0 || !abi_size_is_valid(completion_size, GPU_COMPLETION_MIN))
                         r = leased_fail(gpu->leased, -EINVAL, "no room for completions");
                 else
                         r = leased_reap(gpu, ret, completion_size, max);
@@ -657,64 +547,4 @@ int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_co
 const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu)
 {
         return gpu ? gpu->leased->error : "no GPU is attached";
-}
-
-/* --- pools, for the program --- */
-
-int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max)
-{
-        int n = 0;
-
-        if (!gpu || (!ret_ids && max > 0))
-                return -EINVAL;
-        if (gpu->pid != getpid())
-                return -ECHILD;
-        pthread_mutex_lock(&gpu->leased->lock);
-        for (unsigned i = LEASED_POOLS; i-- > 0;) /* the latest first */
-                if (gpu->leased->pools[i].id != 0 && !gpu->leased->pools[i].is_released &&
-                    (size_t)n < max)
-                        ret_ids[n++] = gpu->leased->pools[i].id;
-        pthread_mutex_unlock(&gpu->leased->lock);
-        return n;
-}
-
-int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id)
-{
-        struct leased_pool *pool;
-        int r = 0;
-
-        if (!gpu)
-                return -EINVAL;
-        if (gpu->pid != getpid())
-                return -ECHILD;
-        pthread_mutex_lock(&gpu->leased->lock);
-        pool = leased_find(gpu->leased, pool_id);
-        if (!pool)
-                r = leased_fail(gpu->leased, -ESTALE,
-                                "pool %llx is not registered with this device",
-                                (unsigned long long)pool_id);
-        else if (pool->is_current)
-                r = leased_fail(gpu->leased, -EBUSY, "pool %llx is that of the session",
-                                (unsigned long long)pool_id);
-        else
-                pool->is_released = true;
-        pthread_mutex_unlock(&gpu->leased->lock);
-        return r;
-}
-
-const void *kvcache_gpu_pool_memory(struct kvcache_gpu *gpu, uint64_t pool_id, uint64_t *ret_bytes)
-{
-        const void *base = NULL;
-        struct leased_pool *pool;
-
-        if (!gpu || !ret_bytes || gpu->pid != getpid())
-                return NULL;
-        pthread_mutex_lock(&gpu->leased->lock);
-        pool = leased_find(gpu->leased, pool_id);
-        if (pool) {
-                base = pool->hold.base;
-                *ret_bytes = pool->hold.bytes;
-        }
-        pthread_mutex_unlock(&gpu->leased->lock);
-        return base;
 }

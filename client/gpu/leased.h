@@ -72,7 +72,16 @@ void leased_publish(struct kvcache_gpu *gpu);
 /* The session's pool is about to be unregistered. True: leased copies may still name it, and its
  * registration and its hold are theirs now. */
 bool leased_keep(struct kvcache_gpu *gpu);
-/* Unregisters the pools that the program has released, and counts what was copied. */
+/* Drops the pools that the program has released, and counts what was copied. */
 void leased_progress(struct kvcache_gpu *gpu);
+/* Unregisters the pools that the program has released, or all. */
+void leased_drop_pools(struct kvcache_gpu *gpu, bool all);
 /* Adds what leased copies have done. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
+
+/* --- in any thread, in the lock --- */
+
+/* Returns the pool of this id, or NULL. */
+struct leased_pool *leased_find(struct leased *l, uint64_t id);
+int leased_fail(struct leased *l, int error, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
