@@ -39,8 +39,8 @@ class Programs:
         if not (self.folder / "daemon/kvcache-daemon").exists() and (self.folder / "pack/daemon/kvcache-daemon").exists():
             self.folder /= "pack"
         self.daemon, self.ctl = self.folder / "daemon/kvcache-daemon", self.folder / "client/ctl/kvcachectl"
-        self.library = self.folder / "client/lib/libkvcache.so.1"
-        for program in (self.daemon, self.library):
+        self.client_library = self.folder / "client/lib/libkvcache.so.1"
+        for program in (self.daemon, self.client_library):
             if not program.exists():
                 raise SystemExit(f"traffic: {program} does not exist; --pack takes a build folder, or what tests/gpu/pack.sh made of it")
         if not site and (self.folder / "site.tar.xz").exists():
@@ -65,7 +65,7 @@ class Programs:
     def environment(self):
         """Returns the environment of engines: the packages, and the library that was built with the daemon unless another is set."""
         env = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONHASHSEED="0")
-        env.setdefault("KVCACHE_LIBRARY", str(self.library))
+        env.setdefault("KVCACHE_LIBRARY", str(self.client_library))
         env["PYTHONPATH"] = os.pathsep.join(map(str, [*self.python, HERE]))
         return dict(env, LD_LIBRARY_PATH=self.libraries())
 

@@ -21,7 +21,7 @@ from ..engine.identity import digest_of
 
 MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
 PLAIN = "layers"
-NULL_BLOCK = 0  # vLLM's placeholder; nothing is loaded into it
+NULL_BLOCK = 0  # vLLM's block for a position whose KV it does not keep; nothing is loaded into it
 _SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 
 
