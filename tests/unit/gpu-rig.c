@@ -31,6 +31,23 @@ void lay_out(struct fixture *f, enum kvcache_layout_kind kind)
                 f->bases[i] = f->device + i * BUFFER;
 }
 
+void list_as_regions(struct fixture *f, struct kvcache_layout_region regions[2 * LAYERS])
+{
+        for (unsigned i = 0; i < 2 * LAYERS; i++)
+                regions[i] = (struct kvcache_layout_region){
+                        .base = f->bases[i / 2] + i % 2 * BLOCKS * REGION,
+                        .stride = REGION,
+                        .bytes = REGION,
+                };
+        f->layout = (struct kvcache_layout){
+                .size = sizeof(f->layout),
+                .kind = KVCACHE_LAYOUT_REGIONS,
+                .blocks = BLOCKS,
+                .regions = regions,
+                .n_regions = 2 * LAYERS,
+        };
+}
+
 void start_daemon(struct fixture *f, const struct fake_options *o)
 {
         f->rig->d = fake_daemon_start(f->rig->path, o);

@@ -45,6 +45,8 @@ struct job {
 /* Loads the stub and makes its primary context. False: it is another driver, or none. */
 bool gpu_rig_open(void);
 void lay_out(struct fixture *f, enum kvcache_layout_kind kind);
+/* Lists the memory of the outer-first layout as regions, which the caller keeps. */
+void list_as_regions(struct fixture *f, struct kvcache_layout_region regions[2 * LAYERS]);
 void start_daemon(struct fixture *f, const struct fake_options *o);
 int setup(void **state);
 int teardown(void **state);

@@ -171,19 +171,17 @@ static void the_stub_forbids_unsafe_calls_of_threads_that_are_not_relaxed(void *
 
 /* --- the program's own streams --- */
 
-static void a_request_of_a_stream_that_is_captured_is_refused(void **state)
+/* Checks that a request that names `stream` on either side is refused during a capture of the
+ * program's stream, and served after it. */
+static void is_refused_during_a_capture(struct fixture *f, void *stream)
 {
-        struct fixture *f = *state;
         struct job *j;
 
         begin(f);
         put_keys(f, N, 1);
         for (unsigned side = 0; side < 2; side++) {
                 j = job_of(f, N, 1, 0);
-                if (side == 0)
-                        j->q.before_stream = f->stream;
-                else
-                        j->q.after_stream = f->stream;
+                *(side == 0 ? &j->q.before_stream : &j->q.after_stream) = stream;
                 assert_int_equal(stub.begin_capture(f->stream, CU_CAPTURE_MODE_GLOBAL), CU_OK);
                 assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), -EBUSY);
                 assert_non_null(strstr(kvcache_gpu_error(f->gpu), "is being captured"));
@@ -193,22 +191,16 @@ static void a_request_of_a_stream_that_is_captured_is_refused(void **state)
         }
 }
 
-static void a_request_of_the_legacy_stream_is_refused_during_any_capture(void **state)
+static void a_request_of_a_stream_that_is_captured_is_refused(void **state)
 {
         struct fixture *f = *state;
-        struct job *j;
 
-        begin(f);
-        put_keys(f, N, 1);
-        for (unsigned side = 0; side < 2; side++) {
-                j = job_of(f, N, 1, 0);
-                *(side == 0 ? &j->q.before_stream : &j->q.after_stream) = STREAM_LEGACY;
-                assert_int_equal(stub.begin_capture(f->stream, CU_CAPTURE_MODE_GLOBAL), CU_OK);
-                assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), -EBUSY);
-                assert_true(stub.end_capture(f->stream));
-                assert_int_equal(get(f, j), 0);
-                assert_statuses(j, KVCACHE_OK);
-        }
+        is_refused_during_a_capture(f, f->stream);
+}
+
+static void a_request_of_the_legacy_stream_is_refused_during_any_capture(void **state)
+{
+        is_refused_during_a_capture(*state, STREAM_LEGACY);
 }
 
 static void a_request_waits_for_the_capture_of_the_stream_behind_it(void **state)

@@ -98,24 +98,6 @@ static void detach(struct fixture *f)
 
 /* --- bytes --- */
 
-/* Lists the memory of an outer-first layout as regions. */
-static void list_regions(struct fixture *f, struct kvcache_layout_region regions[2 * LAYERS])
-{
-        for (unsigned i = 0; i < 2 * LAYERS; i++)
-                regions[i] = (struct kvcache_layout_region){
-                        .base = f->bases[i / 2] + i % 2 * BLOCKS * REGION,
-                        .stride = REGION,
-                        .bytes = REGION,
-                };
-        f->layout = (struct kvcache_layout){
-                .size = sizeof(f->layout),
-                .kind = KVCACHE_LAYOUT_REGIONS,
-                .blocks = BLOCKS,
-                .regions = regions,
-                .n_regions = 2 * LAYERS,
-        };
-}
-
 static void leased_chunks_arrive_by_each_engine_and_layout(void **state)
 {
         static const enum kvcache_layout_kind kinds[] = { KVCACHE_LAYOUT_OUTER_FIRST,
@@ -133,7 +115,7 @@ static void leased_chunks_arrive_by_each_engine_and_layout(void **state)
 
                         lay_out(f, kinds[k]);
                         if (kinds[k] == KVCACHE_LAYOUT_REGIONS)
-                                list_regions(f, regions);
+                                list_as_regions(f, regions);
                         attach(f, (enum kvcache_gpu_engine)engine);
                         put_keys(f, N, key);
                         j = lease(f, key, 9);

@@ -152,9 +152,9 @@ static void regions_go_out_and_come_back_by_every_engine(void **state)
         }
 }
 
-static void regions_are_read_and_written_by_cufile(void **state)
+/* Attaches with cuFile for gets and for puts. */
+static void attach_to_files(struct fixture *f)
 {
-        struct fixture *f = *state;
         struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_AUTO);
 
         connect_to(f, &(struct fake_options){
@@ -162,6 +162,13 @@ static void regions_are_read_and_written_by_cufile(void **state)
         o.gds_bytes = DEVICE_BYTES;
         o.gds_put_path = "/var/tmp";
         assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, NULL, 0), 0);
+}
+
+static void regions_are_read_and_written_by_cufile(void **state)
+{
+        struct fixture *f = *state;
+
+        attach_to_files(f);
         list_regions(f);
         regions[1].stride = regions[1].bytes = 6000; /* too short to be written otherwise */
         f->layout.blocks = 8;
@@ -189,16 +196,7 @@ static void a_list_loads_what_the_same_memory_stored(void **state)
 
         begin(f);
         put_keys(f, BLOCKS, 1);
-        for (unsigned i = 0; i < 2 * LAYERS; i++)
-                same[i] = (struct kvcache_layout_region){ f->bases[i / 2] + i % 2 * BLOCKS * REGION,
-                                                          REGION, REGION };
-        f->layout = (struct kvcache_layout){
-                .size = sizeof(f->layout),
-                .kind = KVCACHE_LAYOUT_REGIONS,
-                .blocks = BLOCKS,
-                .regions = same,
-                .n_regions = 2 * LAYERS,
-        };
+        list_as_regions(f, same);
         clear(f);
         j = job_of(f, BLOCKS, 1, 0);
         assert_int_equal(get(f, j), 0);
@@ -231,18 +229,13 @@ static void a_list_makes_the_same_copies_as_the_layout_of_its_memory(void **stat
         struct fixture *f = *state;
 
         connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
-        for (unsigned i = 0; i < 2 * LAYERS; i++)
-                same[i] = (struct kvcache_layout_region){ f->bases[i / 2] + i % 2 * BLOCKS * REGION,
-                                                          REGION, REGION };
         for (unsigned w = 0; w < ARRAY_SIZE(ways); w++) {
                 struct kvcache_gpu_counts as_layout, as_list;
 
                 attach_with(f, ways[w].engine, ways[w].flags);
                 lay_out(f, KVCACHE_LAYOUT_OUTER_FIRST);
                 as_layout = move_all(f, 200 * w);
-                list_regions(f);
-                f->layout.regions = same;
-                f->layout.n_regions = 2 * LAYERS;
+                list_as_regions(f, same);
                 as_list = move_all(f, 200 * w + 100);
                 assert_memory_equal(&as_list, &as_layout, sizeof(as_list));
                 assert_int_equal(as_list.pieces, 2 * BLOCKS * 2 * LAYERS);
@@ -495,13 +488,8 @@ static void blocks_left_out_are_stored_as_zeros(void **state)
 static void chunks_with_blocks_left_out_are_not_written_by_cufile(void **state)
 {
         struct fixture *f = *state;
-        struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_AUTO);
 
-        connect_to(f, &(struct fake_options){
-                              .pool_bytes = POOL, .lends = true, .takes_files = true });
-        o.gds_bytes = DEVICE_BYTES;
-        o.gds_put_path = "/var/tmp";
-        assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, NULL, 0), 0);
+        attach_to_files(f);
         list_regions(f);
         a_block_left_out_of_a_put_is_stored_as_zeros(f, 1);
         assert_int_equal(info_of(f).gds_puts.blocks, 8);
