@@ -31,8 +31,10 @@ int __wrap_clock_gettime(clockid_t which, struct timespec *ret);
 static bool call_fails(bool is_read)
 {
         bool fails = false;
+        int error;
 
         lock();
+        error = sim.fail_error;
         if (sim.fail_first > 0 && (is_read || !sim.fail_reads_only)) {
                 sim.calls++;
                 fails = sim.calls >= sim.fail_first && sim.calls - sim.fail_first < sim.fail_count;
@@ -40,7 +42,7 @@ static bool call_fails(bool is_read)
         }
         unlock();
         if (fails)
-                errno = sim.fail_error;
+                errno = error;
         return fails;
 }
 
