@@ -33,10 +33,11 @@ static const char readme[] =
         "\n"
         "versions.txt  versions of the tool, the library and the kernel\n"
         "doctor.json   what kvcachectl doctor has found on this host\n"
-        "status.json   the daemon's status, without namespaces and names of tenants,\n"
-        "              and without the values of changes that wait for a restart\n"
+        "status.json   the daemon's status, without namespaces, names of tenants and of the\n"
+        "              host, and values of changes that wait for a restart\n"
         "metrics.txt   the daemon's metrics, without series of tenants and namespaces\n"
-        "config.yaml   the daemon's configuration, without tenants, users and groups\n"
+        "config.yaml   the daemon's configuration, without tenants, users, groups and names of\n"
+        "              hosts\n"
         "\n"
         "Files that are missing were not available: the daemon did not answer, or this user is\n"
         "not an admin. Read the files before you send them. The daemon's log is not here, because\n"
@@ -85,6 +86,7 @@ static void remove_names(cJSON *status)
         char name[32];
         unsigned n = 0;
 
+        cJSON_DeleteItemFromObjectCaseSensitive(status, "host");
         cJSON_DeleteItemFromObjectCaseSensitive(status, "namespaces");
         cJSON_DeleteItemFromObjectCaseSensitive(usage, "warning");
         remove_pending_values(cJSON_GetObjectItemCaseSensitive(status, "reload_pending"));
@@ -114,12 +116,12 @@ static char *filter(const char *text, bool (*keep)(const char *line, size_t leng
         return copy;
 }
 
-/* Leaves out the keys whose values name users, tenants or namespaces, with all that belongs to
- * them: lines of a deeper indentation, and items of a list. `state` is 1 more than the indentation
- * of the key that is being left out, or 0. */
+/* Leaves out the keys whose values name users, tenants, namespaces or hosts, with all that belongs
+ * to them: lines of a deeper indentation, and items of a list. `state` is 1 more than the
+ * indentation of the key that is being left out, or 0. */
 static bool keep_setting(const char *line, size_t length, size_t *state)
 {
-        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:" };
+        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:", "hosts:" };
         size_t indentation = strspn(line, " ");
 
         if (*state > 0 &&

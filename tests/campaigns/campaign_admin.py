@@ -504,8 +504,4 @@ class Campaign:
 
     def stop(self):
         self.end_clients()
-        process = self.daemon.process
-        if process is not None:
-            process.kill()
-            process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

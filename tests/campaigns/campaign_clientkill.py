@@ -403,7 +403,4 @@ class Campaign:
         if self.memory:
             shutil.rmtree(self.memory, ignore_errors=True)
         self.kill(list(self.children))
-        if self.daemon.process is not None:
-            self.daemon.process.kill()
-            self.daemon.process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

@@ -403,10 +403,7 @@ class Campaign:
         self.daemon.stop()
 
     def stop(self):
-        if self.daemon.process is not None:
-            self.daemon.process.kill()
-            self.daemon.process.wait()
-            self.daemon.process = None
+        self.daemon.discard()
         if self.mounted:
             # The rings of a process that has ended hold their files a little longer.
             wait_until(lambda: subprocess.run(["umount", self.mounted], capture_output=True).returncode == 0,

@@ -529,8 +529,4 @@ class Campaign:
     def stop(self):
         if self.tenants:
             self.tenants.stop()
-        process = self.daemon.process
-        if process is not None:
-            process.kill()
-            process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

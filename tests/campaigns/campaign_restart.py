@@ -118,7 +118,4 @@ class Campaign:
         self.daemon.stop()
 
     def stop(self):
-        if self.daemon.process is not None:
-            self.daemon.process.kill()
-            self.daemon.process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

@@ -307,7 +307,4 @@ class Campaign:
     def stop(self):
         for s in self.sessions:
             s.close()
-        if self.daemon.process is not None:
-            self.daemon.process.kill()
-            self.daemon.process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

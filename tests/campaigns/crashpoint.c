@@ -571,8 +571,9 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
         if (tally.passes > 0)
                 check_all_occurred();
         campaign_note("%llu passes, %llu of %u places died at, %llu deaths at work, %llu in the "
-                      "starts after them",
+                      "starts after them, and %llu starts that ended before their place",
                       (unsigned long long)tally.passes, (unsigned long long)died_at, n_places,
-                      (unsigned long long)tally.deaths, (unsigned long long)tally.second_deaths);
+                      (unsigned long long)tally.deaths, (unsigned long long)tally.second_deaths,
+                      (unsigned long long)tally.early);
         return campaign_end();
 }

@@ -372,8 +372,4 @@ class Tenants:
         self.disconnect()
         for tenant in self.tenants:
             tenant.close()
-        process = self.daemon.process
-        if process is not None:
-            process.kill()
-            process.wait()
-            self.daemon.process = None
+        self.daemon.discard()

@@ -362,6 +362,13 @@ class Daemon:
         self.exit_checked = True
         self.check_log()
 
+    def discard(self):
+        """Ends it, if it runs, without a check: the caller has failed, or is done with it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
     def pause(self):
         """SIGSTOP, until every thread has stopped: a request sent at once after the signal may still be answered by a
         thread that runs on another CPU. A daemon that has ended is found by whatever asks it next."""
@@ -396,9 +403,7 @@ class Daemon:
                     raise AssertionError(f"the daemon ended during the test, with {ended}\n{self.log()[-4000:]}")
                 self.stop()
         finally:
-            if self.process is not None:
-                self.process.kill()
-                self.process.wait()
+            self.discard()
             if self._own_store and not os.environ.get("KVCACHE_TEST_KEEP"):
                 shutil.rmtree(self._own_store, ignore_errors=True)
 

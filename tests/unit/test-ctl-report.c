@@ -50,7 +50,8 @@ static const char *printed(const char *name)
 static int daemon_with_names(void **state)
 {
         ctl_reset(state);
-        fake.status = "{\"version\":\"1\",\"ready\":true,\"namespaces\":[{\"name\":\"SECRET\"}],"
+        fake.status = "{\"version\":\"1\",\"host\":\"SECRET\",\"ready\":true,\"namespaces\":[{"
+                      "\"name\":\"SECRET\"}],"
                       "\"namespace_usage\":{\"count\":3,\"warning\":\"SECRET has many\"},"
                       "\"reload_pending\":[\"store.path: /SECRET becomes /SECRET only\",\"tenant "
                       "SECRET: users: SECRET becomes 1\",\"tenant SECRET\",\"SECRET\",7,null,"
@@ -60,7 +61,8 @@ static int daemon_with_names(void **state)
                        "kvcache_b{tenant=\"SECRET\",x=\"1\"} 2\nkvcache_b{namespace=\"SECRET\"} 3\n"
                        "kvcache_c{kind=\"get\"} 4\n# EOF\n";
         fake.config = "listen:\n  socket: /s\nremote:\n  local_namespaces:\n  - SECRET\n"
-                      "    - SECRET\n  write: reused\naccess:\n  users: [SECRET]\n"
+                      "    - SECRET\n  write: reused\nhttp:\n  hosts: [SECRET]\naccess:\n  users: "
+                      "[SECRET]\n"
                       "  groups:\n  - SECRET\n\ntenants:\n- name: SECRET\n  uid: SECRET\n"
                       "log:\n  level: info\n";
         return 0;
@@ -83,7 +85,7 @@ static void archive_has_its_files_without_names(void **state)
                             "kvcache_c{kind=\"get\"} 4\n# EOF\n");
         assert_string_equal(
                 printed("config.yaml"),
-                "listen:\n  socket: /s\nremote:\n  write: reused\n\nlog:\n  level: info\n");
+                "listen:\n  socket: /s\nremote:\n  write: reused\nhttp:\n\nlog:\n  level: info\n");
         assert_null(memmem(ctl_out, ctl_out_bytes, "SECRET", 6));
         assert_null(printed("other"));
 }
