@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import uuid
 import zipfile
 
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ENGINES))
 import traffic  # noqa: E402
 import traffic_load  # noqa: E402
 import traffic_report  # noqa: E402
+import traffic_run  # noqa: E402
 import traffic_vllm  # noqa: E402
 
 SMALL = ("--pack", str(harness.BUILD), "--engine", "stub", "--memory", "64MiB", "--store", "512MiB", "--sessions", "6", "--concurrency", "4",
@@ -160,6 +162,17 @@ def test_waits_are_measured_while_the_daemon_fails(directory, kind):
         assert pool["leased_bytes"] >= pool["bytes"] // 4 and "leased" in row["full"], row
     if kind == "hang":
         assert row["fault_longest_ms"] > 250, "the stub waits 0.3 s for a daemon that hangs"
+
+
+def test_a_request_that_falls_silent_before_a_fault_and_ends_in_it_is_counted_there():
+    request = traffic_load.Request(0, 0, [1])
+    request.saw(traffic_load.Progress("0-0", [5], 0, False))
+    fault = traffic_run.Fault("hang", None, None)
+    fault.began_at = time.monotonic()
+    answer = request.record(traffic_load.Progress("0-0", [], 0, True, "error"))
+    fault.ended_at = time.monotonic()
+    figures = fault.figures(argparse.Namespace(seen=argparse.Namespace(answers=[answer])))
+    assert figures["fault_requests"] == 1 and figures["fault_longest_ms"] == answer["longest_ms"]
 
 
 def test_a_daemon_that_is_full_is_found_so_in_each_round(directory):
