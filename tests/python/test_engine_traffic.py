@@ -167,7 +167,7 @@ def test_waits_are_measured_while_the_daemon_fails(directory, kind):
 def test_a_request_that_falls_silent_before_a_fault_and_ends_in_it_is_counted_there():
     request = traffic_load.Request(0, 0, [1])
     request.saw(traffic_load.Progress("0-0", [5], 0, False))
-    fault = traffic_run.Fault("hang", None, None)
+    fault = traffic_run.Fault("hang", argparse.Namespace(daemon=None), None)
     fault.began_at = time.monotonic()
     answer = request.record(traffic_load.Progress("0-0", [], 0, True, "error"))
     fault.ended_at = time.monotonic()
@@ -212,6 +212,12 @@ def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
     assert run.code == 1 and [row["outcome"].partition(",")[0] for row in run.rows] == ["not finished: time limit"] * 2, run.said
     logs = (run.out / "logs.txt").read_text()
     assert logs.count("most recent call first") >= 2 and "_plant" in logs
+
+
+@pytest.mark.parametrize("words", [(), ("--no-fork",)])
+def test_the_worker_of_an_engine_that_died_is_killed(directory, words):
+    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # and waits until no process of the run is alive
+    assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7"
 
 
 def test_an_engine_that_dies_is_reported_with_its_status(directory):
