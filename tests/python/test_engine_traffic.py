@@ -126,6 +126,11 @@ def test_starts_are_counted_beside_a_process_that_stores(directory, words):
     assert any(r.startswith("stored beside: stored ") and "stored 0 " not in r for r in run.remarks), run.remarks
 
 
+def test_starts_without_a_process_that_stores_are_not_called_measured(directory):
+    run = drive(directory, "--starts", "2", "--beside", "0")  # a rate that cannot be kept: the process ends
+    assert run.code == 1 and "2 of 2 starts serve" in run.remarks[-1], run.said
+
+
 def test_a_start_that_fails_is_counted(directory):
     run = drive(directory, "--starts", "6", fault="start")
     assert run.code == 1 and "4 of 6 starts serve" in run.remarks[-1]
@@ -255,6 +260,7 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
     memory = run.rows[0]["memory"]
     if "unlimited" in memory:
         assert memory["unlimited"].startswith("no memory cgroup: ")
+        assert f"1 of 1 runs had no limit of memory (--cgroup): {memory['unlimited']}" in (run.out / "table.md").read_text()
         pytest.skip(memory["unlimited"])
     assert 0 < memory["highest_bytes"] <= 256 << 20
 
