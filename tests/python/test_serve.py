@@ -226,6 +226,40 @@ def test_a_directory_in_tmp_that_is_not_private_is_refused(home, what):
         assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # not even a lock, which the other user could hold
 
 
+@pytest.mark.parametrize("what", ["another owner", "a link of another owner", "writable by others"])
+def test_a_cache_directory_in_which_others_could_replace_the_store_is_refused(home, what):
+    place, target = home.cache / "kvcache", home.directory / "target"
+    if what != "writable by others" and os.geteuid() != 0:
+        pytest.skip("needs to give a directory away")
+    home.cache.mkdir()
+    target.mkdir(mode=0o700)
+    if what == "a link of another owner":
+        place.symlink_to(target)
+    else:
+        place.mkdir()
+        place.chmod(0o777 if what == "writable by others" else 0o700)
+    if what != "writable by others":
+        os.chown(place, harness.STRANGER, harness.STRANGER, follow_symlinks=False)
+    said = home.serve("--background", check=1)
+    assert (f"chmod 700 {place}" if what == "writable by others" else f"belongs to user {harness.STRANGER}") in said
+    assert not list(place.iterdir()) and not home.pids
+
+
+def test_a_cache_directory_may_be_a_link_to_another_disk(home):
+    home.cache.mkdir()
+    (home.directory / "disk").mkdir(mode=0o700)
+    (home.cache / "kvcache").symlink_to(home.directory / "disk")
+    home.serve("--background")
+    assert (home.directory / "disk/store").exists()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it does for a user whom the host does not know
+    with pytest.raises(kvcache.Error, match="set HOME or XDG_CACHE_HOME"):
+        serve.settings("/run", {})
+
+
 def test_a_lock_that_is_a_link_is_not_followed(home):
     home.socket.parent.mkdir(mode=0o700)
     target = home.directory / "target"
