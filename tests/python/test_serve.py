@@ -116,6 +116,21 @@ def test_a_second_serve_finds_the_first_daemon(home):
     assert home.status()["pid"] == first
 
 
+@pytest.mark.parametrize("words, variables", [(("--set", "listen.socket=@"), {}), ((), {"KVCACHE_LISTEN_SOCKET": "@"})])
+def test_a_second_serve_finds_the_first_daemon_where_a_setting_put_it(home, words, variables):
+    other = str(home.directory / "other.sock")
+    words, variables = [w.replace("@", other) for w in words], {k: other for k in variables}
+    home.serve("--background", *words, **variables)
+    home.pids.add(home.status(other)["pid"])
+    assert f"a daemon serves at {other} already" in home.serve("--background", *words, **variables)
+
+
+def test_relative_paths_are_those_of_the_caller(home, monkeypatch):
+    monkeypatch.chdir(home.directory)
+    home.serve("--background", "--set", "store.path=mine")
+    assert (home.directory / "mine").exists()
+
+
 def test_daemons_that_are_started_at_the_same_time_are_one(home):
     started = [harness.spawn(home.command(*SMALL, "--background"), env=home.environment(), stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = [process.communicate(timeout=60 * harness.slow())[0] for process in started]

@@ -208,7 +208,7 @@ def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Po
     _make_cache_directory()
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, env=environment, start_new_session=True, cwd="/")
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, env=environment, start_new_session=True)
     finally:
         os.close(fd)
 
@@ -220,7 +220,7 @@ def _end_of(log: pathlib.Path | None) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _wait_ready(child: subprocess.Popen[bytes], path: str, log: pathlib.Path | None) -> dict[str, Any]:
+def _wait_ready(child: subprocess.Popen[bytes], path: str | None, log: pathlib.Path | None) -> dict[str, Any]:
     deadline = time.monotonic() + START_S
     while True:
         if child.poll() is not None:
@@ -230,7 +230,7 @@ def _wait_ready(child: subprocess.Popen[bytes], path: str, log: pathlib.Path | N
             return status
         if time.monotonic() > deadline:
             child.terminate()
-            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer at {path} within {START_S:.0f} s")
+            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer{f' at {path}' if path else ''} within {START_S:.0f} s")
         time.sleep(0.02)
 
 
@@ -242,14 +242,15 @@ def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
     if status is not None:
         return status, None
     directory = runtime_directory()
+    elsewhere = (given or {}).get("listen.socket") or os.environ.get("KVCACHE_LISTEN_SOCKET")
     with _lock(directory, START_S):
-        status = running(socket)
+        status = running(socket) or (running(elsewhere) if elsewhere else None)
         if status is not None:
             return status, None
         values = settings(directory, {**({"listen.socket": os.path.abspath(asked)} if asked else {}), **(given or {})})
         log = _cache_directory() / "daemon.log" if detach else None
         child = _spawn(values, log)
-        return _wait_ready(child, values.get("listen.socket") or os.environ["KVCACHE_LISTEN_SOCKET"], log), child
+        return _wait_ready(child, values.get("listen.socket") or elsewhere, log), child  # None: where the daemon chooses to listen
 
 
 def why(e: OSError) -> str:
