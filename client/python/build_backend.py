@@ -16,7 +16,6 @@ import pathlib
 import platform
 import re
 import shlex
-import shutil
 import stat
 import subprocess
 import sys
@@ -137,7 +136,7 @@ def get_requires_for_build_wheel(config_settings=None):
     """With daemon=yes, pip gets meson and ninja where they are missing; otherwise an installation downloads nothing."""
     if setting(config_settings, "daemon", ("auto", "yes", "no")) != "yes":
         return []
-    return [name for name in ("meson", "ninja") if not shutil.which(name)]
+    return ["meson", "ninja"] if build_programs().environment() is None else []
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

@@ -27,9 +27,25 @@ FILES = ("meson.build", "meson_options.txt", "client/meson.build", "client/kvcac
          "client/kvcache-layout.h", "client/kvcache-transfer.h", "LICENSE")
 
 
+def _runs(command, environment):
+    try:
+        return subprocess.run([command, "--version"], env=environment, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def environment():
+    """Returns an environment in which meson and ninja run, or None. pip hides the packages of the Python that it runs in, and with them
+    the modules of a meson that is installed there; those that pip fetched for the build are found only by way of its PYTHONPATH."""
+    shown = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONNOUSERSITE")}
+    return next((e for e in (dict(os.environ), shown) if _runs("meson", e) and _runs("ninja", e)), None)
+
+
 def missing():
     """Returns the names of the packages that the build needs and that are not installed."""
-    names = {package for command, package in COMMANDS.items() if not shutil.which(command)}
+    names = {COMMANDS["pkg-config"]} if not shutil.which("pkg-config") else set()
+    if environment() is None:
+        names |= {COMMANDS[command] for command in ("meson", "ninja") if not _runs(command, dict(os.environ))}
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     if not shutil.which(compiler):
         names |= {"gcc", "libc6-dev"}
@@ -51,25 +67,26 @@ def _run(*command, **options):
     try:
         subprocess.run([str(c) for c in command], check=True, **options)
     except (OSError, subprocess.CalledProcessError) as e:
-        sys.exit(f"kvcache: building the daemon failed: {e}. To build the client alone: pip install --config-settings daemon=no")
+        sys.exit(f"kvcache: building the daemon failed: {str(e).rstrip('.')}. To build the client alone: pip install --config-settings daemon=no")
 
 
 def build(tree, folder):
     """Builds the programs in a folder, which may have a build of before, and installs them there. Returns the files of the wheel:
     (name below kvcache/, path)."""
     folder.mkdir(parents=True, exist_ok=True)
+    tools = environment()
     if not (folder / "build.ninja").exists():
         here = os.path.relpath(tree, folder)
         _run("meson", "setup", folder, tree, "--buildtype=release", "--prefix=/kvcache", "--libdir=lib", "-Dtests=disabled",
              "-Dsystemd=disabled", "-Dio_uring=enabled", "-Dprograms_only=true", "-Dprefer_static=true",
              f"-Dc_args=-fmacro-prefix-map={here}/= {os.environ.get('CFLAGS', '')}".rstrip(),
              # Not written as meson writes the path of its own build, which it removes when it installs.
-             "-Dc_link_args=-Wl,--disable-new-dtags,-rpath,$ORIGIN/./../lib", stdout=sys.stderr)
-    _run("ninja", "-C", folder, *TARGETS, stdout=sys.stderr)
+             "-Dc_link_args=-Wl,--disable-new-dtags,-rpath,$ORIGIN/./../lib", env=tools, stdout=sys.stderr)
+    _run("ninja", "-C", folder, *TARGETS, env=tools, stdout=sys.stderr)
     installed = folder / "installed"
     shutil.rmtree(installed, ignore_errors=True)
     _run("meson", "install", "-C", folder, "--no-rebuild", "--tags", "runtime", "--strip", "--quiet",
-         env={**os.environ, "DESTDIR": str(installed)}, stdout=sys.stderr)
+         env={**tools, "DESTDIR": str(installed)}, stdout=sys.stderr)
     root = installed / "kvcache"
     files = [(f"bin/{name}", root / "bin" / name) for name in NAMES] + [("lib/libkvcache.so.1", root / "lib/libkvcache.so.1")]
     files += [(f"lib/{name}", path) for name, path in sorted(_needed([path for _, path in files], root).items())]

@@ -305,13 +305,14 @@ class Driver:
         options, arm = self.options, self.options.arms[0]
         place = traffic_run.Place(self.host, options, arm, f"{arm}-starts")
         try:
-            self.host.beside("storer", "store", place.daemon.socket, options.beside)
+            storer = self.host.beside("storer", "store", place.daemon.socket, options.beside)
             for number in range(0, options.starts, options.at_once):
                 count = min(options.at_once, options.starts - number)
                 if not self.has_time(arm, f"starts {number + 1} to {number + count}"):
                     break
                 self.start_together(arm, place, number, count)
-            self.remark(f"stored beside: {traffic_host.tail(self.host.logs / 'storer.log', 1)}")
+            said = traffic_host.tail(self.host.logs / "storer.log", 1)
+            self.remark(f"stored beside: {said}", wrong=storer.poll() is not None or not said.startswith("stored "))
             if self.rows:
                 self.rows[-1].update(place.figures())
         finally:
@@ -387,6 +388,11 @@ class Driver:
         if self.options.engine == "vllm" and not any(path.name == "wheel" for path in self.host.programs.python):
             self.remark("the pack has no wheel of the package: unless kvcache is installed, vLLM does not find its entry point")
 
+    def remark_unlimited(self):
+        reasons = [row["memory"]["unlimited"] for row in self.rows if "unlimited" in row.get("memory", {})]
+        if reasons:
+            self.remark(f"{len(reasons)} of {len(self.rows)} runs had no limit of memory (--cgroup): {reasons[0]}")
+
     def run(self):
         self.host = traffic_host.Host(self.options)
         try:
@@ -395,6 +401,7 @@ class Driver:
             {"starts": self.starts, "identity": self.identity, "daemon_fault": self.faults, "rounds": self.rounds}[mode]()
         finally:
             self.host.close()
+            self.remark_unlimited()
             self.write()
             print("\n" + traffic_report.markdown(self.options.title(), self.rows, self.options.reference, self.remarks, statuses=False), flush=True)
         return 1 if self.wrong else 3 if self.skipped else 0

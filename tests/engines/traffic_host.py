@@ -5,7 +5,6 @@ A Host owns a scratch folder and every process that it starts. close() kills all
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
@@ -17,14 +16,10 @@ import tempfile
 import time
 import zipfile
 
+from traffic_child import die_with_parent
+
 SHARED = pathlib.Path("/dev/shm")
 HERE = pathlib.Path(__file__).resolve().parent
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def die_with_parent():
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def mib(nbytes):
@@ -211,7 +206,7 @@ class EngineProcess:
 
     def __init__(self, host, path, job):
         self.host, self.job = host, job
-        self.pid, self.status, self.stacked = None, None, False
+        self.pid, self.status, self.stacked, self._killed = None, None, False, False
         self._rest, self._at, self._path = b"", 0, path
         pathlib.Path(job["events"]).touch()
         host.launch(self, path)
@@ -237,7 +232,9 @@ class EngineProcess:
             self.stacked = True
 
     def kill(self):
-        if self.pid and self.status is None:
+        """Kills the process with its group. The workers of an engine that has ended by itself may live on, with memory of the GPU."""
+        if self.pid and not self._killed:
+            self._killed = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             deadline = time.monotonic() + 30
@@ -329,8 +326,10 @@ class Host:
 
     def spawn(self, command, log, *, env=None, cgroup="", stdin=subprocess.DEVNULL, stdout=None):
         """Starts a process in a session of its own, and in a cgroup if one is named. Its output goes to the log."""
+        driver = os.getpid()
+
         def before_exec():
-            die_with_parent()
+            die_with_parent(driver)
             if cgroup:
                 with open(cgroup, "w") as file:
                     file.write(str(os.getpid()))

@@ -72,10 +72,11 @@ class Request:
 
     def record(self, progress):
         """Returns the event of an ended request. The longest wait includes the silence before the end."""
-        silence_ms = (time.monotonic() - self.last_at) * 1e3
+        ended_at = time.monotonic()
+        silence_ms = (ended_at - self.last_at) * 1e3
         waits = [self.first_ms or 0.0, silence_ms, *self.gaps_ms]
-        return dict(session=self.session, turn=self.turn, asked_at=self.asked_at, first_ms=self.first_ms, gaps_ms=self.gaps_ms,
-                    longest_ms=max(waits), prompt=len(self.prompt), cached=self.cached, tokens=self.tokens,
+        return dict(session=self.session, turn=self.turn, asked_at=self.asked_at, ended_at=ended_at, first_ms=self.first_ms,
+                    gaps_ms=self.gaps_ms, longest_ms=max(waits), prompt=len(self.prompt), cached=self.cached, tokens=self.tokens,
                     ok=not progress.reason and bool(self.tokens), reason=progress.reason)
 
 

@@ -238,6 +238,7 @@ class Fault:
         self.ended_at = time.monotonic()
         if self.kind == "kill":
             daemon.start()
+            self.ended_at = time.monotonic()  # until it serves again
         elif self.kind == "hang":
             daemon.signal(signal.SIGCONT)
         elif self.kind == "full":
@@ -251,10 +252,7 @@ class Fault:
         if self.began_at is None:
             return {}
 
-        def ended(answer):
-            return answer["asked_at"] + ((answer["first_ms"] or 0) + sum(answer["gaps_ms"])) / 1e3
-
-        there = [a for a in run.seen.answers if ended(a) > self.began_at and a["asked_at"] < self.ended_at]
+        there = [a for a in run.seen.answers if a["ended_at"] > self.began_at and a["asked_at"] < self.ended_at]
         return dict(self.notes, fault_s=self.ended_at - self.began_at, fault_requests=len(there),
                     fault_longest_ms=max((a["longest_ms"] for a in there), default=None))
 

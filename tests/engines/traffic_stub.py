@@ -3,12 +3,14 @@
 
 A block's bytes are invented from its tokens and the engine's description. With `spec` and `tier` they go to a real daemon and come from
 there, so that a daemon that is killed, hangs or is full does to this engine what it does to a real one. KVCACHE_STUB_FAULT plants a fault,
-which the tests of the driver expect to be reported: start, die, hang, fail, wait, or share (two engines read each other's blocks).
+which the tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, or share (two engines
+read each other's blocks).
 """
 
 import collections
 import hashlib
 import os
+import subprocess
 import time
 
 from traffic_load import Progress
@@ -152,6 +154,9 @@ class Engine:
     def _plant(self):
         self.steps += 1
         if self.fault == "die" and self.steps == 5:
+            os._exit(7)
+        if self.fault == "orphan" and self.steps == 5:
+            subprocess.Popen(["sleep", "600"])
             os._exit(7)
         if self.fault == "wait" and self.steps == 5:
             time.sleep(1)

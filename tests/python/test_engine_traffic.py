@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import uuid
 import zipfile
 
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ENGINES))
 import traffic  # noqa: E402
 import traffic_load  # noqa: E402
 import traffic_report  # noqa: E402
+import traffic_run  # noqa: E402
 import traffic_vllm  # noqa: E402
 
 SMALL = ("--pack", str(harness.BUILD), "--engine", "stub", "--memory", "64MiB", "--store", "512MiB", "--sessions", "6", "--concurrency", "4",
@@ -124,6 +126,11 @@ def test_starts_are_counted_beside_a_process_that_stores(directory, words):
     assert any(r.startswith("stored beside: stored ") and "stored 0 " not in r for r in run.remarks), run.remarks
 
 
+def test_starts_without_a_process_that_stores_are_not_called_measured(directory):
+    run = drive(directory, "--starts", "2", "--beside", "0")  # a rate that cannot be kept: the process ends
+    assert run.code == 1 and "2 of 2 starts serve" in run.remarks[-1], run.said
+
+
 def test_a_start_that_fails_is_counted(directory):
     run = drive(directory, "--starts", "6", fault="start")
     assert run.code == 1 and "4 of 6 starts serve" in run.remarks[-1]
@@ -160,6 +167,17 @@ def test_waits_are_measured_while_the_daemon_fails(directory, kind):
         assert pool["leased_bytes"] >= pool["bytes"] // 4 and "leased" in row["full"], row
     if kind == "hang":
         assert row["fault_longest_ms"] > 250, "the stub waits 0.3 s for a daemon that hangs"
+
+
+def test_a_request_that_falls_silent_before_a_fault_and_ends_in_it_is_counted_there():
+    request = traffic_load.Request(0, 0, [1])
+    request.saw(traffic_load.Progress("0-0", [5], 0, False))
+    fault = traffic_run.Fault("hang", argparse.Namespace(daemon=None), None)
+    fault.began_at = time.monotonic()
+    answer = request.record(traffic_load.Progress("0-0", [], 0, True, "error"))
+    fault.ended_at = time.monotonic()
+    figures = fault.figures(argparse.Namespace(seen=argparse.Namespace(answers=[answer])))
+    assert figures["fault_requests"] == 1 and figures["fault_longest_ms"] == answer["longest_ms"]
 
 
 def test_a_daemon_that_is_full_is_found_so_in_each_round(directory):
@@ -201,6 +219,12 @@ def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
     assert logs.count("most recent call first") >= 2 and "_plant" in logs
 
 
+@pytest.mark.parametrize("words", [(), ("--no-fork",)])
+def test_the_worker_of_an_engine_that_died_is_killed(directory, words):
+    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # and waits until no process of the run is alive
+    assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7"
+
+
 def test_an_engine_that_dies_is_reported_with_its_status(directory):
     run = drive(directory, "--arms", "cpu", fault="die")
     assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7" and run.rows[0]["unanswered"] > 0
@@ -236,6 +260,7 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
     memory = run.rows[0]["memory"]
     if "unlimited" in memory:
         assert memory["unlimited"].startswith("no memory cgroup: ")
+        assert f"1 of 1 runs had no limit of memory (--cgroup): {memory['unlimited']}" in (run.out / "table.md").read_text()
         pytest.skip(memory["unlimited"])
     assert 0 < memory["highest_bytes"] <= 256 << 20
 

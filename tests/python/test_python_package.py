@@ -222,6 +222,21 @@ def test_pip_gets_meson_only_where_the_daemon_is_asked_for(monkeypatch, tmp_path
     assert build_backend.get_requires_for_build_wheel({"daemon": "yes"}) == ["meson", "ninja"]
 
 
+@pytest.mark.parametrize("fails", ["never", "where pip hides its modules", "always"])
+def test_a_meson_that_does_not_run_is_missing(monkeypatch, tmp_path, fails):
+    """pip's PYTHONPATH hides the packages of its own Python, and with them the modules of a meson that is installed there."""
+    status = {"never": "0", "always": "1"}.get(fails, "${PYTHONPATH:+1}")
+    for name in ("meson", "ninja"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit " + (status if name == "meson" else "0") + "\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", "/hidden")
+    assert ("meson" in build_programs.missing()) == (fails == "always") and "ninja-build" not in build_programs.missing()
+    assert build_backend.get_requires_for_build_wheel({"daemon": "yes"}) == (["meson", "ninja"] if fails == "always" else [])
+    if fails != "always":
+        assert ("PYTHONPATH" in build_programs.environment()) == (fails == "never")
+
+
 def test_the_source_distribution_has_what_the_daemon_is_built_from(tmp_path):
     if not shutil.which("meson"):
         pytest.skip("meson is not installed")

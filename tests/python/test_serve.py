@@ -116,6 +116,21 @@ def test_a_second_serve_finds_the_first_daemon(home):
     assert home.status()["pid"] == first
 
 
+@pytest.mark.parametrize("words, variables", [(("--set", "listen.socket=@"), {}), ((), {"KVCACHE_LISTEN_SOCKET": "@"})])
+def test_a_second_serve_finds_the_first_daemon_where_a_setting_put_it(home, words, variables):
+    other = str(home.directory / "other.sock")
+    words, variables = [w.replace("@", other) for w in words], {k: other for k in variables}
+    home.serve("--background", *words, **variables)
+    home.pids.add(home.status(other)["pid"])
+    assert f"a daemon serves at {other} already" in home.serve("--background", *words, **variables)
+
+
+def test_relative_paths_are_those_of_the_caller(home, monkeypatch):
+    monkeypatch.chdir(home.directory)
+    home.serve("--background", "--set", "store.path=mine")
+    assert (home.directory / "mine").exists()
+
+
 def test_daemons_that_are_started_at_the_same_time_are_one(home):
     started = [harness.spawn(home.command(*SMALL, "--background"), env=home.environment(), stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = [process.communicate(timeout=60 * harness.slow())[0] for process in started]
@@ -224,6 +239,40 @@ def test_a_directory_in_tmp_that_is_not_private_is_refused(home, what):
         assert expected.get(what, f"{tmp.place} is not a directory") in said and "XDG_RUNTIME_DIR=" in said
         assert not home.pids and not (home.directory / "kvcache.sock").exists()
         assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # not even a lock, which the other user could hold
+
+
+@pytest.mark.parametrize("what", ["another owner", "a link of another owner", "writable by others"])
+def test_a_cache_directory_in_which_others_could_replace_the_store_is_refused(home, what):
+    place, target = home.cache / "kvcache", home.directory / "target"
+    if what != "writable by others" and os.geteuid() != 0:
+        pytest.skip("needs to give a directory away")
+    home.cache.mkdir()
+    target.mkdir(mode=0o700)
+    if what == "a link of another owner":
+        place.symlink_to(target)
+    else:
+        place.mkdir()
+        place.chmod(0o777 if what == "writable by others" else 0o700)
+    if what != "writable by others":
+        os.chown(place, harness.STRANGER, harness.STRANGER, follow_symlinks=False)
+    said = home.serve("--background", check=1)
+    assert (f"chmod 700 {place}" if what == "writable by others" else f"belongs to user {harness.STRANGER}") in said
+    assert not list(place.iterdir()) and not home.pids
+
+
+def test_a_cache_directory_may_be_a_link_to_another_disk(home):
+    home.cache.mkdir()
+    (home.directory / "disk").mkdir(mode=0o700)
+    (home.cache / "kvcache").symlink_to(home.directory / "disk")
+    home.serve("--background")
+    assert (home.directory / "disk/store").exists()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it does for a user whom the host does not know
+    with pytest.raises(kvcache.Error, match="set HOME or XDG_CACHE_HOME"):
+        serve.settings("/run", {})
 
 
 def test_a_lock_that_is_a_link_is_not_followed(home):

@@ -69,8 +69,25 @@ def runtime_directory() -> str:
 
 
 def _cache_directory() -> pathlib.Path:
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return pathlib.Path(home if home.startswith("/") else os.path.expanduser("~/.cache"), "kvcache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        base = os.path.expanduser("~/.cache")
+    if not base.startswith("/"):
+        raise Error(errno.ENOENT, "this user has no home directory: set HOME or XDG_CACHE_HOME")
+    return pathlib.Path(base, "kvcache")
+
+
+def _make_cache_directory() -> pathlib.Path:
+    """Makes the directory of the store and the log, or checks the one that exists. It may be a link of this user's to another disk."""
+    path = _cache_directory()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for found in (os.lstat(path), os.stat(path)):
+        if found.st_uid != os.geteuid():
+            raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the store: it must belong to user "
+                          f"{os.geteuid()}; remove it, or set XDG_CACHE_HOME")
+    if found.st_mode & 0o022:
+        raise Error(errno.EPERM, f"other users may write to {path}, and could replace the store: chmod 700 {path}")
+    return path
 
 
 # --- how much ---
@@ -185,13 +202,13 @@ def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Po
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if k not in ("KVCACHE_LIBRARY", "LD_PRELOAD")}
     if values.get("store.path") == str(_cache_directory() / "store"):  # the daemon makes no parents of a directory
-        _cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_cache_directory()
     if log is None:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    _make_cache_directory()
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, env=environment, start_new_session=True, cwd="/")
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, env=environment, start_new_session=True)
     finally:
         os.close(fd)
 
@@ -203,7 +220,7 @@ def _end_of(log: pathlib.Path | None) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _wait_ready(child: subprocess.Popen[bytes], path: str, log: pathlib.Path | None) -> dict[str, Any]:
+def _wait_ready(child: subprocess.Popen[bytes], path: str | None, log: pathlib.Path | None) -> dict[str, Any]:
     deadline = time.monotonic() + START_S
     while True:
         if child.poll() is not None:
@@ -213,7 +230,7 @@ def _wait_ready(child: subprocess.Popen[bytes], path: str, log: pathlib.Path | N
             return status
         if time.monotonic() > deadline:
             child.terminate()
-            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer at {path} within {START_S:.0f} s")
+            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer{f' at {path}' if path else ''} within {START_S:.0f} s")
         time.sleep(0.02)
 
 
@@ -225,14 +242,15 @@ def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
     if status is not None:
         return status, None
     directory = runtime_directory()
+    elsewhere = (given or {}).get("listen.socket") or os.environ.get("KVCACHE_LISTEN_SOCKET")
     with _lock(directory, START_S):
-        status = running(socket)
+        status = running(socket) or (running(elsewhere) if elsewhere else None)
         if status is not None:
             return status, None
         values = settings(directory, {**({"listen.socket": os.path.abspath(asked)} if asked else {}), **(given or {})})
         log = _cache_directory() / "daemon.log" if detach else None
         child = _spawn(values, log)
-        return _wait_ready(child, values.get("listen.socket") or os.environ["KVCACHE_LISTEN_SOCKET"], log), child
+        return _wait_ready(child, values.get("listen.socket") or elsewhere, log), child  # None: where the daemon chooses to listen
 
 
 def why(e: OSError) -> str:

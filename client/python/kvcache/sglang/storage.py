@@ -317,7 +317,12 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if policy not in ("all_pages", "trailing_pages"):
             raise ValueError(f"the hit policy {policy!r} is not known")
         window = max(1, len(transfer.keys or ())) if policy == "trailing_pages" else len(keys)
-        return {n for n in range(1, len(keys) + 1) if all(there[max(0, n - window):n])}
+        run, fitting = 0, set()
+        for n, is_there in enumerate(there, 1):
+            run = run + 1 if is_there else 0
+            if run >= min(window, n):
+                fitting.add(n)
+        return fitting
 
     @_answers(lambda *_, **__: {})
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
