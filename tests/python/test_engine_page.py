@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page that an engine's scheduler and its ranks share: what each side writes, and pages that are stale, foreign or hostile."""
 
+import errno
 import json
 import logging
 import os
@@ -214,6 +215,17 @@ def test_the_page_is_this_user_s_alone(folder):
     made = EnginePage("../../e\0 \udcff", 2, 7)
     st = file_of(folder).stat()
     assert st.st_mode & 0o777 == 0o600 and st.st_size == page.bytes_of(2) and pathlib.Path(made.path).parent == folder
+
+
+def test_the_page_has_all_its_memory_when_it_is_made(folder):
+    """Where /dev/shm is full, making it fails; a hole would end the engine by SIGBUS at the first write."""
+    made = EnginePage("e", 2, 7)
+    assert os.stat(made.path).st_blocks * 512 >= page.bytes_of(2)
+
+
+def test_a_full_folder_is_no_cache(folder, monkeypatch, caplog):
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    assert not ranks.Ranks("e", 2, 7).join() and "No space left" in caplog.text and os.listdir(folder) == []
 
 
 def test_another_engine_does_not_find_it(folder):

@@ -184,7 +184,7 @@ class EnginePage:
         _remove(unfinished)
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, bytes_of(self.world_size))
+            os.posix_fallocate(fd, 0, bytes_of(self.world_size))  # a hole in a full /dev/shm would end the engine by SIGBUS
             memory = _Words(fd, bytes_of(self.world_size))
             values = {_VERSION: VERSION, _WORLD: self.world_size, _PID: os.getpid(), _START: delivery.started(os.getpid()), _DIGEST: digest,
                       _MAGIC: MAGIC}
