@@ -97,8 +97,8 @@ class Mover:
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
-        self.stored_bytes = self.failed_stores = 0
-        self.left_out = 0  # chunks that were not stored, since vLLM left out blocks of them
+        self.stored_bytes = self.failed_stores = 0  # that our thread counts
+        self.left_out = 0  # chunks that the engine's thread did not queue: blocks of them are missing, or the stream is captured
         self.store_wait_s = 0.0  # that the engine has waited for stores
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
@@ -125,7 +125,7 @@ class Mover:
         event = self._cuda.record(self._current_stream())
         with self._changed:
             if not event:
-                self.failed_stores += sum(len(p.keys) for p in parts)
+                self.left_out += sum(len(p.keys) for p in parts)
                 self._ended.append(Ended(number, True, 0, 0.0))
                 return
             self._under_way[number] = job = _Job(number, parts, event, tokens, scheduled)

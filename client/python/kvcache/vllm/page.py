@@ -6,7 +6,7 @@ rank opens it and writes to an area of its own (Seat, RankPage). The file's name
 process, which is the rank's own process or its parent, so that a rank finds only the page of its own engine. The name is removed once all
 ranks have opened the page, or after NAME_S. What killed processes have left is removed by the next engine.
 
-A field is a word of 8 bytes and has one writer. Texts are written before the word that says that they are there. A reader takes every value
+A field is a word of 8 bytes and has one writing process. Texts are written before the word that says that they are there. A reader takes every value
 for hostile: it checks the range, copies before it checks, and uses nothing as an address. Only processes of the same user can write here;
 such a process could also cut the file, which ends the engine by SIGBUS.
 """
