@@ -75,7 +75,7 @@ def on_two_hosts(start, make_daemon, directory, scenario, n_chunks):
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
                                       "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass", "answered_at_once", "waited_for_first",
-                                      "small_stores_go_together"])
+                                      "small_stores_go_together", "gathered_and_waited_for", "closed_while_it_stores"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
