@@ -151,7 +151,7 @@ HOSTILE = {
     "no groups": encoded(groups=[]), "groups are none": encoded(groups=None), "a group twice": encoded(groups=[[0, 1, 0, 2, 1, 0]] * 2),
     "a short group": encoded(groups=[[0]]), "a long group": encoded(groups=[[0, 1, 0, 2, 1, 0, 0]]),
     "no bytes": encoded(groups=[[0, 0, 0, 2, 1, 0]]), "negative bytes": encoded(groups=[[0, -1, 0, 2, 1, 0]]),
-    "too many bytes": encoded(groups=[[0, 1 << 40, 0, 2, 1, 0]]), "a fraction": encoded(groups=[[0, 1.5, 0, 2, 1, 0]]),
+    "too many bytes": encoded(groups=[[0, (64 << 20) + 1, 0, 2, 1, 0]]), "a fraction": encoded(groups=[[0, 1.5, 0, 2, 1, 0]]),
     "true": encoded(groups=[[0, True, 0, 2, 1, 0]]), "a group's number": encoded(groups=[[1 << 32, 1, 0, 2, 1, 0]]),
     "a text as number": encoded(groups=[["0", 1, 0, 2, 1, 0]]), "a list as number": encoded(groups=[[[], 1, 0, 2, 1, 0]]),
     "shard beyond": encoded(groups=[[0, 1, 2, 2, 1, 0]]), "negative shard": encoded(groups=[[0, 1, -1, 2, 1, 0]]),
