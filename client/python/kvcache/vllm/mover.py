@@ -158,11 +158,6 @@ class Mover:
                 page.add_load(*self.loads.samples.popleft())
         return ended
 
-    @property
-    def busy(self) -> bool:
-        """Are there loads that have something to give back yet?"""
-        return self.loads.busy
-
     def _look_at_page(self) -> None:
         """In our thread. Publishes the pools that can be copied from, and attaches again where the scheduler's side wants another one."""
         page = self._seat.poll()
@@ -288,7 +283,7 @@ class Mover:
         if not few:
             return [], math.inf
         pause = few[0].started + GATHER_S - time.monotonic()
-        return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 or self._closing else ([], pause)
+        return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 else ([], pause)
 
     def _wait_until_computed(self, job: _Job) -> None:
         """A put would wait for that, and hold memory meanwhile."""
