@@ -133,6 +133,15 @@ def until(condition, what, seconds=60):
         time.sleep(0.002)
 
 
+def found_again(host, keys, stores=True):
+    """Looks chunks up until all are found, and stores what is not, unless only loads are wanted."""
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != len(keys):
+        assert time.monotonic() < deadline, "the daemon has answered again, and nothing is found"
+        if stores:
+            host.stored(str(time.monotonic()), keys)
+
+
 def pickled(spec, ranks=1):
     """Returns the specification as a rank in another process gets it."""
     data = pickle.dumps(spec, protocol=5)
@@ -407,10 +416,7 @@ def daemon_ends_before_the_load():
     assert not host.worker.mover.loads.rescued, "the daemon's memory is still registered, and no use was made of that"
     assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
     told("start")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
-        assert time.monotonic() < deadline
-        host.stored(str(time.monotonic()), keys_of("back", 4))
+    found_again(host, keys_of("back", 4))
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
     assert not host.worker.mover.loads.rescued
     until(lambda: len(host.worker.mover._gpu.pools()) == 1, "the old daemon's memory stays registered")
@@ -422,9 +428,7 @@ def only_loads_after_a_restart():
     host, keys = Host(ack="written"), keys_of("kept", 10)
     assert host.stored("1", keys) == 10
     told("restart")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 10:
-        assert time.monotonic() < deadline
+    found_again(host, keys, stores=False)
     assert not host.worker.mover.loads.rescued
     host.close()
 
@@ -442,9 +446,7 @@ def daemon_hangs_before_the_load():
     assert host.found("3", keys) == 0
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited for more than a lookup's deadline"
     told("continue")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 10:
-        assert time.monotonic() < deadline
+    found_again(host, keys, stores=False)
     host.close()
 
 
