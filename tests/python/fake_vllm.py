@@ -251,7 +251,8 @@ def install(version):
 
 
 def remove():
-    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n in ("kvcache.vllm.tier", "kvcache.vllm.spec", "kvcache.vllm.chunks")]:
+    ours = [f"kvcache.vllm.{name}" for name in ("tier", "spec", "manager", "chunks")]
+    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n in ours]:
         del sys.modules[name]
 
 

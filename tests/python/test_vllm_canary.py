@@ -4,9 +4,8 @@ vllm_canary_host.py."""
 
 import functools
 
-import harness
 import pytest
-from test_vllm_spec import ended, on_two_hosts, restarted, start  # noqa: F401
+from vllm_processes import ended, no_leases, on_two_hosts, restarted, start  # noqa: F401
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -23,7 +22,7 @@ def run(start):  # noqa: F811
                                       "copy_takes_long", "groups_apart", "opaque_bytes", "off", "refused"])
 def test_scenario(scenario, run, daemon):
     ended(run(daemon, scenario))
-    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+    no_leases(daemon)
 
 
 @pytest.mark.parametrize("scenario", ["from_the_shared_tier", "another_model_from_the_shared_tier"])

@@ -7,11 +7,10 @@ import random
 import sys
 import types
 
-import harness
 import pytest
 from kvcache._gpu import NO_BLOCK
 from kvcache.vllm import arrays, windows
-from test_vllm_spec import ended, on_two_hosts, start  # noqa: F401
+from vllm_processes import ended, no_leases, on_two_hosts, start  # noqa: F401
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -27,7 +26,7 @@ def run(start):  # noqa: F811
                                       "chunk_without_its_first_blocks", "told_apart", "refused", "jobs_that_do_not_fit"])
 def test_scenario(scenario, run, daemon):
     ended(run(daemon, scenario))
-    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+    no_leases(daemon)
 
 
 def test_a_window_that_another_host_has_stored_is_loaded(run, make_daemon, directory):

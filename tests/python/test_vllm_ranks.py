@@ -4,9 +4,8 @@ The scenarios are in vllm_ranks_host.py."""
 
 import signal
 
-import harness
 import pytest
-from test_vllm_spec import asked, ended, go_on, restarted, start as started  # noqa: F401
+from vllm_processes import ended, hangs, no_leases, restarted, restarted_at_once, start as started  # noqa: F401
 
 pytestmark = pytest.mark.repeated
 
@@ -14,10 +13,6 @@ pytestmark = pytest.mark.repeated
 @pytest.fixture
 def start(started):  # noqa: F811
     return lambda daemon, scenario: started(daemon, scenario, "vllm_ranks_host.py")
-
-
-def no_leases(daemon):
-    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
 
 
 @pytest.mark.parametrize("scenario", ["two_ranks_stored_and_loaded", "chunks_of_three_blocks", "four_ranks_from_disk", "one_shard_missing",
@@ -36,9 +31,7 @@ def test_the_next_engine_after_kill_9_finds_it(start, daemon):
 
 def test_a_rank_reconnects_between_lookup_and_load(start, daemon):
     process = start(daemon, "rank_reconnects_between_lookup_and_load")
-    asked(process, "restart")
-    daemon.kill()
-    daemon.start()
+    restarted_at_once(process, daemon)
     ended(process)
 
 
@@ -50,11 +43,5 @@ def test_the_daemon_is_killed_after_the_hit(start, daemon):
 
 def test_the_daemon_hangs_before_the_load(start, daemon):
     process = start(daemon, "daemon_hangs_before_the_load")
-    asked(process, "stop")
-    daemon.pause()
-    try:
-        go_on(process)
-        asked(process, "continue")
-    finally:
-        daemon.resume()
+    hangs(process, daemon)
     ended(process)

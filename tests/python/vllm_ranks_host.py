@@ -16,7 +16,7 @@ import time
 import kvcache
 import vllm_spec_host as base
 from kvcache.vllm import identity, ranks as ranks_module
-from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, keys_of, ns, told, until
+from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, found_again, keys_of, ns, told, until
 
 CHUNK = LAYERS * PAGE
 ours = base.ours
@@ -364,10 +364,7 @@ def rank_reconnects_between_lookup_and_load():
     host.load(keys, context)
     host.end(context)
     more = keys_of("more", 6)
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), more) != 6:
-        assert time.monotonic() < deadline
-        host.stored(str(time.monotonic()), more)
+    found_again(host, more)
     until(lambda: [len(f.pools) for f in host.figures()] == [1, 1], "the old daemon's memory stays registered")
     assert not any(f.rescued for f in host.figures())
     host.close()
@@ -384,10 +381,7 @@ def daemon_killed_after_the_hit():
     assert not any(f.rescued for f in host.figures())
     assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
     told("start")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
-        assert time.monotonic() < deadline
-        host.stored(str(time.monotonic()), keys_of("back", 4))
+    found_again(host, keys_of("back", 4))
     host.close()
 
 
@@ -402,9 +396,7 @@ def daemon_hangs_before_the_load():
     host.end(context)
     assert not any(f.rescued for f in host.figures())
     told("continue")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 10:
-        assert time.monotonic() < deadline
+    found_again(host, keys, stores=False)
     host.close()
 
 
@@ -450,10 +442,7 @@ def rank_without_a_driver():
     host.all("renew_driver", of=[0])
     until(lambda: (host.step(), host.manager._ready())[1], "the rank never takes part")
     until(lambda: all(f.pools for f in host.figures()), "the rank never attaches")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 6:
-        assert time.monotonic() < deadline
-        host.stored(str(time.monotonic()), keys)
+    found_again(host, keys)
     host.close()
 
 

@@ -133,6 +133,15 @@ def until(condition, what, seconds=60):
         time.sleep(0.002)
 
 
+def found_again(host, keys, stores=True):
+    """Looks chunks up until all are found, and stores what is not, unless only loads are wanted."""
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != len(keys):
+        assert time.monotonic() < deadline, "the daemon has answered again, and nothing is found"
+        if stores:
+            host.stored(str(time.monotonic()), keys)
+
+
 def pickled(spec, ranks=1):
     """Returns the specification as a rank in another process gets it."""
     data = pickle.dumps(spec, protocol=5)
@@ -407,10 +416,7 @@ def daemon_ends_before_the_load():
     assert not host.worker.mover.loads.rescued, "the daemon's memory is still registered, and no use was made of that"
     assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
     told("start")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
-        assert time.monotonic() < deadline
-        host.stored(str(time.monotonic()), keys_of("back", 4))
+    found_again(host, keys_of("back", 4))
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
     assert not host.worker.mover.loads.rescued
     until(lambda: len(host.worker.mover._gpu.pools()) == 1, "the old daemon's memory stays registered")
@@ -422,9 +428,7 @@ def only_loads_after_a_restart():
     host, keys = Host(ack="written"), keys_of("kept", 10)
     assert host.stored("1", keys) == 10
     told("restart")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 10:
-        assert time.monotonic() < deadline
+    found_again(host, keys, stores=False)
     assert not host.worker.mover.loads.rescued
     host.close()
 
@@ -442,9 +446,7 @@ def daemon_hangs_before_the_load():
     assert host.found("3", keys) == 0
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited for more than a lookup's deadline"
     told("continue")
-    deadline = time.monotonic() + 60
-    while host.found(str(time.monotonic()), keys) != 10:
-        assert time.monotonic() < deadline
+    found_again(host, keys, stores=False)
     host.close()
 
 
@@ -860,6 +862,66 @@ def small_stores_go_together():
     del host.worker.mover._gpu.put
     assert host.found("again", keys[:6]) == 6
     assert host.counts()["stored_bytes"] == 10 * LAYERS * PAGE
+    host.close()
+
+
+def gathered_and_waited_for():
+    """Small stores that go together are read when they are computed, also where the engine has waited for one long enough meanwhile."""
+    host, keys, numbers = Host(), keys_of("gathered", 4), [20, 21, 22, 23]
+    host.stored("0", keys_of("first", 1))
+    mover.GATHER_S, mover.FLUSH_S = 60.0, 0.0
+    one, order, waits = host.worker.mover, [], threading.Thread(target=host.worker.wait, args=(set(numbers),))
+    step, until_computed, put = one._step, one._cuda.wait_until, one._gpu.put
+
+    def steps(jobs):
+        waits.start()
+        until(lambda: all(j.hurried for j in jobs), "the engine waits on")
+        step(jobs)
+
+    one._step = steps
+    one._cuda.wait_until = lambda event: (until_computed(event), order.append("computed"))
+    one._gpu.put = lambda *a, **o: (order.append("put"), put(*a, **o))[1]
+    for number, key in zip(numbers, keys):
+        output = host.manager.prepare_store([key], host.begin(f"request {number}"))
+        for layer, memory in enumerate(host.caches.tensors):
+            memory.tensor.write(number, value_of(key, layer))
+        host.worker.submit_store(number, ns(block_ids=[number], group_sizes=[1], block_indices=[0]), output.store_spec)
+    with one._changed:
+        mover.GATHER_S = 0.0
+        one._changed.notify_all()
+    until(lambda: waits.ident is not None, "the stores never go")
+    waits.join()
+    assert order == ["computed", "put"], order
+    del one._step, one._cuda.wait_until, one._gpu.put
+    assert sorted(e.job_id for e in host.worker.get_finished()) == numbers
+    context = host.begin("again")
+    assert host.lookup(keys, context) == 4
+    host.load(keys, context)
+    host.end(context)
+    host.close()
+
+
+def closed_while_it_stores():
+    """Where the scheduler's side has ended, stores are dropped and reported: the engine waits for none of them for ever."""
+    host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
+    host.stored("0", keys_of("first", 1))
+    one, entered, go = host.worker.mover, threading.Event(), threading.Event()
+    put = one._gpu.put
+    one._gpu.put = lambda *a, **o: (entered.set(), go.wait(60), put(*a, **o))[2]
+    outputs = [host.manager.prepare_store(keys, host.begin(str(len(keys)))) for keys in (many, few)]
+    where = [ns(block_ids=list(range(len(keys))), group_sizes=[len(keys)], block_indices=[0]) for keys in (many, few)]
+    host.worker.submit_store(1, where[0], outputs[0].store_spec)
+    assert entered.wait(60)
+    waits = threading.Thread(target=host.worker.wait, args=({1},), daemon=True)
+    waits.start()
+    host.manager._ranks._page.close(0.0)
+    go.set()
+    one._thread.join(60)
+    waits.join(60)
+    assert not one._thread.is_alive() and not waits.is_alive(), "the engine waits for a store that will never be"
+    host.worker.submit_store(2, where[1], outputs[1].store_spec)
+    host.worker.wait({2})
+    assert sorted((e.job_id, e.success) for e in host.worker.get_finished()) == [(1, True), (2, True)]
     host.close()
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from .._errors import ArgumentError
 from .._gpu import BLOCK_FIRST, NO_BLOCK, Layout
 from ..engine.identity import digest_of
+from .shards import MOST_CHUNK_BYTES
 
-MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
 PLAIN = "layers"
 NULL_BLOCK = 0  # vLLM's block for a position whose KV it does not keep; nothing is loaded into it
 _SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"

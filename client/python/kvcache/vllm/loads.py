@@ -174,6 +174,3 @@ class Loads:
     def ended_below(self) -> int:
         """A number of the scheduler's side below which all loads have ended, where they begin in their order."""
         return min((j.load for j in self._jobs.values()), default=self._latest + 1)
-
-    def has_ended(self, number: int) -> bool:
-        return number not in self._jobs

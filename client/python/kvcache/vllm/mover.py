@@ -97,8 +97,8 @@ class Mover:
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
-        self.stored_bytes = self.failed_stores = 0
-        self.left_out = 0  # chunks that were not stored, since vLLM left out blocks of them
+        self.stored_bytes = self.failed_stores = 0  # that our thread counts
+        self.left_out = 0  # chunks that the engine's thread did not queue: blocks are missing, the stream is captured, or it closes
         self.store_wait_s = 0.0  # that the engine has waited for stores
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
@@ -124,8 +124,8 @@ class Mover:
             return
         event = self._cuda.record(self._current_stream())
         with self._changed:
-            if not event:
-                self.failed_stores += sum(len(p.keys) for p in parts)
+            if not event or self._closing:
+                self.left_out += sum(len(p.keys) for p in parts)
                 self._ended.append(Ended(number, True, 0, 0.0))
                 return
             self._under_way[number] = job = _Job(number, parts, event, tokens, scheduled)
@@ -157,11 +157,6 @@ class Mover:
             while self.loads.samples:
                 page.add_load(*self.loads.samples.popleft())
         return ended
-
-    @property
-    def busy(self) -> bool:
-        """Are there loads that have something to give back yet?"""
-        return self.loads.busy
 
     def _look_at_page(self) -> None:
         """In our thread. Publishes the pools that can be copied from, and attaches again where the scheduler's side wants another one."""
@@ -236,11 +231,26 @@ class Mover:
                 self._step(jobs)
             else:
                 self._attach_again()
+        self._abandon()
         if self._seat.page is not None:
             self._seat.page.leave()
         self._gpu.detach(self._timeout_s)
         private.remove(self._namespaces.values(), self._fields)
         self._client.close()
+
+    def _abandon(self) -> None:
+        """Reports the stores that are left as ended: the engine may live on when the scheduler's side has closed the page."""
+        with self._changed:
+            self.failed_stores += sum(len(p.keys) for job in self._stores for p in job.parts)
+            self._end([*self._stores])
+
+    def _end(self, jobs: list[_Job]) -> None:
+        """In the lock."""
+        for job in jobs:
+            self._stores.remove(job)
+            del self._under_way[job.number]
+            self._ended.append(Ended(job.number, True, job.nbytes, time.monotonic() - job.started))
+        self._changed.notify_all()
 
     def _next(self) -> list[_Job]:
         """Waits for stores, and returns those that go now: one of many blocks, or several of few. In the lock. None of them: the GPU is to be
@@ -273,11 +283,11 @@ class Mover:
         if not few:
             return [], math.inf
         pause = few[0].started + GATHER_S - time.monotonic()
-        return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 or self._closing else ([], pause)
+        return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 else ([], pause)
 
     def _wait_until_computed(self, job: _Job) -> None:
         """A put would wait for that, and hold memory meanwhile."""
-        if not job.computed and not job.hurried:
+        if not job.computed:
             self._cuda.wait_until(job.event)
             job.computed = True
             if job.tokens and self._seat.page is not None:
@@ -312,7 +322,6 @@ class Mover:
         """A slice of a store, or several small stores."""
         over = True
         try:
-            self._wait_until_computed(jobs[-1])  # events of the engine's stream are over in the order of the jobs
             if len(jobs) == 1:
                 over = self._store_slice(jobs[0])
             else:
@@ -324,11 +333,7 @@ class Mover:
         if self._seat.page is not None:
             self._seat.page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores + self.left_out)
         with self._changed:
-            for job in jobs:
-                self._stores.remove(job)
-                del self._under_way[job.number]
-                self._ended.append(Ended(job.number, True, job.nbytes, time.monotonic() - job.started))
-            self._changed.notify_all()
+            self._end(jobs)
         try:
             for job in jobs:
                 self._cuda.drop(job.event)
@@ -399,12 +404,11 @@ class Mover:
 
     def _store_slice(self, job: _Job) -> bool:
         """True: it was the last."""
-        if not job.parts:
-            return True
-        part = job.parts[0]
         if job.hurried:
             self.failed_stores += sum(len(p.keys) for p in job.parts)
             return True
+        self._wait_until_computed(job)
+        part = job.parts[0]
         if part.is_check:
             job.parts = job.parts[1:]
             self._check(part)
@@ -421,6 +425,7 @@ class Mover:
 
     def _store_together(self, jobs: list[_Job]) -> None:
         """Small stores, by one request a group: each costs the engine's thread as much of Python's lock as a large one."""
+        self._wait_until_computed(jobs[-1])  # events of the engine's stream are over in the order of the jobs
         self._follow()
         groups: dict[int, list[tuple[_Job, Part]]] = {}
         for job in jobs:

@@ -6,7 +6,7 @@ rank opens it and writes to an area of its own (Seat, RankPage). The file's name
 process, which is the rank's own process or its parent, so that a rank finds only the page of its own engine. The name is removed once all
 ranks have opened the page, or after NAME_S. What killed processes have left is removed by the next engine.
 
-A field is a word of 8 bytes and has one writer. Texts are written before the word that says that they are there. A reader takes every value
+A field is a word of 8 bytes and has one writing process. Texts are written before the word that says that they are there. A reader takes every value
 for hostile: it checks the range, copies before it checks, and uses nothing as an address. Only processes of the same user can write here;
 such a process could also cut the file, which ends the engine by SIGBUS.
 """
@@ -184,7 +184,7 @@ class EnginePage:
         _remove(unfinished)
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, bytes_of(self.world_size))
+            os.posix_fallocate(fd, 0, bytes_of(self.world_size))  # a hole in a full /dev/shm would end the engine by SIGBUS
             memory = _Words(fd, bytes_of(self.world_size))
             values = {_VERSION: VERSION, _WORLD: self.world_size, _PID: os.getpid(), _START: delivery.started(os.getpid()), _DIGEST: digest,
                       _MAGIC: MAGIC}

@@ -106,21 +106,22 @@ class Ranks:
         return self._page.ended_below(most) if self._page is not None else 0
 
     def counted(self) -> Iterator[tuple[str, int]]:
-        """Gives what all ranks together have counted since the last time, by the names of COUNTERS."""
-        for name in COUNTERS if self._page is not None else ():
-            now = sum(self._page.counted(r, name) for r in range(self.world_size)) if self._page is not None else 0
-            yield name, max(0, now - self._seen[name])
-            self._seen[name] = now
+        """Gives what all ranks together have counted since the last time, by the names of COUNTERS. Two threads of a rank write its counters, so
+        that one may step back for a moment."""
+        if self._page is None:
+            return
+        for name, seen in self._seen.items():
+            self._seen[name] = max(seen, sum(self._page.counted(r, name) for r in range(self.world_size)))
+            yield name, self._seen[name] - seen
 
     def loads(self) -> list[tuple[int, float]]:
         """Returns bytes in all shards, and seconds, of loads since the last time: all ranks load at once, each its part."""
         if self._page is None:
             return []
-        whole = {g: sum(s.chunk_bytes for s in shards) for g, shards in self.shards.items()}
-        samples = []
+        whole, samples = sum(self.chunk_bytes().values()), []
         for rank in range(self.world_size):
             own = sum(self.shards[g][owned[rank]].chunk_bytes for g, owned in self.owned.items())
-            samples += [(nbytes * sum(whole.values()) // own, seconds) for nbytes, seconds in self._page.loads(rank)]
+            samples += [(nbytes * whole // own, seconds) for nbytes, seconds in self._page.loads(rank)]
         return samples
 
     def prefills(self) -> list[tuple[int, float]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST_CHUNK_BYTES = 1 << 32
+MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
 
 
 class Share(NamedTuple):

@@ -1,0 +1,546 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's side of the spec (spec.py): what is found, and leases on it from the lookup until all ranks have loaded it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_offload.base import LookupResult, OffloadingManager, PrepareStoreOutput, RequestOffloadingContext
+
+from .. import TIER_MEMORY, TIER_REMOTE
+from . import canary, delivery, hooks, identity, windows
+from .canary import Canary
+from .chunks import KvcacheLoadStoreSpec
+from .policy import DISK, MEMORY, REMOTE, LoadPolicy
+from .promises import Held, LoadsUnderWay, Promises
+from .ranks import Ranks
+from .shards import Shard
+from .shared import SharedTier, Sought
+
+if TYPE_CHECKING:
+    from .spec import KvcacheOffloadingSpec
+
+log = logging.getLogger("kvcache.vllm")
+
+LEAST_PREFILL_TOKENS = 256
+MOST_CHAIN = 4096
+PREFIX = "vllm:kv_offload_kvcache_"
+COUNTERS = {
+    "lookups": "Chunks that were looked up in kvcache-daemon.",
+    "hits": "Chunks that were found there, are worth loading, and were leased.",
+    "declined": "Chunks that were found there, and not loaded since computing them is faster.",
+    "unavailable": "Chunks that were not looked up since the daemon did not answer.",
+    "stored_bytes": "Bytes that the daemon took.",
+    "loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
+    "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
+    "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
+    "failed_stores": "Chunks that were not stored.",
+    "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
+    "failed_loads": "Chunks that were found and could not be leased: computed instead.",
+    "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
+    "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
+    **canary.COUNTERS,
+}
+GAUGES = {
+    "up": "1 while kvcache-daemon answers.",
+    "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
+    "memory_bytes_per_second": "The rate of loads from the daemon's memory.",
+    "disk_bytes_per_second": "The rate of loads from the daemon's disk.",
+    "remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
+}
+
+
+class _Request:
+    __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
+                 "has_parents")
+
+    def __init__(self) -> None:
+        self.computes = False  # all that it offers to be stored is computed in that step
+        self.withheld: set[bytes] = set()  # stored chunks that the canary has it compute
+        self.has_parents: set[int] = set()  # groups of which it was given chunks, or has offered some
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the answers: vLLM asks for another run next, or for the same after it was loaded."""
+        self.answers: dict[bytes, bool] = {}  # worth loading?
+        self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
+        self.declined: set[int] = set()
+        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
+        self.was_gathered: set[int] = set()
+        self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
+        self.search_untils: dict[int, float] = {}  # by group: it waits for that no longer
+        self.fetched: set[bytes] = set()  # keys that came from there
+
+
+class KvcacheManager(OffloadingManager):  # type: ignore[misc]
+    """A manager of vLLM's: it is asked for chunks, and what is to be loaded and stored."""
+
+    def __init__(self, spec: KvcacheOffloadingSpec) -> None:
+        self._spec = spec
+        self._ranks = Ranks(spec.config.engine_id, spec.world_size, spec.common)
+        self._promises: Promises | None = None
+        self._shared: SharedTier | None = None
+        self._canary: Canary | None = None  # the worker's, where it is in this process
+        self._variant = 0  # the number of the namespaces that are asked about
+        self._loads = LoadsUnderWay()
+        self._policies: dict[int, LoadPolicy] = {}  # by group
+        self._chunk_bytes: Mapping[int, int] = {}  # all shards together
+        self._requests: dict[str, _Request] = {}
+        self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        if spec.world_size > 1:
+            delivery.discard(spec.config.engine_id, spec.world_size)
+
+    def _ready(self) -> Promises | None:
+        if not self._ranks.join():
+            return None
+        if self._promises is None:
+            self._serve()
+        return self._promises
+
+    def _serve(self) -> None:
+        """All ranks have said what they store."""
+        spec, self._chunk_bytes = self._spec, self._ranks.chunk_bytes()
+        if self._ranks.has_scheduler:
+            self._canary = canary.here.get(str(spec.config.engine_id))
+        self._variant = self._ranks.variant
+        self._promises = Promises(self._shards(), socket=spec.socket, timeout_s=spec.timeout_s, serves=self._serves)
+        if spec.remote and all(len(shards) == 1 for shards in self._ranks.shards.values()):
+            fields = next(iter(self._ranks.shards.values()))[0].fields
+            self._shared = SharedTier(self._names(), fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+        elif spec.remote:
+            log.info("an engine whose chunks have shards does not look for chunks in the shared tier: what this host has is found")
+        self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy)
+                          for g, tokens in spec.tokens.items() if g in self._chunk_bytes}
+
+    def _shards(self) -> dict[int, list[Shard]]:
+        """The shards in the namespaces in use."""
+        return {g: [s._replace(name=canary.named(s.name, self._variant)) for s in shards] for g, shards in self._ranks.shards.items()}
+
+    def _names(self) -> dict[int, str]:
+        """The namespaces of the groups where each has one shard."""
+        return {g: shards[0].name for g, shards in self._shards().items()}
+
+    def _serves(self, pool: int) -> bool:
+        """Can all ranks load from this pool, and do they keep it?"""
+        assert self._promises is not None
+        return self._ranks.use({*self._promises.pools(), pool}) and self._ranks.serves(pool)
+
+    # --- lookups ---
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._drop(self._requests.get(req_context.req_id))
+        self._requests[req_context.req_id] = _Request()
+        return RequestOffloadingContext()
+
+    def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        name = req_context.req_id
+        request = self._requests.get(name)
+        if request is not None and key in request.ready:
+            return LookupResult.HIT
+        promises = self._ready()
+        if promises is None:
+            return LookupResult.MISS
+        if request is None:
+            request = self._requests[name] = _Request()
+        worth = request.answers.get(key)
+        if worth is None:
+            worth = self._ask(promises, key, request, req_context)
+            if worth is None:
+                return LookupResult.HIT_PENDING
+        if not worth:
+            request.computes = False
+            return LookupResult.MISS
+        state = promises.state(name, key)
+        if state is None:
+            return LookupResult.HIT_PENDING
+        if not state:
+            self._counts["failed_loads"] += 1
+            request.answers[key] = False
+            return LookupResult.MISS
+        request.ready.add(key)
+        return LookupResult.HIT
+
+    def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
+        """Is it worth loading? None: it is known at the end of the step.
+
+        Where vLLM does not say what it will ask for next, only the first chunk that is there is asked about alone: with it come
+        all that follow it in this step, by one question and with one decision."""
+        group = identity.group_of(key)
+        if group not in self._policies:
+            return False
+        gathered = request.gathered.get(group)
+        if gathered is not None:
+            gathered.setdefault(key)
+            return None
+        sought = request.sought.get(group)
+        if sought is not None:
+            if not self._seek(promises, group, sought, request, context.req_id):
+                return None
+            if (answer := request.answers.get(key)) is not None:
+                return answer
+        window = getattr(context, hooks.WINDOW, None)
+        if isinstance(window, windows.Window) and key in window.keys:
+            return self._ask_window(promises, key, group, window, request, context.req_id)
+        is_tail = self._is_tail(key, group, context)
+        chain = [key] if is_tail else self._chain(key, group, request, context)
+        where = promises.where(chain)
+        if where is None:
+            self._counts["unavailable"] += 1
+            request.answers[key] = False
+            return False
+        if is_tail:
+            return self._take(promises, group, chain if where[0] else [], chain, _tiers_of(where), request, context.req_id)
+        may_gather = not where[0] or group not in request.was_gathered  # again, where the shared tier is asked
+        if len(chain) == 1 and may_gather and not self._is_hopeless(group, where[0], request):
+            request.gathered[group] = {key: where[0]}
+            return None
+        if self._begin(group, chain, _tiers_of(where), request):
+            return None
+        return self._decided(promises, group, chain, _tiers_of(where), request, context.req_id)
+
+    def _decided(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request, name: str,
+                 worth: int | None = None) -> bool:
+        """And asks at once for what is in memory."""
+        worth, in_memory = self._decide(promises, group, chain, tiers, request, name, worth)
+        if in_memory and len(chain) > 1:
+            promises.ask(name)
+        return worth > 0
+
+    # --- windows and states ---
+
+    def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
+        """Answers as _ask() does, for a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the
+        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the
+        shared tier."""
+        found = windows.search(window, request.answers, promises.where)
+        if found is None:
+            self._counts["unavailable"] += 1
+            request.answers[key] = False
+            return False
+        first, end, known = found
+        at = window.keys.index(key)
+        if not first <= at < end and self._seek_window(group, window, at, known, request):
+            return None
+        run = [i for i in range(first, end) if window.keys[i] not in request.answers]
+        behind = [window.keys[i] for i in known if i >= first and i not in run]
+        tiers = _tiers_of(bytes(known[i] for i in run))
+        return self._take(promises, group, [window.keys[i] for i in run], behind, tiers, request, name, key)
+
+    def _seek_window(self, group: int, window: windows.Window, at: int, known: Mapping[int, int], request: _Request) -> bool:
+        """Has the chunks of a window that ends at a key looked for in the shared tier. False: they are not."""
+        need = window.first_size if at == len(window.keys) - 1 else window.size
+        listed = range(at, max(-1, at - need), -1)
+        if any(window.keys[i] in request.answers or i not in known for i in listed):
+            return False
+        return self._begin(group, [window.keys[i] for i in listed], _tiers_of(bytes(known[i] for i in listed)), request)
+
+    def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
+              name: str, asked: bytes | None = None) -> bool:
+        """Leases these chunks, all or none, and answers that the others are not there. Returns the answer for `asked`, by default the first of
+        the others."""
+        self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
+        request.answers.update(dict.fromkeys(others, False))
+        is_given = len(keys) > 0 and self._loadable(group, keys, request) == len(keys)
+        request.answers.update(dict.fromkeys(keys, is_given))
+        if is_given:
+            self._counts["hits"] += len(keys)
+            promises.want(name, keys, [t == DISK for t in tiers[:len(keys)]])
+            if DISK not in tiers[:len(keys)]:
+                promises.ask(name)
+        return request.answers.get(others[0] if asked is None else asked, False)
+
+    def _is_tail(self, key: bytes, group: int, context: Any) -> bool:
+        """Returns whether a key is that of a partly filled block at the end of a prefix. No chunk follows it."""
+        positions = getattr(context, "_offload_key_positions", None)
+        return isinstance(positions, dict) and positions.get(key, 0) % self._spec.tokens.get(group, 1) != 0
+
+    # --- what the shared tier has ---
+
+    def _may_seek(self, group: int, request: _Request) -> bool:
+        return (self._shared is not None and self._shared.on and group not in request.declined
+                and time.monotonic() < request.search_untils.get(group, math.inf))
+
+    def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
+        """Has what is not here looked for. False: it is not."""
+        if self._shared is None or len(tiers) == len(chain) or not self._may_seek(group, request):
+            return False
+        sought = Sought(chain)
+        if sought.begin(self._shared, self._policies[group], group, tiers, request.search_untils):
+            request.sought[group] = sought
+        return sought.has_begun
+
+    def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool:
+        """In each step, whatever key of the group is asked for. True: it has ended, and there are answers."""
+        assert self._shared is not None
+        chain = list(sought.keys)
+        if not sought.advance(self._shared, self._policies[group],
+                              lambda tiers: self._worth(promises, group, tiers, len(chain), request)):
+            return False
+        del request.sought[group]
+        self._counts["failed_fetches"] += sought.failed
+        request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
+        self._decided(promises, group, chain, sought.tiers, request, name, sought.worth)
+        return True
+
+    def _is_hopeless(self, group: int, tiers: int, request: _Request) -> bool:
+        if not tiers:
+            return not self._may_seek(group, request) or self._policies[group].is_hopeless(REMOTE)
+        return group in request.declined or self._policies[group].is_hopeless(MEMORY if tiers & TIER_MEMORY else DISK)
+
+    def _gathered(self, promises: Promises, name: str, request: _Request) -> None:
+        """At the end of a step."""
+        for group, listed in request.gathered.items():
+            request.was_gathered.add(group)
+            keys = list(listed)
+            where = promises.where(keys[1:]) if len(keys) > 1 else b""
+            if where is None:
+                self._counts["unavailable"] += 1
+                request.answers[keys[0]] = False
+                continue
+            first = listed[keys[0]]
+            assert first is not None
+            tiers = _tiers_of(bytes([first]) + where)
+            if not self._begin(group, keys, tiers, request):
+                self._decide(promises, group, keys, tiers, request, name)
+        request.gathered = {}
+
+    def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request,
+                name: str, worth: int | None = None) -> tuple[int, bool]:
+        """How many leading ones to load, which are asked for; and whether all of them are in memory. `tiers`: of those that are found;
+        what came from the shared tier is in memory."""
+        self._counts["lookups"] += len(chain)
+        run = len(tiers)
+        if worth is None:
+            worth = self._worth(promises, group, tiers, len(chain), request)
+        self._counts["declined"] += run - worth
+        worth = self._loadable(group, chain[:worth], request)
+        self._counts["hits"] += worth
+        request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
+        promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
+        return worth, DISK not in tiers[:worth]
+
+    def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
+        """Returns how many of them the canary lets be loaded, from the first on. The others are computed."""
+        n = self._canary.loadable(group, keys, self._variant) if self._canary is not None else len(keys)
+        request.withheld.update(keys[n:])
+        if n:
+            request.has_parents.add(group)
+        return n
+
+    def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
+        """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
+        if request is None or self._canary is None:
+            return None
+        group = identity.group_of(keys[0])
+        if any(self._is_tail(key, group, context) for key in keys):  # nothing is computed behind the prefix
+            return None
+        chosen = self._canary.choose(keys, where, request.withheld, group in request.has_parents)
+        request.has_parents.add(group)
+        return chosen
+
+    def _follow(self) -> None:
+        """Goes on with the namespaces that the canary has moved to."""
+        if self._promises is None or self._ranks.variant == self._variant:
+            return
+        self._variant = self._ranks.variant
+        self.reset_cache()
+        self._promises.rename(self._shards())
+        if self._shared is not None:
+            self._shared.rename(self._names())
+
+    def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
+        if not tiers or group in request.declined:
+            return 0
+        policy = self._policies[group]
+        worth = policy.worth_of(asked, tiers, promises.asked_bytes + self._loads.nbytes, promises.asked_disk_bytes,
+                                self._shared.queued_bytes if self._shared is not None else 0, alone=len(self._requests) == 1)
+        if worth < len(tiers):
+            request.declined.add(group)
+        return worth
+
+    @staticmethod
+    def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
+        """This key and those of its group that vLLM will ask for after it, where they are known: vLLM 0.33 says them, and in older ones a
+        wrapper does (hooks.py)."""
+        listed = getattr(context, hooks.KEYS, None)
+        if isinstance(listed, list) and key in listed:
+            first = listed.index(key)
+            return [k for k in listed[first:first + MOST_CHAIN] if k not in request.answers]
+        positions = getattr(context, "_offload_key_positions", None)
+        if not isinstance(positions, dict) or key not in positions:
+            return [key]
+        first = positions[key]
+        after = sorted((at, k) for k, at in positions.items()
+                       if at >= first and identity.group_of(k) == group and k not in request.answers)
+        return [k for _, k in after[:MOST_CHAIN]] if after and after[0][1] == key else [key]
+
+    # --- jobs ---
+
+    def prepare_load(self, keys: Collection[Any], req_context: Any) -> KvcacheLoadStoreSpec:
+        assert self._promises is not None
+        name = req_context.req_id
+        held = [self._promises.held(name, k) for k in keys]
+        request = self._requests.get(name)
+        fetched = request.fetched if request is not None else set()
+        moved = {"memory": 0, "disk": 0, "remote": 0}
+        for key, one in zip(keys, held):
+            tier = "remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
+            moved[tier] += self._chunk_bytes[identity.group_of(key)]
+        for tier, nbytes in moved.items():
+            self._counts[f"loaded_{tier}_bytes"] += nbytes
+        number = self._loads.begin(name, held, sum(moved.values()))
+        return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
+
+    def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
+        """Returns the offsets of the chunks in the pool, by rank."""
+        if self._ranks.world_size == 1:
+            return [[one.offsets[0] for one in held]]
+        owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
+        return [[one.offsets[of_group[rank]] for one, of_group in zip(held, owned)] for rank in range(self._ranks.world_size)]
+
+    def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
+        self._loads.complete(req_context.req_id)
+        request = self._requests.get(req_context.req_id)
+        if request is not None:
+            self._drop(request)
+            request.forget()
+            request.computes = True
+        if self._promises is not None:
+            self._promises.release(req_context.req_id)
+
+    def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
+        """Returns the chunks that lack a shard. Nothing, while the daemon does not answer: vLLM takes that as stored."""
+        promises = self._ready()
+        if promises is None:
+            return PrepareStoreOutput(keys_to_store=[], store_spec=KvcacheLoadStoreSpec.of_store([]), evicted_keys=[])
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(identity.group_of(key), []).append(key)
+        missing: dict[bytes, bytes] = {}  # the tiers of each shard
+        checks: set[bytes] = set()
+        for listed in groups.values():
+            by_shard = promises.where_by_shard(listed)
+            of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
+            missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
+            where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
+            if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id), req_context)) is not None:
+                checks.add(chosen)
+        new = [k for k in keys if k in missing or k in checks]
+        spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
+        return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
+
+    def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
+        """By rank, whether its shard of each of these chunks is stored. Nothing where no shard is."""
+        if not any(map(any, missing.values())):
+            return []
+        owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
+        return [[k in missing and missing[k][of_group[rank]] != 0 for k, of_group in zip(keys, owned)]
+                for rank in range(self._ranks.world_size)]
+
+    def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
+        """Tokens of these chunks that are computed in the step which is being scheduled; 0: too few, or it is not known. vLLM
+        offers what its own prefix cache has, too: what is computed begins where the lookup ended."""
+        request = self._requests.get(context.req_id)
+        if request is None:
+            return 0
+        most = 0
+        for group, keys in groups.items():
+            if not request.computes:
+                at = next((i for i, k in enumerate(keys) if request.answers.get(k) is False), None)
+                if at is None:
+                    continue
+                keys = keys[at:]
+            most = max(most, len(keys) * self._spec.tokens.get(group, 0))
+        request.computes = request.computes or most > 0
+        return most if most >= LEAST_PREFILL_TOKENS else 0
+
+    def on_request_finished(self, req_context: Any) -> None:
+        request = self._requests.pop(req_context.req_id, None)
+        self._drop(request)
+        if self._promises is not None:
+            self._promises.release(req_context.req_id)  # a load under way holds its own references
+
+    def _drop(self, request: _Request | None) -> None:
+        """Drops the searches of a request in the shared tier."""
+        if request is not None and self._shared is not None:
+            for sought in request.sought.values():
+                sought.drop(self._shared)
+
+    def on_schedule_end(self, context: Any) -> None:
+        if not self._ranks.look() or self._promises is None:
+            self._loads.sweep(self._ranks.ended_below)
+            return
+        for name, request in self._requests.items():
+            if request.gathered:
+                self._gathered(self._promises, name, request)
+        self._follow()
+        self._loads.sweep(self._ranks.ended_below)
+        self._promises.flush()
+        for read in self._promises.reads:
+            self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
+        self._promises.reads.clear()
+        self._ranks.use(self._promises.pools())
+        while self._shared is not None and self._shared.fetched:
+            fetched = self._shared.fetched.popleft()
+            self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
+        for nbytes, seconds in self._ranks.loads():  # reads from disk ended before, and are counted there
+            for policy in self._policies.values():
+                policy.saw_load(nbytes, 0, seconds)
+        for tokens, seconds in self._ranks.prefills():
+            for policy in self._policies.values():
+                policy.saw_prefill(tokens, seconds)
+
+    def has_pending_work(self) -> bool:
+        self._loads.sweep(self._ranks.ended_below)
+        return bool(self._loads) or (self._promises is not None and self._promises.pending)
+
+    def reset_cache(self) -> None:
+        """Keeps all chunks, because other engines use them, too. What was promised is looked up again. Loads under way keep their leases."""
+        self._loads.reset()
+        for name, request in self._requests.items():
+            self._drop(request)
+            request.forget()
+            if self._promises is not None:
+                self._promises.release(name)
+
+    def shutdown(self) -> None:
+        self._ranks.close()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+        if self._promises is not None:
+            self._promises.close()
+            self._promises = None
+
+    # --- what is reported ---
+
+    def get_stats(self) -> Any:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+        stats = OffloadingConnectorStats()
+        for name, count in self._ranks.counted():
+            if name == "store_wait_us":  # the ranks wait at the same time
+                self._counts["store_wait_seconds"] += count / 1e6 / self._ranks.world_size
+            else:
+                self._counts[name] += count
+        for name, count in self._canary.take_counts().items() if self._canary is not None else ():
+            self._counts[name] += count
+        for name, count in self._counts.items():
+            if count:
+                stats.increase_counter(PREFIX + name, count)
+                self._counts[name] = 0
+        policy = next(iter(self._policies.values()), None)
+        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
+        for name, value in zip(GAUGES, (float(self._promises is not None and self._promises.well), *rates)):
+            stats.set_gauge(PREFIX + name, value)
+        return stats
+
+
+def _tiers_of(where: bytes) -> list[int]:
+    """Returns the tiers of the leading ones that are here."""
+    run = where.index(0) if 0 in where else len(where)
+    return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
