@@ -270,7 +270,7 @@ def test_a_cache_directory_may_be_a_link_to_another_disk(home):
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it does for a user whom the host does not know
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user whom the host does not know gets this
     with pytest.raises(kvcache.Error, match="set HOME or XDG_CACHE_HOME"):
         serve.settings("/run", {})
 

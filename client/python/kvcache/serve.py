@@ -35,6 +35,15 @@ IDLE = "10min"
 
 # --- where ---
 
+def _check_alone(path: str, found: os.stat_result, what: str, variable: str) -> None:
+    """Refuses a directory in which another user could put something else in the place of what is there."""
+    if found.st_uid != os.geteuid():
+        raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the {what}: it must belong to user {os.geteuid()}; "
+                      f"remove it, or set {variable}")
+    if found.st_mode & 0o022:
+        raise Error(errno.EPERM, f"other users may write to {path}, and could replace the {what}: chmod 700 {path}")
+
+
 def _private(path: str) -> str:
     """Makes a directory for this user alone, or checks the one that exists."""
     with contextlib.suppress(FileExistsError):
@@ -42,11 +51,7 @@ def _private(path: str) -> str:
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise Error(errno.EPERM, f"{path} is not a directory: remove it, or set XDG_RUNTIME_DIR")
-    if found.st_uid != os.geteuid():
-        raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the socket: it must belong to user {os.geteuid()}; "
-                      "remove it, or set XDG_RUNTIME_DIR")
-    if found.st_mode & 0o022:
-        raise Error(errno.EPERM, f"other users may write to {path}, and could replace the socket: chmod 700 {path}")
+    _check_alone(path, found, "socket", "XDG_RUNTIME_DIR")
     os.chmod(path, 0o700)
     return path
 
@@ -81,12 +86,10 @@ def _make_cache_directory() -> pathlib.Path:
     """Makes the directory of the store and the log, or checks the one that exists. It may be a link of this user's to another disk."""
     path = _cache_directory()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for found in (os.lstat(path), os.stat(path)):
-        if found.st_uid != os.geteuid():
-            raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the store: it must belong to user "
-                          f"{os.geteuid()}; remove it, or set XDG_CACHE_HOME")
-    if found.st_mode & 0o022:
-        raise Error(errno.EPERM, f"other users may write to {path}, and could replace the store: chmod 700 {path}")
+    link, found = os.lstat(path), os.stat(path)
+    if not stat.S_ISLNK(link.st_mode) or link.st_uid != os.geteuid():
+        found = link
+    _check_alone(str(path), found, "store", "XDG_CACHE_HOME")
     return path
 
 
