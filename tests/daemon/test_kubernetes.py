@@ -137,7 +137,7 @@ def test_only_prometheus_may_scrape():
 
 
 def objects():
-    """What `kubectl apply -k conf` would send."""
+    """Returns the objects that `kubectl apply -k conf` would send."""
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
     made = subprocess.run(["kubectl", "kustomize", str(harness.SOURCE / "conf")], capture_output=True, text=True, timeout=60 * harness.slow())
