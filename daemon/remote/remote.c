@@ -68,7 +68,7 @@ int remote_new(struct remote **ret, const struct remote_params *params, char ret
         list_init(&r->operations);
         list_init(&r->purges);
         list_init(&r->searches);
-        fair_init(&r->waiting);
+        sfq_init(&r->waiting);
         list_init(&r->abandoned);
         breaker_init(&r->breaker, params->timeout_ns / 2, now_ns);
         buffers_init(&r->read_buffers, params->read_inflight);
