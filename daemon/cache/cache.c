@@ -34,8 +34,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         if (!c)
                 return -ENOMEM;
         c->params = *params;
-        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
-                list_init(&c->users[i]);
+        cache_schedule_init(c);
         for (unsigned kind = 0; kind < KINDS; kind++)
                 list_init(&c->waiting[kind]);
         for (unsigned i = 0; i < CACHE_DEADLINES; i++)
@@ -43,9 +42,6 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->late);
         list_init(&c->finished);
         list_init(&c->settled);
-        list_init(&c->writers);
-        for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
-                list_init(&c->reads[i].readers);
         list_init(&c->dropping);
         list_init(&c->settling);
         list_init(&c->counting);
@@ -67,8 +63,7 @@ struct cache *cache_free(struct cache *c)
         if (!c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
-        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
-                assert(list_empty(&c->users[i]));
+        cache_schedule_fini(c);
         tails_fini(&c->tails);
         cache_remote_fini(c);
         free(c);

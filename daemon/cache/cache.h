@@ -28,6 +28,7 @@
 #include <sys/uio.h>
 
 #include "base/list.h"
+#include "fair/window.h"
 #include "io/io.h"
 #include "key.h"
 #include "cache/pool.h"
@@ -74,11 +75,8 @@ struct cache_place {
 /* A read from the store: either into a slot of the pool, or for a get into the client's memory that
  * waits for its user's turn. Private to the cache. */
 struct store_read {
-        struct list_node node;   /* in the user's queue until the store is asked */
-        struct cache_user *user; /* NULL if the read is no longer counted */
-        uint32_t bytes;
-        uint8_t volume, order;
-        bool in_pool, in_store;
+        struct window_item item; /* item.member is NULL if the read is no longer counted */
+        bool in_pool;
 };
 
 struct cache_request {

@@ -126,7 +126,7 @@ static void on_read_abandoned(struct store_get *store)
 
 static int fill_read(struct fill *f)
 {
-        cache_read_enter(f->cache, &f->read);
+        window_submit(&f->read.item);
         return store_get(f->cache->params.store, &f->store);
 }
 
@@ -151,7 +151,7 @@ static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t c
         const struct fill *f = (struct fill *)(uintptr_t)pc->tag;
 
         cache_wait_on(c, req, chunk, WAITING_FILL);
-        if ((pc->flags & POOL_READING) && req->owner && !list_empty(&f->read.node))
+        if ((pc->flags & POOL_READING) && req->owner && window_item_waits(&f->read.item))
                 list_append(req->owner, &req->owned);
 }
 
@@ -165,7 +165,7 @@ void cache_fill_leave(struct cache *c, struct cache_request *req)
         list_unlink(&req->node);
         list_unlink(&req->owned);
         /* A dropped chunk is not found; its read ends when its turn comes. */
-        if (f && !f->prefetched_for && !list_empty(&f->read.node) && list_empty(&pc->waiters))
+        if (f && !f->prefetched_for && window_item_waits(&f->read.item) && list_empty(&pc->waiters))
                 fill_end(f, STORE_MISS);
 }
 

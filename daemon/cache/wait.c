@@ -232,7 +232,7 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
                 length = req->length;
                 if (round->n_no_room < CACHE_FAILED_TRIES)
                         round->no_room[round->n_no_room++] = length;
-                u->refs++;
+                cache_user_ref(u);
                 note_waiting(c, req, u);
         } else {
                 list_unlink(&req->node);
@@ -259,7 +259,7 @@ static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
 
                 bool continues;
 
-                u->refs++;
+                cache_user_ref(u);
                 continues = admit_next_waiter(c, u, kind, &round) && !list_empty(&u->waits[kind]);
                 list_unlink(n);
                 if (continues)
