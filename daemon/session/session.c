@@ -77,7 +77,7 @@ static void session_free(struct session *s)
 {
         session_drop_replies(s);
         if (s->user)
-                sessions_user_put(s->user);
+                fair_user_unref(s->user->state.user);
         if (s->client.staging.base)
                 staging_closer_add(s->sessions->staging_closer, &s->client.staging,
                                    &s->client.holds);
