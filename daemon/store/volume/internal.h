@@ -34,6 +34,7 @@
 #include "base/histogram.h"
 #include "base/list.h"
 #include "evict/evict.h"
+#include "fair/turns.h"
 #include "slab/slab.h"
 #include "store/volume/dir.h"
 #include "store/volume/format.h"
@@ -117,8 +118,7 @@ enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 struct tenant_room {
         uint64_t bytes, limit;
         uint64_t retained;        /* the part of `bytes` that clients have pinned */
-        struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
-        struct list_node turn;    /* in volume.slot_waiting while it has some */
+        struct turns_member puts; /* struct store_put, for a slot; unused: zero */
 };
 
 /* Puts that are answered together, and have payloads at the device. */
@@ -250,7 +250,7 @@ struct volume {
         int table_error; /* error of the failed write, while the superblock mark for it is being
                             written */
         uint32_t void_position, void_pages;        /* pages of the failed write */
-        struct list_node slot_waiting;             /* struct tenant_room, in the order of service */
+        struct turns slot_waiting;                 /* struct tenant_room.puts, tenants in turn */
         uint64_t n_slot_waiting;                   /* puts that wait for a slot */
         struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
                                                       table */
