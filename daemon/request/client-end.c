@@ -62,6 +62,6 @@ void client_fini(struct client *client)
                                                client->namespaces[i]);
         (void)client_release_some(client, UINT32_MAX);
         (void)loans_end_some(client, UINT32_MAX);
-        lease_holder_fini(client->tenant->leases, &client->leases);
+        lease_holder_fini(&client->leases);
         assert(!client->staging.base);
 }

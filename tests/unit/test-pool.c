@@ -653,8 +653,8 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_equal(mine.count, 0);
         assert_int_equal(pool_chunk(p, chunk)->pins, 0);
         assert_int_equal(mine.bytes, 0);
-        lease_holder_fini(l, &mine);
-        lease_holder_fini(l, &other);
+        lease_holder_fini(&mine);
+        lease_holder_fini(&other);
         leases_free(l);
         pool_free(p);
 }
@@ -681,7 +681,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
         release_all(l, &mine);
         add(p, ++n, MIB);
         assert_int_equal(find(p, 0), POOL_NONE);
-        lease_holder_fini(l, &mine);
+        lease_holder_fini(&mine);
         leases_free(l);
         pool_free(p);
 }
@@ -707,8 +707,8 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         release_all(l, &one);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
         release_all(l, &two);
-        lease_holder_fini(l, &one);
-        lease_holder_fini(l, &two);
+        lease_holder_fini(&one);
+        lease_holder_fini(&two);
         leases_free(l);
         pool_free(p);
 }
@@ -750,7 +750,7 @@ static void each_user_of_a_chunk_is_charged_until_its_last_lease_ends(void **sta
                 assert_int_equal(pool_leased_bytes(p), 0);
         }
         for (unsigned i = 0; i < USERS; i++)
-                lease_holder_fini(l, &users[i]);
+                lease_holder_fini(&users[i]);
         leases_free(l);
         pool_free(p);
 }
@@ -801,9 +801,9 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         release_all(l, &second);
         release_all(l, &greedy[0]);
         for (unsigned i = 0; i < HOLDERS; i++)
-                lease_holder_fini(l, &greedy[i]);
-        lease_holder_fini(l, &second);
-        lease_holder_fini(l, &third);
+                lease_holder_fini(&greedy[i]);
+        lease_holder_fini(&second);
+        lease_holder_fini(&third);
         leases_free(l);
         pool_free(p);
 }
