@@ -36,10 +36,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         c->params = *params;
         cache_schedule_init(c);
         for (unsigned kind = 0; kind < KINDS; kind++)
-                list_init(&c->waiting[kind]);
-        for (unsigned i = 0; i < CACHE_DEADLINES; i++)
-                list_init(&c->deadlines[i]);
-        list_init(&c->late);
+                turns_init(&c->waiting[kind]);
         list_init(&c->finished);
         list_init(&c->settled);
         list_init(&c->dropping);
@@ -64,6 +61,7 @@ struct cache *cache_free(struct cache *c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
         cache_schedule_fini(c);
+        deadlines_fini(&c->deadlines);
         tails_fini(&c->tails);
         cache_remote_fini(c);
         free(c);
@@ -88,7 +86,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
 {
         list_init(&req->node);
         list_init(&req->owned);
-        list_init(&req->deadline);
+        req->deadline = (struct deadline){ .expire = NULL };
         req->kind = (uint8_t)kind;
         req->waiting = WAITING_NOT;
         req->waits_as = NULL;

@@ -27,6 +27,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/deadlines.h"
 #include "base/list.h"
 #include "fair/window.h"
 #include "io/io.h"
@@ -142,12 +143,13 @@ struct cache_request {
 
         /* Private to the cache. */
         struct cache_user *waits_as; /* WAITING_ROOM: the user in whose queue the request is */
-        struct list_node owned, deadline;
+        struct list_node owned;
+        struct deadline deadline;
         uint64_t waits_since_ns;
         uint32_t charged; /* bytes charged to the write budget and not settled yet */
         uint8_t admission;
         struct store_read read;
-        struct cache *cache; /* set while a get is copied */
+        struct cache *cache; /* set while the request waits, and while a get is copied */
         struct kio_request copy;
         uint8_t kind, waiting;
         bool asked_remote; /* get: the shared tier was asked and did not have the chunk */

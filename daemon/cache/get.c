@@ -63,7 +63,7 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
 {
         uint64_t most = MIN(pool_bytes(c->params.pool) / 4, PREFETCH_BYTES);
         uint64_t users = c->prefetching_users + !(u && u->n_prefetches > 0);
-        bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
+        bool waits = u && (turns_item(&u->waits[KIND_GET]) || turns_item(&u->waits[KIND_PUT]));
         bool within = !u || u->n_prefetches == 0 ||
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
                        u->prefetch_inflight_bytes + length <= most / users);

@@ -24,7 +24,7 @@ enum waiting {
         WAITING_REMOTE, /* for the shared tier, on a struct fetch of remote.c */
 };
 
-enum { CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
+enum { CACHE_COMPLETED = 1024 };
 
 /* The order of one user's reads: reads that a client waits for precede prefetches. */
 enum { READ_GET, READ_PREFETCH };
@@ -33,12 +33,10 @@ static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 /* The cache's state of a user. Waiting requests, writes, reads and prefetches refer to the user. */
 struct cache_user {
         struct fair_state state;
-        bool putting;                  /* counted in cache_stats.putting_users */
-        uint64_t unwritten;            /* bytes, direct puts included */
-        struct list_node waits[KINDS]; /* struct cache_request, for room, in order */
-        struct list_node turn[KINDS];  /* in cache.waiting while `waits` is not empty */
-        struct list_node stay; /* requests set aside by admit_waiters() while it tries the others */
-        struct turns_member refused; /* struct store_write, which the store could not take */
+        bool putting;                     /* counted in cache_stats.putting_users */
+        uint64_t unwritten;               /* bytes, direct puts included */
+        struct turns_member waits[KINDS]; /* struct cache_request, for room */
+        struct turns_member refused;      /* struct store_write, which the store could not take */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
         uint64_t prefetch_inflight_bytes, n_prefetches; /* slots being filled by cache_prefetch() */
 };
@@ -54,10 +52,10 @@ struct store_write {
 
 struct cache {
         struct cache_params params;
-        struct fair_room users;                         /* struct cache_user */
-        struct list_node waiting[KINDS];                /* users that wait for room, in turn */
-        uint64_t n_waiting[KINDS];                      /* requests */
-        struct turns refused;                           /* writes that the store could not take */
+        struct fair_room users;      /* struct cache_user */
+        struct turns waiting[KINDS]; /* requests that wait for room, users in turn */
+        uint64_t n_waiting[KINDS];   /* requests */
+        struct turns refused;        /* writes that the store could not take */
         struct window writes, reads[STORE_MAX_VOLUMES]; /* struct store_write, struct store_read */
         struct list_node dropping; /* writes whose chunk was evicted before they ended, in the order
                                       of the evictions */
@@ -69,21 +67,15 @@ struct cache {
                                       a shared tier */
         uint64_t n_fetches,
                 n_prefetch_fetches; /* in these lists; the part that serves prefetches */
-        uint64_t n_waiting_remote;  /* requests */
         struct tails tails;         /* pages for direct puts and gets */
         uint64_t evictions;         /* number of evictions of chunks that were being written */
-        /* Requests that wait for room or for the shared tier, by the tick after their deadline.
-         * Requests of the ticks up to `tick` have been visited, or are in `late`. */
-        struct list_node deadlines[CACHE_DEADLINES], late;
-        uint64_t tick;
+        struct deadlines deadlines; /* ends of waits for room and for the shared tier */
         /* Any number of requests may wait for one chunk or one sync. When it arrives, some of them
          * continue at once and the others in later iterations: `settled` are to use the chunk,
          * which they have pinned, and `finished` are to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* in this iteration */
-        uint64_t next_deadline_ns; /* the next visit of a non-empty bucket of `deadlines`; 0 if none
-                                      is due */
-        uint64_t retry_ns;         /* when a head-of-line timeout ends; 0 if none runs */
+        uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten;    /* bytes of all users, direct puts included */
         uint64_t pending;      /* requests, fills and writes */
@@ -310,9 +302,9 @@ void cache_remote_offer(struct cache *c, uint32_t namespace_id, const struct key
 /* --- wait.c --- */
 
 void cache_wait_for_room(struct cache *c, struct cache_request *req);
-/* Counts a get as waiting for the shared tier, until its deadline or
- * cache_stop_waiting_remote(). */
-void cache_wait_for_remote(struct cache *c, struct cache_request *req);
+/* Counts a get as waiting for the shared tier, until its deadline or cache_stop_waiting_remote().
+ * Returns 0 or -ENOMEM. */
+int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
 /* Returns whether the put must wait because too many bytes are unwritten. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);

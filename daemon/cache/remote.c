@@ -272,11 +272,10 @@ bool cache_remote_get(struct cache *c, struct cache_request *req)
                                      .user = req->user,
                                      .use = req->use,
                              });
-        if (!f)
+        if (!f || cache_wait_for_remote(c, req) < 0)
                 return false;
         f->last_deadline_ns = MAX(f->last_deadline_ns, req->deadline_ns);
         list_append(&f->waiters, &req->node);
-        cache_wait_for_remote(c, req);
         return true;
 }
 

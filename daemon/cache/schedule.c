@@ -44,11 +44,8 @@ static int user_init(struct fair_state *state)
         struct cache *c = container_of(state->room, struct cache, users);
         int r = window_member_init(&u->writes, &c->writes, state->user);
 
-        for (unsigned kind = 0; kind < KINDS; kind++) {
-                list_init(&u->waits[kind]);
-                list_init(&u->turn[kind]);
-        }
-        list_init(&u->stay);
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                turns_member_init(&u->waits[kind]);
         turns_member_init(&u->refused);
         for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
                 r = MIN(r, window_member_init(&u->reads[i], &c->reads[i], state->user));
@@ -86,7 +83,7 @@ struct cache_user *cache_user_get(struct cache *c, uint32_t uid)
 
 void cache_user_count(struct cache *c, struct cache_user *u)
 {
-        bool putting = u->unwritten > 0 || !list_empty(&u->waits[KIND_PUT]);
+        bool putting = u->unwritten > 0 || turns_item(&u->waits[KIND_PUT]);
 
         c->stats.putting_users += (uint64_t)putting - (uint64_t)u->putting;
         u->putting = putting;

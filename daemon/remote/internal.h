@@ -9,7 +9,7 @@
 #include "remote/breaker.h"
 #include "remote/buffers.h"
 #include "remote/completions.h"
-#include "remote/deadlines.h"
+#include "base/deadlines.h"
 #include "fair/sfq.h"
 #include "remote/generations.h"
 #include "remote/job.h"

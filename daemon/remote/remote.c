@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +121,7 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns)
 
         if (r->stopping)
                 return 0;
-        deadlines_run(&r->deadlines, now_ns);
+        deadlines_run(&r->deadlines, now_ns, UINT_MAX);
         remote_trial(r, now_ns);
         remote_namespaces_iterate(r, now_ns);
         gets_iterate(r, now_ns);

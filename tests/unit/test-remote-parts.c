@@ -20,7 +20,7 @@
 #include "remote/breaker.h"
 #include "remote/buffers.h"
 #include "remote/completions.h"
-#include "remote/deadlines.h"
+#include "base/deadlines.h"
 #include "remote/generations.h"
 #include "remote/object.h"
 #include "remote/presence.h"
@@ -615,8 +615,8 @@ static unsigned n_expired;
 
 static void on_expire(struct deadline *d, uint64_t now)
 {
-        assert_int_equal(d->place, 0);
-        expired[n_expired++] = d->at_ns;
+        assert_int_equal(d->node.place, 0);
+        expired[n_expired++] = deadline_ns(d);
 }
 
 static void deadlines_expire_in_their_order(void **state)
@@ -638,7 +638,7 @@ static void deadlines_expire_in_their_order(void **state)
                 deadlines_remove(&s, &d[i]);
         }
         for (uint64_t now = 0; deadlines_next(&s) != 0; now += 7)
-                deadlines_run(&s, now);
+                deadlines_run(&s, now, 1 + now % 3 * 200);
         assert_int_equal(n_expired, 150);
         for (unsigned i = 1; i < n_expired; i++)
                 assert_true(expired[i] >= expired[i - 1]);
