@@ -13,6 +13,7 @@
  * startup is one line and an exit status; after startup only a signal ends the loop. */
 #include "server-internal.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -27,6 +28,7 @@
 #include "learned/learned.h"
 #include "build-config.h"
 #include "evict/admission.h"
+#include "fair/user.h"
 #include "remote/remote.h"
 #include "report/sums.h"
 #include "request/hits.h"
@@ -550,6 +552,7 @@ static void server_fini(struct server *s)
         namespace_counts_free(s->service.namespace_counts);
         stages_fini(&s->service.stages);
         quotas_free(s->service.quotas);
+        assert(fair_users() == 0);
         free_event(s->done);
         free_event(s->wait);
         free_event(s->term);
