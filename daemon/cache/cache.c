@@ -76,7 +76,9 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
         return (struct cache_place){
                 .chunk = chunk,
                 .generation = pc->generation,
-                .ref = w ? w->store.ref : unpack_ref(pc->tag),
+                .ref = w                            ? w->store.ref
+                       : pc->state == POOL_RESIDENT ? pc->ref
+                                                    : STORE_REF_NONE,
         };
 }
 
@@ -178,7 +180,7 @@ static struct list_node *waiters_for_key(struct cache *c, uint32_t namespace_id,
 
         if (chunk == POOL_NONE)
                 return cache_direct_put_waiters(c, namespace_id, key, hash);
-        return pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING
+        return pool_is_filling(pool_chunk(c->params.pool, chunk))
                        ? &pool_chunk(c->params.pool, chunk)->waiters
                        : NULL;
 }
@@ -331,7 +333,7 @@ unsigned cache_find_from(struct cache *c, uint32_t namespace_id, const struct ke
 
         if (store_find(c->params.store, namespace_id, key, hash, &place.ref, ret_info) == 0)
                 tiers |= CACHE_DISK;
-        if (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) {
+        if (chunk != POOL_NONE && !pool_is_filling(pool_chunk(c->params.pool, chunk))) {
                 const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
                 if (!tiers && ret_info)
@@ -364,7 +366,7 @@ bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *k
 {
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
 
-        return (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) ||
+        return (chunk != POOL_NONE && !pool_is_filling(pool_chunk(c->params.pool, chunk))) ||
                store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0;
 }
 
@@ -502,7 +504,7 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                         return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0
                                        ? CACHE_OK
                                        : CACHE_MISS;
-                if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING) ||
+                if (pool_chunk(c->params.pool, chunk)->state != POOL_RESIDENT ||
                     store_find(c->params.store, namespace_id, key, hash, NULL, NULL) != 0)
                         return CACHE_BUSY;
                 pool_drop(c->params.pool, chunk);

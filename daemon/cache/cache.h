@@ -41,12 +41,6 @@ struct cache_fetched;
 struct remote;
 struct remote_put;
 
-/* Packs a reference for the tag of a pool chunk that the store has, or had. */
-static inline uint64_t cache_pack_ref(struct store_ref ref)
-{
-        return (uint64_t)ref.index << 32 | ref.generation;
-}
-
 enum cache_status {
         CACHE_OK,
         CACHE_MISS,

@@ -118,14 +118,9 @@ struct cache_fetched {
         uint64_t created_ms;
 };
 
-static inline struct store_ref unpack_ref(uint64_t tag)
-{
-        return (struct store_ref){ .index = (uint32_t)(tag >> 32), .generation = (uint32_t)tag };
-}
-
 static inline struct write *write_of(const struct pool_chunk *pc)
 {
-        return pc->flags & POOL_WRITING ? (struct write *)(uintptr_t)pc->tag : NULL;
+        return pc->state == POOL_COPYING || pc->state == POOL_WRITING ? pc->write : NULL;
 }
 
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
