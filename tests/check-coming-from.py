@@ -16,7 +16,7 @@ import re
 import sys
 
 PAGE = "conf/coming-from.md"
-# What the tools take, by the heading of their table. A row may end a name with "*" for all that begin so.
+# The names that the tools take, by the heading of their table. A row may end a name with "*" for all that begin so.
 NAMES = {
     "LMCache's GDS backend": """
         gds_path gds_path_sharding weka_path cufile_buffer_size gds_buffer_size use_cufile use_gds gds_backend use_direct_io gds_io_threads
@@ -66,7 +66,7 @@ NAMES = {
 OF_OTHERS = {"--kv-transfer-config", "--l2-adapter", "--shm-name", "--no-l1-use-lazy", "--hicache-storage-backend",
              "--hicache-storage-backend-extra-config", "--prefix-caching-hash-algo"}
 VALUES = {"read_only", "write_only", "read_write", "bb_read_only", "bb_write_only", "bb_read_write", "page_first", "chunk_size"}
-# Which table of kvcache.engine.former belongs to which heading.
+# The heading of each table of kvcache.engine.former.
 FORMER = {"VLLM_FS": "vLLM's fs tier", "LLMD": "llm-d's file-system backend", "LMCACHE_FS": "LMCache's server",
           "SGLANG_FILE": "SGLang's file backend", "SGLANG_VARIABLES": "SGLang's file backend"}
 KEY = r"(?<![\w./-]){}\.[a-z_]+(?![\w(/.])"
