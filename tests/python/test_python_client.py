@@ -153,7 +153,7 @@ def test_what_objects_print_as(client, blocks, daemon):
     client.close()
     assert repr(client) == f"<Client '{daemon.socket}': closed>" and "closed" in repr(blocks)
     for half in (kvcache.Namespace, kvcache.Region, kvcache.Keys, kvcache.Places, kvcache.Batch, kvcache.Leased):
-        assert repr(half.__new__(half)).startswith(f"<{half.__name__}")  # as in the traceback of a constructor that fails
+        assert repr(half.__new__(half)).startswith(f"<{half.__name__}")  # a traceback prints it where the constructor fails
 
 
 def test_an_unreachable_daemon_is_named():

@@ -164,7 +164,7 @@ static void a_check_reports_the_errors_of_all_files(void **state)
         assert_true(was_said("a.yaml:1:1: unknown key"));
         assert_true(was_said("b.yaml: is a directory"));
         assert_true(was_said("c.yaml:1:13: io.workers"));
-        /* What follows text that is not YAML is not known. */
+        /* Text that is not YAML hides all that follows. */
         write_text("a.yaml", "store: [\n");
         assert_int_equal(load_and_note(), -EINVAL);
         assert_true(was_said("kvcache.yaml:2:10: io.depth") && was_said("a.yaml:1:"));
@@ -193,7 +193,7 @@ static void a_link_to_a_file_is_read(void **state)
         char path[256], target[256];
 
         write_text("a.yaml", "io.depth: 5\n");
-        /* As Kubernetes mounts a ConfigMap: ..data is a link to a directory. */
+        /* Kubernetes mounts a ConfigMap so: ..data is a link to a directory. */
         assert_int_equal(mkdir(drop_in("..v1", path), 0755), 0);
         assert_int_equal(rename(drop_in("a.yaml", target), drop_in("..v1/a.yaml", path)), 0);
         assert_int_equal(symlink("..v1", drop_in("..data", path)), 0);
@@ -258,7 +258,7 @@ static void a_wrong_merged_tenant_is_an_error(void **state)
         assert_reads_back();
 }
 
-/* --- what others may have put there --- */
+/* --- files that are refused --- */
 
 static void what_is_no_regular_file_is_refused(void **state)
 {
@@ -412,7 +412,7 @@ static void a_name_that_is_not_text_is_refused(void **state)
         assert_null(strchr(fault.text, '\n'));
 }
 
-/* --- what is printed, and reload --- */
+/* --- printing, and reload --- */
 
 static void values_of_drop_ins_are_printed_with_their_place(void **state)
 {
@@ -454,7 +454,7 @@ static void a_reload_takes_over_the_places(void **state)
         text = printed(print_it);
         assert_non_null(strstr(text, "  leases: 50  # a.yaml:2\n"));
         assert_non_null(strstr(text, "  wait: 1s  # b.yaml:2\n"));
-        assert_non_null(strstr(text, "  depth: 2\n")); /* which needs a restart */
+        assert_non_null(strstr(text, "  depth: 2\n")); /* the new depth needs a restart */
         assert_non_null(strstr(text, "    keys: 2000  # b.yaml:4\n"));
 }
 
