@@ -98,7 +98,7 @@ int config_load_file(struct config *c, const char *path, struct config_error *re
 
 /* The directory of the drop-ins. */
 struct drop_ins {
-        const char *path;  /* of the directory */
+        const char *path;  /* the directory */
         uid_t owner;       /* a user who may own drop-ins, besides root and this process's */
         size_t left;       /* bytes that the files may still have */
         bool is_read_only; /* the mount is, so that modes do not matter */
