@@ -133,6 +133,47 @@ def test_the_daemon_s_options_and_keys_are_completed(shell, tmp_path, monkeypatc
     assert [word.rstrip("=") for word in limit + again] == ["store.limit", "io.depth"] and check == ["--check-config"] and nothing == []
 
 
+@pytest.fixture
+def told(make_daemon, directory, tmp_path, monkeypatch):
+    """A daemon with namespaces, some of whose names would do harm in a shell, and the tools in the PATH."""
+    daemon = make_daemon(settings={"store.path": f"{directory / 'one'},{directory / 'two'}"}).start()
+    with daemon.client() as c:
+        for name in ("vllm/llama-1", "vllm/qwen", "a b", "$(touch harm)", "`touch harm`", "-x", "a;touch harm", "a'b", "x:y", "*"):
+            c.namespace(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KVCACHE_SOCKET", str(daemon.socket))
+    monkeypatch.setenv("PATH", ":".join([*(str(pathlib.Path(t).parent) for t in TOOLS.values()), os.environ["PATH"]]))
+    return daemon
+
+
+@pytest.mark.parametrize("shell", first_of(SHELLS))
+def test_names_that_the_tools_know_are_completed(shell, told, directory, tmp_path):
+    namespaces, volumes = ["vllm/llama-1", "vllm/qwen"], sorted(str(directory / name) for name in ("one", "two"))
+    of_ctl = complete_all(shell, "kvcachectl", ["namespace", "stat", ""], ["namespace", "rm", "vllm/q"], ["purge", ""], ["ls", "v"],
+                          ["put", "--namespace", "v"], ["put", "-n", "vllm/l"], ["get", "--namespace=vllm/q"], ["device", "suspend", ""],
+                          ["device", "su"], ["namespace", "st"])
+    assert [sorted(words) for words in of_ctl] == [
+        namespaces, ["vllm/qwen"], namespaces, namespaces, namespaces, ["vllm/llama-1"], ["vllm/qwen"], volumes, ["suspend"], ["stat"]]
+    models, deployment, namespace = complete_all(shell, "kvcache-bench", ["plan", "--model", "llama"], ["kvcache", "--model_config", "block-tp8-pp1"],
+                                                 ["replay", "-n", "vllm/q"])
+    assert sorted(models) == ["llama_3_1_70b", "llama_3_1_8b"] and deployment == ["block-tp8-pp16"] and namespace == ["vllm/qwen"]
+    assert not list(tmp_path.iterdir()), "a name was run as a command"
+
+
+def test_words_without_a_daemon_are_none_and_say_nothing(tmp_path):
+    env = {**os.environ, "KVCACHE_SOCKET": str(tmp_path / "none")}
+    for kind in ("namespaces", "volumes", "no-such-kind", ""):
+        done = subprocess.run([CTL, "--complete", kind], capture_output=True, text=True, env=env)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = subprocess.run([BENCH, "--complete", "models"], capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and "qwen3_8b" in done.stdout.split() and not done.stderr
+    (tmp_path / "models").mkdir()
+    for name in ("good.yaml", "b d.yaml", "$(x).yaml", "none.txt"):
+        (tmp_path / "models" / name).touch()
+    done = subprocess.run([BENCH, "--complete", "models"], capture_output=True, text=True, env={**env, "KVCACHE_DATA_DIR": str(tmp_path)})
+    assert done.stdout == "good\n"
+
+
 def test_a_shell_that_there_is_none_for(tmp_path):
     done = subprocess.run([CTL, "--print-completion", "tcsh"], capture_output=True, text=True)
     assert done.returncode == 2 and "'tcsh' is not bash, zsh or fish" in done.stderr and not done.stdout

@@ -128,6 +128,33 @@ bool data_file_find(const char *folder, const char *name, char ret[static DATA_F
         return example && find_named(folder, example, ret);
 }
 
+/* Gets the name of a YAML file without its extension. Returns false for another file. */
+static bool stem_of(const struct dirent *entry, char ret[static KVBENCH_SHOWN_BYTES])
+{
+        const char *end = strrchr(entry->d_name, '.');
+        size_t n = end ? (size_t)(end - entry->d_name) : 0;
+
+        if (n == 0 || n >= KVBENCH_SHOWN_BYTES || strcmp(end, ".yaml") != 0)
+                return false;
+        snprintf(ret, KVBENCH_SHOWN_BYTES, "%.*s", (int)n, entry->d_name);
+        return true;
+}
+
+void data_file_each(const char *folder, void (*name)(const char *stem))
+{
+        char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], stem[KVBENCH_SHOWN_BYTES];
+        size_t n = data_file_directories(folder, directories);
+
+        for (size_t i = 0; i < n; i++) {
+                _cleanup_(closedirp) DIR *dir = opendir(directories[i]);
+                const struct dirent *entry;
+
+                while (dir && (entry = readdir(dir)))
+                        if (stem_of(entry, stem))
+                                name(stem);
+        }
+}
+
 /* Finds the file name in a directory, without extension, that is most similar to `name`. */
 static void suggest_in(const char *directory, const char *name, struct suggestion *meant,
                        char ret[static KVBENCH_SHOWN_BYTES])
@@ -136,13 +163,10 @@ static void suggest_in(const char *directory, const char *name, struct suggestio
         const struct dirent *entry;
 
         while (dir && (entry = readdir(dir))) {
-                const char *end = strrchr(entry->d_name, '.');
-                size_t n = end ? (size_t)(end - entry->d_name) : 0;
                 char stem[KVBENCH_SHOWN_BYTES];
 
-                if (n == 0 || n >= sizeof(stem) || strcmp(end, ".yaml") != 0)
+                if (!stem_of(entry, stem))
                         continue;
-                snprintf(stem, sizeof(stem), "%.*s", (int)n, entry->d_name);
                 suggest_try(meant, name, stem);
                 if (meant->text == stem) {
                         memcpy(ret, stem, sizeof(stem));

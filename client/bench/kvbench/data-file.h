@@ -26,5 +26,7 @@ void data_file_note(const char *name, const char *path);
 /* Lists the directories that are searched. Returns their number. */
 size_t data_file_directories(const char *folder,
                              char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES]);
+/* Calls `name` with the name of each file in the directories of a folder, without its extension. */
+void data_file_each(const char *folder, void (*name)(const char *stem));
 /* Reports which directories were searched, and a similar name. Returns KVBENCH_FAILED. */
 int data_file_complain(const char *folder, const char *name);
