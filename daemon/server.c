@@ -542,6 +542,7 @@ static void server_fini(struct server *s)
         keep_free(s->keep.keep);
         keep_file_free(s->keep.file);
         cJSON_Delete(s->sources.reload_pending);
+        cJSON_Delete(s->sources.config_files);
         notify_drop_kept(&s->inherited);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
@@ -610,6 +611,7 @@ static int start(struct server *s)
                 .keep_why_not = s->keep.why_not,
                 .instance = s->instance,
         };
+        server_note_files(s, s->config, s->params->config_read_unix_ms);
         r = add_events(s);
         if (r < 0)
                 return server_fail(r, "events", NULL);

@@ -244,24 +244,35 @@ void status_print_memory(cJSON *status, bool detail)
                 print_lookups(status);
 }
 
+/* Formats an age with two digits: the daemon knows it to an eighth of an octave. */
+static void format_age(cJSON *ages, const char *name, char ret[static HUMAN_BYTES])
+{
+        double seconds = 0;
+
+        section_number(ages, name, &seconds);
+        seconds = human_round_up(seconds);
+        if (seconds >= 10 && seconds < 60)
+                snprintf(ret, HUMAN_BYTES, "%.0f s", seconds);
+        else
+                human_seconds(seconds, ret);
+}
+
 /* Prints how long evicted chunks had been unused. */
 static void print_ages(cJSON *of, const char *tier)
 {
         _cleanup_(cJSON_Deletep) cJSON *ages = section_object(of, "evicted_age_seconds");
         char label[32], p10[HUMAN_BYTES], p50[HUMAN_BYTES], p90[HUMAN_BYTES];
-        double seconds;
 
         if (!ages)
                 return;
-        human_seconds(section_number(ages, "p10", &seconds) ? seconds : 0, p10);
-        human_seconds(section_number(ages, "p50", &seconds) ? seconds : 0, p50);
-        human_seconds(section_number(ages, "p90", &seconds) ? seconds : 0, p90);
+        format_age(ages, "p10", p10);
+        format_age(ages, "p50", p50);
+        format_age(ages, "p90", p90);
         snprintf(label, sizeof(label), "%s ages", tier);
         section_line(label,
-                     "half of what was evicted had been unused for %s, a tenth for at most %s, a "
-                     "tenth for %s "
-                     "and more",
-                     p50, p10, p90);
+                     "a tenth of what was evicted had been unused for at most %s, half for at most "
+                     "%s, nine tenths for at most %s",
+                     p10, p50, p90);
         section_rest(ages);
 }
 

@@ -433,6 +433,19 @@ static void add_reload_pending(cJSON *root, const struct status_sources *from,
         }
 }
 
+/* Adds the names of the files of the configuration, for admins. */
+static void add_configuration(cJSON *root, const struct status_sources *from,
+                              const struct tenant *only, const struct client *viewer)
+{
+        cJSON *o;
+
+        if (only || !viewer || !from->config_files)
+                return;
+        o = cJSON_AddObjectToObject(root, "configuration");
+        cJSON_AddItemToObject(o, "files", cJSON_Duplicate(from->config_files, true));
+        cJSON_AddNumberToObject(o, "read_unix_ms", (double)from->config_read_unix_ms);
+}
+
 static void print_status(const struct status_sources *from, const struct tenant *only,
                          const struct status_namespaces *scope, FILE *out)
 {
@@ -455,6 +468,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
         add_health(root, from);
         add_reload_pending(root, from, only, scope->viewer);
+        add_configuration(root, from, only, scope->viewer);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));

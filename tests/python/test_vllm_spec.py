@@ -11,7 +11,7 @@ from vllm_processes import asked, ended, hangs, no_leases, on_two_hosts, restart
 pytestmark = pytest.mark.repeated
 
 
-@pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
+@pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused", "former_options",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
                                       "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass", "answered_at_once", "waited_for_first",

@@ -21,6 +21,7 @@ from vllm.v1.kv_offload import base as vllm_base
 from vllm.v1.kv_offload.base import OffloadingSpec, OffloadingWorker, TransferResult
 
 from .._gpu import NO_BLOCK
+from ..engine import former
 from ..engine.canary import BOUND
 from . import arrays, canary, hooks, identity, page, worker as steps
 from .arrays import Blocks, blocks_of
@@ -182,13 +183,15 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py)."""
+    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
+    (kvcache.engine.former)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         if not hasattr(self, "replicated_layout"):
             self.replicated_layout = False
         options = dict(config.extra_config)
+        former.note(log, "llm-d's file-system backend", former.LLMD, options)
         self.world_size = int(config.parallel.world_size)
         if self.world_size > page.MOST_RANKS:
             raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")

@@ -20,6 +20,7 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadingEvent, RequestOffloa
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .. import TIER_MEMORY
+from ..engine import former
 from . import identity
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .shared import SharedTier, Sought
@@ -100,7 +101,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     remote                 use what the tier has that the daemon shares with other hosts (true)
     part_bytes             rows longer than this are stored in parts (64 MiB)
     timeout_s              of a request to the daemon (10)
-    enable_kv_events       report stored chunks as KV events, where vLLM publishes any"""
+    enable_kv_events       report stored chunks as KV events, where vLLM publishes any
+
+    The options of vLLM's fs tier are accepted, too (kvcache.engine.former)."""
 
     medium = MEDIUM
     tolerates_off_thread_polling = True
@@ -110,11 +113,15 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                  ack: str = "accepted",
                  load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
                  disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0, remote: bool = True, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
-                 enable_kv_events: bool = False, locality: str | None = None) -> None:
+                 enable_kv_events: bool = False, locality: str | None = None, **others: Any) -> None:
         if backpressure_detector is None:
             super().__init__(offloading_spec, primary_kv_view, tier_type)
         else:
             super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        unknown = sorted(set(others) - set(former.VLLM_FS))
+        if unknown:
+            raise TypeError(f"{unknown[0]!r} is not an option of the tier")
+        former.note(log, "vLLM's fs tier", former.VLLM_FS, others)
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
         if ack not in ("accepted", "written", "durable"):
