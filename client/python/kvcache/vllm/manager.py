@@ -15,6 +15,7 @@ from .. import TIER_MEMORY, TIER_REMOTE
 from . import canary, delivery, hooks, identity, windows
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
+from .learned import Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, LoadsUnderWay, Promises
 from .ranks import Ranks
@@ -45,14 +46,6 @@ COUNTERS = {
     "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
     **canary.COUNTERS,
 }
-GAUGES = {
-    "up": "1 while kvcache-daemon answers.",
-    "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "memory_bytes_per_second": "The rate of loads from the daemon's memory.",
-    "disk_bytes_per_second": "The rate of loads from the daemon's disk.",
-    "remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
-}
-
 
 class _Request:
     __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
@@ -91,6 +84,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._learned = Learned()
         if spec.world_size > 1:
             delivery.discard(spec.config.engine_id, spec.world_size)
 
@@ -533,9 +527,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             if count:
                 stats.increase_counter(PREFIX + name, count)
                 self._counts[name] = 0
-        policy = next(iter(self._policies.values()), None)
-        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
-        for name, value in zip(GAUGES, (float(self._promises is not None and self._promises.well), *rates)):
+        up = float(self._promises is not None and self._promises.well)
+        for name, value in self._learned.gauges(next(iter(self._policies.values()), None), up).items():
             stats.set_gauge(PREFIX + name, value)
         return stats
 

@@ -26,8 +26,9 @@ from . import arrays, canary, hooks, identity, page, worker as steps
 from .arrays import Blocks, blocks_of
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
+from .learned import GAUGES
 from .loads import Ended, LoadPart
-from .manager import COUNTERS, GAUGES, PREFIX, KvcacheManager
+from .manager import COUNTERS, PREFIX, KvcacheManager
 from .mover import Mover, Part
 from .page import Description, RankPage, Seat
 from .shards import Share, shares_of
