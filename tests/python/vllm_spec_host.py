@@ -11,6 +11,7 @@ import ctypes
 import errno
 import faulthandler
 import hashlib
+import logging
 import os
 import pickle
 import sys
@@ -28,7 +29,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
+from kvcache.vllm import breakeven, hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -269,6 +270,14 @@ class Host:
             self.load(keys[:hits], context)
         self.end(context)
         return hits
+
+    def works(self, clock, seconds):
+        """The engine has a request, and steps, for so long by a clock of its own."""
+        context = self.begin(f"works until {clock.now + seconds}")
+        for _ in range(seconds):
+            self.step()
+            clock.now += 1.0
+        self.end(context)
 
     def counts(self):
         for name, value in self.manager.get_stats().values.items():
@@ -944,6 +953,93 @@ def hung_while_it_stores():
     host.close()
 
 
+class Clock:
+    """The adapter's clock for costs stands still unless a test sets it."""
+
+    def __init__(self):
+        self.now = 1000.0
+        breakeven.clock = lambda: self.now
+
+    def slow_stores(self, worker, seconds):
+        """Has each store cost the engine's thread so long."""
+        submit = worker.mover.submit
+
+        def submits(number, parts, *more):
+            self.now += seconds if parts else 0.0
+            submit(number, parts, *more)
+
+        worker.mover.submit = submits
+
+
+def logged():
+    """Returns a list that gets the lines of the adapter's log about stores that pause and resume."""
+    lines = []
+    log = logging.getLogger("kvcache.vllm")
+    log.setLevel(logging.INFO)
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage()) if record.getMessage().startswith("stores ") else None
+    log.addHandler(handler)
+    return lines
+
+
+def paused_by_its_stores(host, clock):
+    """Stores new chunks until stores pause. Returns how often."""
+    n = 0
+    while not host.manager._watchdog.stores_pause:
+        assert host.stored(f"new {n}", keys_of(f"new {n}", 2)) == 2
+        host.works(clock, 2)
+        n += 1
+        assert n < 200, "stores never pause"
+    return n
+
+
+def stores_that_cost_too_much():
+    """Stores pause where they cost the engine's thread more than hits save, lookups and loads go on, and stores resume when hits pay."""
+    clock, lines = Clock(), logged()
+    host = Host(prefill_tokens_per_s=10.0)
+    clock.slow_stores(host.worker, 1.0)
+    stored = paused_by_its_stores(host, clock)
+    assert stored > 5 and len(lines) == 1 and lines[0].startswith("stores pause"), (stored, lines)
+    asked, where = [], promises.Promises.where_by_shard
+    promises.Promises.where_by_shard = lambda self, keys: asked.append(keys) or where(self, keys)
+    context = host.begin("paused")
+    assert host.store(keys_of("paused", 3), context) == 0 and not asked, "what is not stored is looked up"
+    host.end(context)
+    counts = host.counts()
+    assert VERSION == "real" or (counts["paused_chunks"], counts["stores_paused"]) == (3, 1.0), counts
+    assert VERSION == "real" or counts["store_call_seconds"] == stored <= counts["call_seconds"], counts
+    host.works(clock, 59)
+    rounds = 0
+    while host.manager._watchdog.stores_pause:  # 32 tokens of each hit are 3.2 s of prefill
+        assert host.found(f"hit {rounds}", keys_of("new 1", 2)) == 2
+        host.works(clock, 1)
+        rounds += 1
+        assert rounds < 50, "stores never resume"
+    assert len(lines) == 2 and lines[1].startswith("stores resume: hits have saved"), lines
+    assert host.stored("resumed", keys_of("paused", 3)) == 3 and host.found("again", keys_of("paused", 3)) == 3
+    for i in range(80):  # with such hits they go on
+        host.found(f"more {i}", keys_of("new 2", 2))
+        assert host.stored(f"more new {i}", keys_of(f"more {i}", 1)) == 1
+        host.works(clock, 1)
+    assert len(lines) == 2, lines
+    assert VERSION == "real" or host.counts()["stores_paused"] == 0.0 and host.counts()["balance_seconds"] > 0
+    assert host.counted.keys() <= {n.removeprefix("vllm:kv_offload_kvcache_") for n in type(host.spec).build_metric_definitions({})}
+    host.close()
+
+
+def stores_that_cost_little_or_are_always_wanted():
+    """An engine without any hits stores on where that costs it nothing, or where the option says so."""
+    clock, lines = Clock(), logged()
+    for name, options, seconds in (("normal", {}, 0.01), ("always", {"store_policy": "always"}, 1.0)):
+        host = Host(name, prefill_tokens_per_s=10.0, kvcache_namespace=name, **options)
+        clock.slow_stores(host.worker, seconds)
+        for i in range(40):
+            assert host.stored(f"new {i}", keys_of(f"{name} {i}", 1)) == 1
+            host.works(clock, 4)
+        host.close()
+    assert not lines, lines
+
+
 def without_a_worker():
     host = Host(worker=False)
     context = host.begin("1")
@@ -954,7 +1050,8 @@ def without_a_worker():
 
 def refused():
     for said, make in (("up to 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
-                       ("load_policy", lambda: Host(load_policy="never")), ("kvcache_start", lambda: Host(kvcache_start="yes"))):
+                       ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")),
+                       ("kvcache_start", lambda: Host(kvcache_start="yes"))):
         try:
             make()
         except ValueError as e:

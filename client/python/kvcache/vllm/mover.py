@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 from .. import EXISTS, Client, Namespace, status_ok
 from .._gpu import NO_BLOCK, Gpu
 from ..engine import private
+from . import breakeven
 from .arrays import Blocks
 from .canary import Canary, State
 from .cuda import Cuda
 from .identity import group_of, parts_of
 from .loads import Ended, LoadPart, Loads
 from .page import RankPage, Seat
+from .watchdog import Spent
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -100,6 +102,7 @@ class Mover:
         self.stored_bytes = self.failed_stores = 0  # that our thread counts
         self.left_out = 0  # chunks that the engine's thread did not queue: blocks are missing, the stream is captured, or it closes
         self.store_wait_s = 0.0  # that the engine has waited for stores
+        self.spent = Spent()     # of the engine's thread; the worker counts it
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
@@ -153,7 +156,8 @@ class Mover:
         if page is not None:
             page.set_ended_below(self.loads.ended_below)
             page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores + self.left_out, rescued_loads=self.loads.rescued,
-                              store_wait_us=round(self.store_wait_s * 1e6))
+                              store_wait_us=round(self.store_wait_s * 1e6), call_us=round(self.spent.calls_s * 1e6),
+                              store_call_us=round(self.spent.store_s * 1e6))
             while self.loads.samples:
                 page.add_load(*self.loads.samples.popleft())
         return ended
@@ -193,7 +197,7 @@ class Mover:
         """Until these jobs have ended, which go before other stores. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
         takes STORE_S at most: the engine stands still."""
         self.loads.wait(numbers)
-        began = time.monotonic()
+        began = breakeven.clock()
         with self._changed:
             for number in numbers & self._under_way.keys():
                 self._under_way[number].wanted = True
@@ -201,7 +205,9 @@ class Mover:
                 for number in numbers & self._under_way.keys():
                     self._under_way[number].hurried = True
                 self._changed.wait_for(lambda: not numbers & self._under_way.keys())
-        self.store_wait_s += time.monotonic() - began
+        waited_s = breakeven.clock() - began
+        self.store_wait_s += waited_s
+        self.spent.store_s += waited_s
         if self._seat.page is not None:
             self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
 

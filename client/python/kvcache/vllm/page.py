@@ -56,8 +56,10 @@ _MOST = (1 << 64) - 1
 _MAGIC, _VERSION, _WORLD, _PID, _START, _DIGEST, _WANTED, _CLOSED, _IN_USE = range(9)
 # Words of a rank's area, which the rank writes; from _POOLS on there are MOST_POOLS.
 _RANK_PID, _STATE, _LENGTH, _VARIANT, _ENDED, _STORED, _FAILED, _RESCUED, _STORE_WAIT, _LOADS, _PREFILLS, _POOLS = range(12)
+_CALLS, _STORE_CALLS = _POOLS + MOST_POOLS, _POOLS + MOST_POOLS + 1
 _LOAD_RING, _PREFILL_RING = 32, 32 + RING
-COUNTERS = {"stored_bytes": _STORED, "failed_stores": _FAILED, "rescued_loads": _RESCUED, "store_wait_us": _STORE_WAIT}
+COUNTERS = {"stored_bytes": _STORED, "failed_stores": _FAILED, "rescued_loads": _RESCUED, "store_wait_us": _STORE_WAIT,
+            "call_us": _CALLS, "store_call_us": _STORE_CALLS}
 
 _PREFIX = "kvcache-engine"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")

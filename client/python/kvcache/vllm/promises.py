@@ -210,6 +210,10 @@ class Promises:
             self._ill = True
         return False
 
+    def leased(self, request: str) -> list[bytes]:
+        """Returns the keys of the chunks that the request holds."""
+        return [k for k, held in self._requests[request].held.items() if held is not None]
+
     def held(self, request: str, key: bytes) -> Held:
         held = self._requests[request].held[key]
         assert held is not None, "a chunk was promised without a lease"
