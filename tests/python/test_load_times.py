@@ -111,7 +111,7 @@ def test_the_disk_s_rate_is_not_above_its_best_sample_either():
         assert p.rates[DISK] <= 1.1001 * 2 * MIB / seconds
 
 
-# --- what it was learned from ---
+# --- evidence ---
 
 
 

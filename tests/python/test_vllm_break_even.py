@@ -58,7 +58,7 @@ def test_stores_resume_when_hits_pay():
 
 
 def test_hits_that_would_not_pay_for_the_stores_do_not_have_them_resume():
-    """They would cost 0.1 of the engine's time again, and 1.5 times that is more than hits save."""
+    """Stores would cost 0.1 of the engine's time again, and 1.5 times that is more than hits save."""
     one = BreakEven()
     while not one.is_paused:
         one.add(1.0, 0.1, 0.1, 0.0)

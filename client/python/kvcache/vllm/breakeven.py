@@ -44,7 +44,7 @@ class BreakEven:
         self._is_on = is_on
         self.is_paused = False
         self._pause_s = FIRST_PAUSE_S
-        self._store_share = 0.0  # of the engine's time, that stores cost before they paused
+        self._store_share = 0.0  # part of the engine's time that stores cost before they paused
         self._begin()
 
     def _begin(self) -> None:

@@ -102,7 +102,7 @@ class Mover:
         self.stored_bytes = self.failed_stores = 0  # that our thread counts
         self.left_out = 0  # chunks that the engine's thread did not queue: blocks are missing, the stream is captured, or it closes
         self.store_wait_s = 0.0  # that the engine has waited for stores
-        self.spent = Spent()     # of the engine's thread; the worker counts it
+        self.spent = Spent()     # seconds of the engine's thread; the worker counts them
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()

@@ -78,7 +78,7 @@ class LoadPolicy:
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
         self.memory_samples = 0
-        self.times = LoadTimes(overhead_s)  # of loads from memory
+        self.times = LoadTimes(overhead_s)  # times of loads from memory
         self.prefill_evidence = Evidence()  # sizes in tokens
         self._disk, self._remote = Evidence(), Evidence()
         self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes

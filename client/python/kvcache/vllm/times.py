@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 KEPT = 7          # samples of a size that count, the latest
 FORGET = 256      # a size that so many loads have not had is forgotten
-PER_OCTAVE = 4    # sizes that are told apart, from one power of two to the next
+PER_OCTAVE = 4    # distinct sizes from one power of two to the next
 SPREAD = 4.0
 BEST = 1.1
 LEAST_LOADS = 4   # that tell the fixed time from the rate
@@ -47,7 +47,7 @@ class LoadTimes:
         self.overhead_s, self.rate = overhead_s, 0.0
         self.samples = 0
         self.least = self.most = 0  # bytes of the samples that count
-        self.fixed_s, self.slope = overhead_s, 0.0  # of the line; seconds per byte
+        self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
         self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
         self._medians: dict[int, _Median] = {}
         self._seen: dict[int, int] = {}  # the number of the latest sample of a size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this cache costs its engine and saves it, measured on the scheduler's side, which decides for all ranks whether chunks are stored.
+"""The scheduler's side measures what this cache costs its engine and saves it, and decides for all ranks whether chunks are stored.
 
 Costs are the seconds in which the engine's threads were in calls of ours, waits for stores included, and those by which steps beside stores were
 longer (breakeven.StepTimes). The scheduler's process and the ranks have one thread each, which take turns in a step; ranks are in their calls
@@ -100,7 +100,7 @@ class Watchdog:
     def stores_pause(self) -> bool:
         return self._break_even.is_paused
 
-    # --- what the manager reports ---
+    # --- reports of the manager ---
 
     def waits(self) -> None:
         """A request waits for an answer."""
@@ -173,7 +173,7 @@ class Watchdog:
         self._busy_s = self._saved_s = self._rank_s = self._rank_store_s = 0.0
         self._beside_stores, self._is_unknown, self._has_news = 0, False, True
 
-    # --- what is reported ---
+    # --- metrics ---
 
     def take_counts(self) -> dict[str, float]:
         counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0.0)
