@@ -36,7 +36,7 @@ class Learned:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._newest: dict[str, tuple[int, float]] = {}  # by name: the number of samples, and when it grew
-        self._said = (-1, -1.0)
+        self._said: tuple[float, int] = (-1.0, -1)
         self._say_at = 0.0
 
     def gauges(self, policy: LoadPolicy | None, up: float) -> dict[str, float]:

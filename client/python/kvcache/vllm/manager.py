@@ -570,9 +570,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts[name] += seconds
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
-        for name, count in self._counts.items():
-            if count:
-                stats.increase_counter(PREFIX + name, count)
+        for name, total in self._counts.items():
+            if total:
+                stats.increase_counter(PREFIX + name, total)
                 self._counts[name] = 0
         up = float(self._promises is not None and self._promises.well)
         for name, value in self._learned.gauges(next(iter(self._policies.values()), None), up).items():

@@ -32,7 +32,7 @@ class _Median(NamedTuple):
 
     nbytes: int
     seconds: float
-    count: int
+    samples: int
 
     @classmethod
     def of(cls, samples: deque[tuple[int, float]]) -> _Median:
@@ -79,7 +79,7 @@ class LoadTimes:
         else:
             self.fixed_s = min(self.overhead_s, best.seconds * (1 - 1 / BEST))
             self.slope = (best.seconds - self.fixed_s) / best.nbytes
-        if self.slope > 0 and sum(m.count for m in medians) >= LEAST_LOADS and self.most >= SPREAD * self.least:
+        if self.slope > 0 and sum(m.samples for m in medians) >= LEAST_LOADS and self.most >= SPREAD * self.least:
             self.overhead_s, self.rate = self.fixed_s, min(1 / self.slope, at_most)
         else:
             self.rate = min(best.nbytes / max(best.seconds - self.overhead_s, LEAST_S), at_most)
