@@ -633,6 +633,42 @@ def beside_the_forward_pass():
     host.close()
 
 
+def a_step_that_did_not_say_that_it_began():
+    """vLLM's step has an event before it only where it has loads. A load of another step follows all that the stream holds."""
+    host, keys, begun = Host(), keys_of("not begun", 4), []
+    host.stored("1", keys)
+    begins = vllm_worker._beginning(lambda *a: None)
+    loads, step_begins = host.worker.mover.loads, host.worker.mover.loads.step_begins
+    loads.step_begins = lambda: begun.append(1) or step_begins()
+    for metadata, count in ((ns(load_jobs={}), 0), (ns(load_jobs={7: None}), 1), (ns(), 1), (None, 1)):
+        begins(None, ns(kv_connector_metadata=metadata))
+        assert len(begun) == count, metadata
+        begun.clear()
+    del loads.step_begins
+    for seed in range(20):
+        context = host.begin(str(seed))
+        assert host.lookup(keys, context) == 4
+        vllm_worker.step_begins()
+        host.worker.get_finished()
+        cuda.stub_run(False)
+        for block in range(40, 44):
+            for one in host.caches.tensors:
+                one.tensor.write(block, b"Z" * PAGE)
+        number, steps = load_of(host, keys, context, 40), seed
+        ended = []
+        while not ended:
+            assert cuda.stub_step(steps)
+            steps, ended = steps + 1, host.worker.get_finished()
+        cuda.stub_run(True)
+        assert [e.job_id for e in ended] == [number]
+        for i, key in enumerate(keys):
+            for layer, one in enumerate(host.caches.tensors):
+                assert one.tensor.read(40 + i) == value_of(key, layer), "a load came before earlier work of the engine's"
+        host.manager.complete_load(keys, context)
+        host.end(context)
+    host.close()
+
+
 def prefill_rate():
     """vLLM has a step's chunks offered while it schedules the step: what computes them comes after that. And it offers what its own
     prefix cache has."""

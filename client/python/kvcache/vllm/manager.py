@@ -326,7 +326,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._counts["declined"] += run - worth
         worth = self._loadable(group, chain[:worth], request)
         self._counts["hits"] += worth
-        request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
+        request.answers.update(dict.fromkeys(chain[:worth], True))
+        request.answers.update(dict.fromkeys(chain[worth:run + 1], False))
         promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
         return worth, DISK not in tiers[:worth]
 
@@ -340,7 +341,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
         """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
-        if request is None or self._canary is None:
+        if request is None or self._canary is None or self._canary.mode == canary.OFF:
             return None
         group = identity.group_of(keys[0])
         if any(self._is_tail(key, group, context) for key in keys):  # nothing is computed behind the prefix
@@ -394,15 +395,15 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         held = [self._promises.held(name, k) for k in keys]
         request = self._requests.get(name)
         fetched = request.fetched if request is not None else set()
-        moved = {"memory": 0, "disk": 0, "remote": 0}
-        for key, one in zip(keys, held):
-            tier = "remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
-            moved[tier] += self._chunk_bytes[identity.group_of(key)]
-        for tier, nbytes in moved.items():
-            self._counts[f"loaded_{tier}_bytes"] += nbytes
-        number = self._loads.begin(name, held, sum(moved.values()))
-        counts = Counter(map(identity.group_of, keys))
-        self._watchdog.loads(max((n * self._spec.tokens[g] for g, n in counts.items()), default=0), self._prefill())
+        groups, moved = identity.by_group(keys), 0
+        for group, listed in groups.items():
+            tiers = Counter("remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
+                            for key, one in ((k, self._promises.held(name, k)) for k in listed))
+            for tier, n in tiers.items():
+                self._counts[f"loaded_{tier}_bytes"] += n * self._chunk_bytes[group]
+            moved += len(listed) * self._chunk_bytes[group]
+        number = self._loads.begin(name, held, moved)
+        self._watchdog.loads(max((len(listed) * self._spec.tokens[g] for g, listed in groups.items()), default=0), self._prefill())
         return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
 
     def _prefill(self) -> float:
@@ -431,9 +432,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
         """Returns the chunks that lack a shard. Nothing, while the daemon does not answer: vLLM takes that as stored."""
         promises = self._ready()
-        groups: dict[int, list[bytes]] = {}
-        for key in keys:
-            groups.setdefault(identity.group_of(key), []).append(key)
+        groups = identity.by_group(keys)
         self._watchdog.offered(len(keys) > len(groups))
         pauses = self._watchdog.stores_pause
         if promises is None or pauses and (self._canary is None or self._canary.mode == canary.OFF):
@@ -443,9 +442,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         checks: set[bytes] = set()
         for listed in groups.values():
             by_shard = promises.where_by_shard(listed)
-            of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
-            missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
-            where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
+            if by_shard is not None and len(by_shard) == 1:
+                where = by_shard[0]
+                missing.update(dict.fromkeys((k for k, tiers in zip(listed, where) if not tiers), b"\0"))
+            else:
+                of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
+                missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
+                where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
             if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id), req_context)) is not None:
                 checks.add(chosen)
         if pauses:
@@ -458,7 +461,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
         """By rank, whether its shard of each of these chunks is stored. Nothing where no shard is."""
-        if not any(map(any, missing.values())):
+        if self._ranks.world_size == 1 or not any(map(any, missing.values())):
             return []
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
         return [[k in missing and missing[k][of_group[rank]] != 0 for k, of_group in zip(keys, owned)]

@@ -25,7 +25,7 @@ from . import breakeven
 from .arrays import Blocks
 from .canary import Canary, State
 from .cuda import Cuda
-from .identity import group_of, parts_of
+from .identity import group_of, names_of
 from .loads import Ended, LoadPart, Loads
 from .page import RankPage, Seat
 from .watchdog import Spent
@@ -119,7 +119,7 @@ class Mover:
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
         """A store. `tokens` that are computed from `scheduled` on until the event that it waits for."""
         for part in parts:
-            self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK])
+            self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
                 raise ValueError(f"job {number}: {len(part.blocks)} blocks for {len(part.keys)} chunks")
         if not parts:  # other ranks write these chunks, or they are stored
@@ -144,7 +144,7 @@ class Mover:
         self.loads.begin(number, parts, pool, load, is_expedited)
 
     def _check_blocks(self, number: int, layout: int, blocks: list[int]) -> None:
-        if any(not 0 <= b < self.blocks[layout].blocks for b in blocks):
+        if blocks and (min(blocks) < 0 or max(blocks) >= self.blocks[layout].blocks):
             raise ValueError(f"job {number}: blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
@@ -355,7 +355,7 @@ class Mover:
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
         try:
-            status = call(namespace, self._layouts[part.layout], part.blocks, [parts_of(k, 1)[0] for k in part.keys],
+            status = call(namespace, self._layouts[part.layout], part.blocks, names_of(part.keys),
                           stream=self._stream, **options)
         except Exception as e:
             self._rest(str(e) or repr(e))
@@ -396,7 +396,7 @@ class Mover:
             for address, at, nbytes in blocks.pieces(block):
                 self._cuda.copy(ctypes.addressof(computed) + place * blocks.block_bytes + at, address, nbytes, self._stream)
         self._cuda.synchronize(self._stream)
-        with namespace.get_map([parts_of(part.keys[0], 1)[0]], timeout=min(self._timeout_s, CHECK_S)) as leased:
+        with namespace.get_map(names_of(part.keys[:1]), timeout=min(self._timeout_s, CHECK_S)) as leased:
             self._canary.compare(part.keys[0], computed.raw, leased[0])
         self._client.flush()  # the lease would wait for the next request
 

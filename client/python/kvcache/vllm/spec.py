@@ -105,7 +105,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     @staticmethod
     def _listed(gpu: Any) -> Iterator[tuple[int, list[int], int]]:
         """By group: its place among them, its blocks, and the index of the first of them in the request."""
-        blocks, at = [int(b) for b in gpu.block_ids], 0
+        ids = gpu.block_ids
+        blocks, at = ids.tolist() if hasattr(ids, "tolist") else list(map(int, ids)), 0
         for group, (size, first_index) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
             if size:
                 yield group, blocks[at:at + size], int(first_index)
@@ -119,10 +120,15 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         k, parts, checks, keys, taken = self.spec.per_chunk, [], [], dst_spec.keys(), 0
         for group, blocks, first_index in self._listed(src_spec):
             number = list(self.spec.tokens)[group]
-            chunks = [i for i, key in enumerate(keys) if identity.group_of(key) == number]
+            suffix = number.to_bytes(4, "big")
+            chunks = [i for i, key in enumerate(keys) if key.endswith(suffix)]
             taken += len(chunks)
             left_out, placed = self._placed(job_id, blocks, len(chunks), first_index)
             self.mover.left_out += left_out
+            if not dst_spec.checks and not dst_spec.present and self.spec.shares[number].writers == 1:
+                if left_out < len(chunks):
+                    parts.append(Part(group, [keys[i] for i in chunks[left_out:]], placed))
+                continue
             listed = [(i, placed[at * k:(at + 1) * k]) for at, i in enumerate(chunks[left_out:])]
             moved = [(keys[i], chunk) for i, chunk in listed if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
             if moved:
@@ -159,6 +165,10 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             of_group, at = offsets[at:at + chunks], at + chunks
             if len(of_group) != chunks:
                 break
+            if k == 1 and arrays.NULL_BLOCK not in blocks:
+                if blocks:
+                    parts.append(LoadPart(group, blocks, of_group))
+                continue
             slots = arrays.slots_of(blocks, first_index, k)
             if slots:
                 block_bytes = self._blocks[group].block_bytes
