@@ -396,9 +396,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request = self._requests.get(name)
         fetched = request.fetched if request is not None else set()
         groups, moved = identity.by_group(keys), 0
+        are_alike = not fetched and len({one.tiers for one in held}) == 1
         for group, listed in groups.items():
-            tiers = Counter("remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
-                            for key, one in ((k, self._promises.held(name, k)) for k in listed))
+            if are_alike:
+                tiers = {_tier_name(held[0].tiers): len(listed)}
+            else:
+                tiers = Counter("remote" if k in fetched else _tier_name(self._promises.held(name, k).tiers) for k in listed)
             for tier, n in tiers.items():
                 self._counts[f"loaded_{tier}_bytes"] += n * self._chunk_bytes[group]
             moved += len(listed) * self._chunk_bytes[group]
@@ -583,6 +586,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         for name, value in self._watchdog.take_gauges().items():
             stats.set_gauge(PREFIX + name, value)
         return stats
+
+
+def _tier_name(tiers: int) -> str:
+    return "remote" if tiers & TIER_REMOTE else "memory" if tiers & TIER_MEMORY else "disk"
 
 
 def _tiers_of(where: bytes) -> list[int]:

@@ -188,8 +188,10 @@ class LoadPolicy:
         if not self.prefill or any(not self.rates[t] for t in set(tiers)):
             return len(tiers)
         compute = self.tokens / self.prefill
-        alone_s = [0.0, *(self.chunk_bytes / rate if rate else 0.0 for rate in self.rates[DISK:])]
         in_memory = 0 if self._memory_is_slower(compute) else next((i for i, t in enumerate(tiers) if t != MEMORY), len(tiers))
+        if in_memory == len(tiers):
+            return in_memory
+        alone_s = [0.0, *(self.chunk_bytes / rate if rate else 0.0 for rate in self.rates[DISK:])]
         fixed_s, within_s, beyond_s, within = self._memory_line()
         loading = fixed_s + self._queue(queued_memory, queued_disk)
         first_remote = tiers.index(REMOTE) if REMOTE in tiers else -1

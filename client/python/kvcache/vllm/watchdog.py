@@ -94,11 +94,16 @@ class Watchdog:
         self._seen = Spent()
         self._decide_at = 0.0
         self._counts = dict.fromkeys(COUNTERS, 0.0)
+        self._has_counted = False
         self._has_news = True
 
     @property
     def stores_pause(self) -> bool:
         return self._break_even.is_paused
+
+    def _count(self, name: str, n: float) -> None:
+        self._counts[name] += n
+        self._has_counted = True
 
     # --- reports of the manager ---
 
@@ -112,7 +117,7 @@ class Watchdog:
             self._step.is_plain = False
 
     def left_out(self, chunks: int) -> None:
-        self._counts["paused_chunks"] += chunks
+        self._count("paused_chunks", chunks)
 
     def begins_store(self, chunks: int) -> None:
         self._storing += chunks
@@ -125,12 +130,12 @@ class Watchdog:
             self._is_unknown = True
             return
         self._saved_s += tokens / prefill_tokens_per_s
-        self._counts["saved_prefill_seconds"] += tokens / prefill_tokens_per_s
+        self._count("saved_prefill_seconds", tokens / prefill_tokens_per_s)
 
     def copied(self, seconds: float) -> None:
         """A load has taken so long."""
         self._saved_s -= seconds
-        self._counts["load_copy_seconds"] += seconds
+        self._count("load_copy_seconds", seconds)
 
     def rank_spent(self, calls_s: float, store_s: float) -> None:
         """The mean of the ranks has grown by that."""
@@ -165,7 +170,7 @@ class Watchdog:
         store_s = self.spent.store_s - self._seen.store_s + self._rank_store_s
         self._seen.calls_s, self._seen.store_s = self.spent.calls_s, self.spent.store_s
         for name, seconds in (("call_seconds", calls_s), ("store_call_seconds", store_s), ("step_excess_seconds", excess_s)):
-            self._counts[name] += seconds
+            self._count(name, seconds)
         if self._is_unknown and not self.stores_pause:  # a pause ends in any case: without stores the rate is not learned
             self._break_even.forget()
         else:
@@ -176,6 +181,9 @@ class Watchdog:
     # --- metrics ---
 
     def take_counts(self) -> dict[str, float]:
+        if not self._has_counted:
+            return {}
+        self._has_counted = False
         counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0.0)
         return counts
 
