@@ -6,7 +6,8 @@ import random
 
 import pytest
 from kvcache.vllm import breakeven
-from kvcache.vllm.breakeven import FIRST_PAUSE_S, LEAST_S, LEAST_STEPS, LONGEST_PAUSE_S, LOSS_S, NOISE, WINDOW_S, BreakEven, StepTimes
+from kvcache.vllm.breakeven import (FIRST_PAUSE_S, LATEST_STEPS, LEAST_S, LEAST_STEPS, LONGEST_PAUSE_S, LOSS_S, NOISE, RECENT_STEPS,
+                                    WINDOW_S, BreakEven, StepTimes)
 from kvcache.vllm.watchdog import LOOK_S, LONGEST_STEP_S, Watchdog, timed, timed_store
 
 HOUR = 3600.0
@@ -122,6 +123,17 @@ def test_noise_is_no_excess():
             steps.add(rng.uniform(0.010, 0.014), rng.random() < 0.3)
         steps.look()
         assert steps.excess_s == 0.0
+
+
+def test_steps_of_earlier_traffic_are_not_compared():
+    """Stores that never seem to end, or traffic that changes, are no reason to pause."""
+    steps = StepTimes()
+    for _ in range(LATEST_STEPS):
+        steps.add(0.012, False)
+    for n in range(RECENT_STEPS):
+        steps.add(0.030, True)
+    steps.look()
+    assert (steps.with_s, steps.without_s, steps.excess_s) == (0.030, 0.0, 0.0)
 
 
 # --- the watchdog over a clock ---

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does storing pay? The scheduler's side measures what this cache costs its engine and what it saves, and stores pause while they cost more.
+"""BreakEven decides whether the stores of an engine pause, because this cache costs the engine more than it saves.
 
-BreakEven is arithmetic: no clock, no I/O, no thread. Its owner reports the seconds in which the engine had requests, the seconds that the cache
+The class is arithmetic: no clock, no I/O, no thread. Its owner (watchdog.py) reports the seconds in which the engine had requests, the seconds that the cache
 cost and the part of them that stores cost, and the seconds that loads saved. All of them fade: the balance is that of the last WINDOW_S of work.
 
 - Stores pause once the balance is LOSS_S below zero after at least LEAST_S of work, which is a loss of LOSS_S / WINDOW_S of the engine's time
@@ -32,6 +32,7 @@ MARGIN = 1.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0
 
 LATEST_STEPS, LEAST_STEPS = 128, 32
+RECENT_STEPS = 1024  # steps from which both medians are: the traffic may be another before
 NOISE = 0.1  # part of a step by which medians may differ though stores cost nothing
 
 clock = time.perf_counter
@@ -77,8 +78,8 @@ class BreakEven:
             self._pause_s = FIRST_PAUSE_S
         if self._worked_s < LEAST_S or self.balance_s > -LOSS_S:
             return False
-        log.warning("stores pause for %.0f s of work: this cache has cost %.1f s of the last %.0f s, %.1f s of them for stores, and has saved %.1f s. "
-                    "What is stored is still loaded", self._pause_s, self._cost_s, min(self._worked_s, WINDOW_S), self._store_s, self._saved_s)
+        log.warning("stores pause for %.0f s of work: this cache has cost %.1f s of the last %.0f s, %.1f s of them for stores, and has "
+                    "saved %.1f s. What is stored is still loaded", self._pause_s, self._cost_s, min(self._worked_s, WINDOW_S), self._store_s, self._saved_s)
         self._store_share = self._store_s / self._busy_s
         self.is_paused = True
         self._begin()
@@ -104,15 +105,18 @@ class StepTimes:
     """The times of steps that only decode, with stores under way and without. Each is a median of the latest; 0 until there are enough."""
 
     def __init__(self) -> None:
-        self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
+        self._steps: tuple[deque[tuple[int, float]], ...] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
+        self._number = 0
         self.without_s = self.with_s = 0.0
 
     def add(self, seconds: float, has_stores: bool) -> None:
-        self._steps[has_stores].append(seconds)
+        self._number += 1
+        self._steps[has_stores].append((self._number, seconds))
 
     def look(self) -> None:
         """Computes the medians."""
-        self.without_s, self.with_s = (statistics.median(s) if len(s) >= LEAST_STEPS else 0.0 for s in self._steps)
+        recent = [[s for n, s in steps if n > self._number - RECENT_STEPS] for steps in self._steps]
+        self.without_s, self.with_s = (statistics.median(s) if len(s) >= LEAST_STEPS else 0.0 for s in recent)
 
     @property
     def excess_s(self) -> float:

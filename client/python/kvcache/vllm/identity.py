@@ -20,8 +20,8 @@ from ..engine.identity import Unknown, compose, digest_of, model_digest, new_sta
 from ..engine.weights import dummy_weights, weights_of
 from . import delivery, hooks
 
-__all__ = ["compose", "fields_of", "by_group", "group_of", "names_of", "namespace_base", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
-           "weights_of", "weights_of_engine"]
+__all__ = ["by_group", "compose", "fields_of", "group_of", "names_of", "namespace_base", "namespace_name", "new_start", "of_engine",
+           "parts_of", "printable", "warn", "weights_of", "weights_of_engine"]
 
 log = logging.getLogger("kvcache.vllm")
 
