@@ -995,6 +995,7 @@ class Clock:
     def __init__(self):
         self.now = 1000.0
         breakeven.clock = lambda: self.now
+        mover.GATHER_S = 0.0  # nothing is stored a little later
 
     def slow_stores(self, worker, seconds):
         """Has each store cost the engine's thread so long."""
