@@ -487,7 +487,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request.computes = request.computes or most > 0
         return most if most >= LEAST_PREFILL_TOKENS else 0
 
-    def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
+    def complete_store(self, keys: Collection[Any], *context: Any, **options: Any) -> None:  # versions differ in what they pass
         self._watchdog.ends_store(len(keys))
 
     @timed
