@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from .. import TIER_MEMORY
 from ..engine import former
 from . import identity
+from .learned import GAUGES, Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .shared import SharedTier, Sought
 from .transfers import Transfers
@@ -47,13 +48,6 @@ COUNTERS = {
     "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
     "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
     "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
-}
-GAUGES = {
-    "vllm:kv_offload_kvcache_up": "1 while kvcache-daemon answers.",
-    "vllm:kv_offload_kvcache_prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "vllm:kv_offload_kvcache_memory_bytes_per_second": "The rate of loads from the daemon's memory.",
-    "vllm:kv_offload_kvcache_disk_bytes_per_second": "The rate of loads from the daemon's disk.",
-    "vllm:kv_offload_kvcache_remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
 }
 _PREFIX = "vllm:kv_offload_kvcache_"
 
@@ -156,6 +150,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._stores: dict[int, _Request] = {}  # of requests that have a hint
         self._ended: dict[str, _Request] = {}  # likewise: vLLM may still store of them
         self._counts = dict.fromkeys(COUNTERS, 0)
+        self._learned = Learned()
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
@@ -429,7 +424,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
         counters = {name: vllm_base.OffloadingCounterMetadata(documentation=text) for name, text in COUNTERS.items()}
-        return {**counters, **{name: vllm_base.OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}}
+        return {**counters, **{_PREFIX + name: vllm_base.OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}}
 
     def get_stats(self) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -439,8 +434,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             if count:
                 stats.increase_counter(name, count)
                 self._counts[name] = 0
-        policy = self._policies[0] if self._policies else None
-        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
-        for name, value in zip(GAUGES, (float(self._transfers.well), *rates)):
-            stats.set_gauge(name, value)
+        gauges = self._learned.gauges(self._policies[0] if self._policies else None, float(self._transfers.well))
+        for name, value in gauges.items():
+            stats.set_gauge(_PREFIX + name, value)
         return stats
