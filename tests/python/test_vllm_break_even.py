@@ -109,8 +109,8 @@ def test_steps_beside_stores_are_compared_when_there_are_enough():
     steps = StepTimes()
     for n in range(LEAST_STEPS):
         assert steps.excess_s == 0.0
-        steps.add(0.020, True)
-        steps.add(0.012, False)
+        steps.add(0.020, True, 4)
+        steps.add(0.012, False, 4)
         steps.look()
     assert steps.excess_s == pytest.approx(0.020 - (1 + NOISE) * 0.012) and (steps.with_s, steps.without_s) == (0.020, 0.012)
 
@@ -120,7 +120,7 @@ def test_noise_is_no_excess():
     for _ in range(50):
         steps = StepTimes()
         for _ in range(200):
-            steps.add(rng.uniform(0.010, 0.014), rng.random() < 0.3)
+            steps.add(rng.uniform(0.010, 0.014), rng.random() < 0.3, rng.choice((3, 4)))
         steps.look()
         assert steps.excess_s == 0.0
 
@@ -129,11 +129,22 @@ def test_steps_of_earlier_traffic_are_not_compared():
     """Stores that never seem to end, or traffic that changes, are no reason to pause."""
     steps = StepTimes()
     for _ in range(LATEST_STEPS):
-        steps.add(0.012, False)
+        steps.add(0.012, False, 4)
     for n in range(RECENT_STEPS):
-        steps.add(0.030, True)
+        steps.add(0.030, True, 4)
     steps.look()
-    assert (steps.with_s, steps.without_s, steps.excess_s) == (0.030, 0.0, 0.0)
+    assert (steps.with_s, steps.without_s, steps.excess_s) == (0.0, 0.0, 0.0)
+
+
+def test_steps_of_more_requests_are_no_excess():
+    """Stores are under way when a prompt has just joined, and then a step is longer whatever they cost."""
+    steps = StepTimes()
+    for _ in range(LATEST_STEPS):
+        for requests in (2, 8):
+            for has_stores in [requests == 8] * 5 + [requests != 8]:
+                steps.add(0.010 + 0.001 * requests, has_stores, requests)
+    steps.look()
+    assert steps.with_s > 0 and steps.with_s == steps.without_s and steps.excess_s == 0.0
 
 
 # --- the watchdog over a clock ---
@@ -256,8 +267,12 @@ def test_stores_that_vllm_forgets_are_not_waited_for(monkeypatch):
     engine.dog.begins_store(5)
     engine.dog.reset()
     engine.dog.ends_store(5)
-    for _ in range(200):
-        engine.step(0.012)
+    for _ in range(40):
+        for _ in range(3):
+            engine.step(0.012)
+        engine.step(0.020, stores=1)
+        engine.step(0.020)
+        engine.step(0.020, ended=1)
     engine.now += LOOK_S
     engine.step(0.012)
     assert engine.dog.take_gauges()["step_seconds_without_stores"] == pytest.approx(0.012)

@@ -31,8 +31,9 @@ LEAST_S = 60.0
 MARGIN = 1.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0
 
-LATEST_STEPS, LEAST_STEPS = 128, 32
-RECENT_STEPS = 1024  # steps from which both medians are: the traffic may be another before
+LATEST_STEPS, LEAST_STEPS = 512, 32
+RECENT_STEPS = 1024  # steps that are compared: the traffic may be another before
+LEAST_ALIKE = 8  # steps with and without stores of a number of requests
 NOISE = 0.1  # part of a step by which medians may differ though stores cost nothing
 
 clock = time.perf_counter
@@ -102,21 +103,37 @@ class BreakEven:
 
 
 class StepTimes:
-    """The times of steps that only decode, with stores under way and without. Each is a median of the latest; 0 until there are enough."""
+    """The times of steps that only decode, with stores under way and without, for equal numbers of requests: stores are under way when more
+    requests run, and a step of more requests is longer anyway. Each is a mean of the medians by number of requests; 0 until there are enough."""
 
     def __init__(self) -> None:
-        self._steps: tuple[deque[tuple[int, float]], ...] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
+        self._steps: tuple[deque[tuple[int, int, float]], ...] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
         self._number = 0
         self.without_s = self.with_s = 0.0
 
-    def add(self, seconds: float, has_stores: bool) -> None:
+    def add(self, seconds: float, has_stores: bool, requests: int) -> None:
         self._number += 1
-        self._steps[has_stores].append((self._number, seconds))
+        self._steps[has_stores].append((self._number, requests, seconds))
+
+    def _recent(self, has_stores: bool) -> dict[int, list[float]]:
+        """Returns the times of recent steps by number of requests."""
+        recent: dict[int, list[float]] = {}
+        for number, requests, seconds in self._steps[has_stores]:
+            if number > self._number - RECENT_STEPS:
+                recent.setdefault(requests, []).append(seconds)
+        return recent
 
     def look(self) -> None:
-        """Computes the medians."""
-        recent = [[s for n, s in steps if n > self._number - RECENT_STEPS] for steps in self._steps]
-        self.without_s, self.with_s = (statistics.median(s) if len(s) >= LEAST_STEPS else 0.0 for s in recent)
+        """Computes the means."""
+        without, beside = self._recent(False), self._recent(True)
+        both = {n: min(len(without[n]), len(beside[n])) for n in without.keys() & beside.keys()}
+        both = {n: weight for n, weight in both.items() if weight >= LEAST_ALIKE}
+        total = sum(both.values())
+        if total < LEAST_STEPS:
+            self.without_s = self.with_s = 0.0
+            return
+        self.without_s, self.with_s = (sum(weight * statistics.median(times[n]) for n, weight in both.items()) / total
+                                       for times in (without, beside))
 
     @property
     def excess_s(self) -> float:

@@ -505,7 +505,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def on_schedule_end(self, context: Any) -> None:
         self._end_step()
-        self._watchdog.end_step(bool(self._requests))
+        self._watchdog.end_step(len(self._requests))
 
     @timed
     def _end_step(self) -> None:

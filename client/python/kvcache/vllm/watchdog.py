@@ -29,8 +29,8 @@ COUNTERS = {
 GAUGES = {
     "stores_paused": "1 while nothing is stored because this cache costs more than it saves.",
     "balance_seconds": "Seconds saved less seconds cost in the last five minutes of work.",
-    "step_seconds_with_stores": "The median time of steps that only decode, beside stores. 0: not known.",
-    "step_seconds_without_stores": "The median time of steps that only decode, without stores. 0: not known.",
+    "step_seconds_with_stores": "The time of steps that only decode, beside stores. 0: not known.",
+    "step_seconds_without_stores": "The time of steps that only decode, for the same numbers of requests, without stores. 0: not known.",
 }
 
 
@@ -72,11 +72,11 @@ def timed_store(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Step:
-    __slots__ = ("is_plain", "has_requests", "has_stores")
+    __slots__ = ("is_plain", "requests", "has_stores")
 
     def __init__(self) -> None:
         self.is_plain = True  # computes no prompt, and no request waits for an answer
-        self.has_requests = self.has_stores = False
+        self.requests, self.has_stores = 0, False
 
 
 class Watchdog:
@@ -148,16 +148,16 @@ class Watchdog:
 
     # --- steps ---
 
-    def end_step(self, has_requests: bool) -> None:
+    def end_step(self, requests: int) -> None:
         """At the end of each step's schedule."""
         now, step, last = breakeven.clock(), self._step, self._last
-        step.has_requests, step.has_stores = has_requests, self._storing > 0
-        if last.has_requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
+        step.requests, step.has_stores = requests, self._storing > 0
+        if last.requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
             seconds, has_stores = now - self._ended_at, step.has_stores or last.has_stores
             self._busy_s += seconds
             self._beside_stores += has_stores
             if step.is_plain and last.is_plain and step.has_stores == last.has_stores:
-                self._steps.add(seconds, has_stores)
+                self._steps.add(seconds, has_stores, last.requests)
         self._last, self._step, self._ended_at = step, _Step(), now
         if now >= self._decide_at:
             self._decide_at = now + LOOK_S
