@@ -23,7 +23,7 @@ import tempfile
 BELOW_IO = {"base", "proto"}
 BELOW_STORE = {"io", "slab", "evict"} | BELOW_IO
 BELOW_CACHE = {"store", "remote"} | BELOW_STORE
-BELOW_REQUEST = {"benchmark", "lookup", "tenant", "cache"} | BELOW_CACHE
+BELOW_REQUEST = {"benchmark", "events", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
 # room: rooms that it may include, besides itself
@@ -40,7 +40,8 @@ MAY = {
     "remote": BELOW_IO,
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
-    "tenant": {"lookup", "cache"} | BELOW_CACHE,
+    "events": {"cache"} | BELOW_CACHE,
+    "tenant": {"events", "lookup", "cache"} | BELOW_CACHE,
     "benchmark": {"store", "io"} | BELOW_IO,
     "learned": BELOW_CACHE | {"cache"},
     "keep": BELOW_CACHE | {"cache"},
