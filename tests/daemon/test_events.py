@@ -140,7 +140,7 @@ class History:
             c.purge(ns)
         elif roll < 0.83:
             name = self.rng.choice(self.NAMES)
-            if c.namespace_remove(name, purge=True, check=False) in range(1 << 30):
+            if isinstance(c.namespace_remove(name, purge=True, check=False), int):
                 self.numbers.pop(name, None)
         elif roll < 0.98 or not self.kills:
             self.read()
