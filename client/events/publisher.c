@@ -27,7 +27,7 @@ struct publisher {
         uint64_t lost_until; /* batches up to this number are not kept */
         struct kept *ring;
         size_t n, first, room, bytes, bytes_room;
-        uint8_t identity[IDENTITY_BYTES]; /* of the client that is answered */
+        uint8_t identity[IDENTITY_BYTES]; /* identity of the client that is answered */
         size_t identity_bytes;
 };
 

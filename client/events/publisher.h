@@ -14,7 +14,7 @@
 struct publisher;
 
 struct publisher_params {
-        const char *endpoint, *replay_endpoint; /* the latter may be NULL */
+        const char *endpoint, *replay_endpoint; /* replay_endpoint may be NULL */
         const char *topic;
         size_t batches; /* kept for replay */
         size_t bytes;   /* limit of these together */

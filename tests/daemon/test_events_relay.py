@@ -244,7 +244,9 @@ def test_vllms_decoders_read_the_batches(running):  # noqa: F811
         s.decode = decode
         ns = c.namespace("n")
         put_all(c, ns, items("vllm", 5, 1000), ack=Ack.WRITTEN)
+        agrees(s, daemon)
         c.evict(ns, [items("vllm", 1, 1000)[0][0]])
+        agrees(s, daemon)
         s.last = 0
         s.replay()
         agrees(s, daemon)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subscriber to kvcache-events needs, without pyzmq and msgpack: ZMTP 3.0 (SUB and REQ over TCP) and a decoder of msgpack."""
+"""A subscriber to kvcache-events without pyzmq and msgpack: ZMTP 3.0 (SUB and REQ over TCP) and a decoder of msgpack."""
 
 import socket
 import struct
