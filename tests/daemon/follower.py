@@ -2,9 +2,13 @@
 """A subscriber to a daemon's events: its index of what the daemon holds, by EVENTS (6.34) alone, and the truth to compare it with."""
 
 import contextlib
+import json
 
 import kvwire
-from kvwire import EventKind, Tier
+from harness import KIB, ctl, key_of, put_all, value_of, wait_until
+from kvwire import Ack, EventKind, Tier
+
+SMALL_STORE = {"store.limit": "16MiB", "memory.pool": "8MiB", "store.segment": "1MiB"}
 
 
 class Follower:
@@ -110,3 +114,95 @@ def listed(daemon, connect=None):
             if chunks:
                 found[info.name] = chunks
         return found
+
+
+def at_rest(daemon):
+    """Nothing is on its way to disk any more."""
+    def written():
+        return json.loads(ctl("stats", "--json", daemon=daemon, check=0).stdout)["kvcache_pool_unwritten_bytes"] == 0
+    wait_until(written, "all is written")
+
+
+def same(follower, daemon, connect=None):
+    """Reads all events and compares the index with the list; memory-only chunks with STAT."""
+    follower.catch_up()
+    assert follower.by_name() == listed(daemon, connect)
+    with contextlib.closing((connect or daemon.client)()) as c:
+        existing = {info.name for info in c.namespaces()}
+        for number, chunks in follower.held.items():
+            if not chunks or follower.names.get(number) not in existing:
+                continue
+            ns = c.namespace(follower.names[number], attach=True)
+            keys = list(chunks)
+            for i in range(0, len(keys), 256):
+                for key, stat in zip(keys[i:i + 256], c.stat(ns, keys[i:i + 256])):
+                    assert Tier(stat.tiers) == chunks[key]
+                    assert stat.length == follower.lengths[number, key]
+
+
+class History:
+    """Random requests of a client, restarts and kills, with a subscriber that reads now and then."""
+
+    NAMES = "abc"
+
+    def __init__(self, daemon, rng, follower, kills=True):
+        self.daemon, self.rng, self.follower, self.kills = daemon, rng, follower, kills
+        self.client = self.numbers = None
+        self.connect()
+
+    def connect(self):
+        self.client = self.daemon.client()
+        self.numbers = {}
+
+    def number(self, name):
+        if name not in self.numbers:
+            self.numbers[name] = self.client.namespace(name)
+        return self.numbers[name]
+
+    def some(self):
+        name = self.rng.choice(self.NAMES)
+        first = self.rng.randrange(60)
+        return self.number(name), [key_of(name, i) for i in range(first, first + self.rng.randrange(1, 9))]
+
+    def step(self):
+        roll, c = self.rng.random(), self.client
+        ns, keys = self.some()
+        if roll < 0.4:
+            length = self.rng.choice((100, 5000, 70 * KIB, 300 * KIB))
+            put_all(c, ns, [(k, value_of(k, length)) for k in keys], ack=self.rng.choice(list(Ack)))
+        elif roll < 0.55:
+            results = c.get(ns, keys, timeout_ms=20000)
+            c.release([r.lease for r in results if r.lease] or [kvwire.Lease(0, 0)])
+        elif roll < 0.75:
+            c.evict(ns, keys, tiers=self.rng.choice((Tier.MEMORY, Tier.ALL)))
+        elif roll < 0.8:
+            c.purge(ns)
+        elif roll < 0.83:
+            name = self.rng.choice(self.NAMES)
+            if isinstance(c.namespace_remove(name, purge=True, check=False), int):
+                self.numbers.pop(name, None)
+        elif roll < 0.98 or not self.kills:
+            self.read()
+        else:
+            self.end_daemon(self.rng.random() < 0.7)
+
+    def read(self):
+        """The subscriber reads a little, or all, or loses its connection."""
+        roll = self.rng.random()
+        if roll < 0.2:
+            self.follower.close()
+        elif roll < 0.6:
+            self.follower.step()
+        else:
+            self.follower.catch_up()
+
+    def end_daemon(self, kill):
+        self.client.close()
+        self.follower.close()
+        self.daemon.restart(kill=kill)
+        self.connect()
+
+    def end(self):
+        at_rest(self.daemon)
+        same(self.follower, self.daemon)
+        self.client.close()

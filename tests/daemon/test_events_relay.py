@@ -10,10 +10,10 @@ import subprocess
 import pytest
 
 import harness
-from follower import listed
+from follower import History, SMALL_STORE, listed
 from harness import BUILD, KIB, items, put_all, wait_until
 from kvwire import Ack, Tier
-from test_events import RING, SMALL_RING, SMALL_STORE, History, running  # noqa: F401 - running is a fixture
+from test_events import RING, SMALL_RING, running  # noqa: F401 - running is a fixture
 from zmtp import Subscriber
 
 PROGRAM = BUILD / "client" / "events" / "kvcache-events"
