@@ -27,6 +27,7 @@
 #include "benchmark/benchmark.h"
 #include "learned/learned.h"
 #include "build-config.h"
+#include "events/events.h"
 #include "evict/admission.h"
 #include "fair/user.h"
 #include "remote/remote.h"
@@ -89,6 +90,8 @@ static void begin_drain(struct server *s)
         sessions_drain(s->sessions);
         if (s->service.lookups)
                 lookups_stop(s->service.lookups);
+        if (s->service.events)
+                events_stop(s->service.events);
         hits_suspend(&s->service, true);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 cache_stop(s->tenants[i].cache);
@@ -330,7 +333,7 @@ static void offer_leaving(struct server *s)
  * must not wait. */
 static bool run_iteration(struct server *s)
 {
-        uint64_t deadline, of_store, of_hits, now = clock_mono_ns();
+        uint64_t deadline, of_store, of_hits, of_events = 0, now = clock_mono_ns();
         bool more;
 
         store_iterate(s->service.store);
@@ -358,6 +361,10 @@ static bool run_iteration(struct server *s)
         of_hits = hits_retry_ns(&s->service, now);
         if (deadline == 0 || (of_hits != 0 && of_hits < deadline))
                 deadline = of_hits;
+        if (s->service.events)
+                more |= events_iterate(s->service.events, now, &of_events);
+        if (deadline == 0 || (of_events != 0 && of_events < deadline))
+                deadline = of_events;
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 more = more || cache_has_work(s->tenants[i].cache);
         kio_flush(s->service.io);
@@ -518,6 +525,7 @@ static void server_fini(struct server *s)
         if (!held_up)
                 sessions_free(s->sessions);
         s->service.lookups = lookups_free(s->service.lookups);
+        s->service.events = events_free(s->service.events);
         if (s->service.store) {
                 if (s->draining) {
                         signal(SIGALRM, on_close_late);

@@ -23,7 +23,7 @@ import tempfile
 BELOW_IO = {"base", "proto"}
 BELOW_STORE = {"io", "slab", "evict", "fair"} | BELOW_IO
 BELOW_CACHE = {"store", "remote"} | BELOW_STORE
-BELOW_REQUEST = {"benchmark", "lookup", "tenant", "cache"} | BELOW_CACHE
+BELOW_REQUEST = {"benchmark", "events", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
 # room: rooms that it may include, besides itself
@@ -40,7 +40,8 @@ MAY = {
     "remote": {"fair"} | BELOW_IO,
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
-    "tenant": {"lookup", "cache"} | BELOW_CACHE,
+    "events": {"cache"} | BELOW_CACHE,
+    "tenant": {"events", "lookup", "cache"} | BELOW_CACHE,
     "benchmark": {"store", "io"} | BELOW_IO,
     "learned": BELOW_CACHE | {"cache"},
     "keep": BELOW_CACHE | {"cache"},
@@ -55,6 +56,7 @@ MAY = {
     "common": {"api", "proto"},  # code shared by the two tools
     "bench": {"common", "api", "proto", "evict", "remote"},  # simulate: the daemon's policies; remote: its engines
     "ctl": {"common", "api", "proto", "store", "io", "evict"},  # the last three serve its offline commands
+    "relay": {"api", "proto"},  # client/events
     "examples": {"api"},
     "python": set(),  # loads the library, and is compiled against nothing
     "tests": None,  # anything
@@ -94,7 +96,7 @@ def room_of(path):
         return top
     if top == "client":
         room = rest.split("/")[0] if rest else "api" if path.endswith(".h") else None
-        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples", "python") else None
+        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples", "python") else "relay" if room == "events" else None
     if top == "daemon":
         return rest if rest in MAY else "daemon" if not rest and re.match(r"daemon/(main|server|notify)\b", path) else None
     return None

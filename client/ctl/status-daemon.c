@@ -236,12 +236,40 @@ static void print_lookups(cJSON *status)
         section_rest(index);
 }
 
+static void print_events(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *events = section_object(status, "events");
+        char bytes[HUMAN_BYTES], written[HUMAN_BYTES], gaps[HUMAN_BYTES];
+        bool enabled = true;
+
+        if (!events)
+                return;
+        (void)section_bool(events, "enabled", &enabled);
+        units_bytes(section_count(events, "ring_bytes"), bytes);
+        human_count(section_count(events, "written"), written);
+        human_count(section_count(events, "gaps"), gaps);
+        if (!enabled)
+                section_line("events", "off (events.ring)");
+        else
+                section_line("events", "%s, %s written, %llu readers waiting, %s gaps", bytes,
+                             written, (unsigned long long)section_count(events, "waiting"), gaps);
+        /* The other members are in "kvcachectl stats". */
+        (void)section_count(events, "waiting");
+        (void)section_count(events, "overwritten");
+        (void)section_count(events, "sent");
+        (void)section_count(events, "resets");
+        (void)section_count(events, "snapshot_entries");
+        section_rest(events);
+}
+
 void status_print_memory(cJSON *status, bool detail)
 {
         print_pool(status, detail);
         print_kept(status, detail);
-        if (detail)
+        if (detail) {
                 print_lookups(status);
+                print_events(status);
+        }
 }
 
 /* Formats an age with two digits: the daemon knows it to an eighth of an octave. */

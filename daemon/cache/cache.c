@@ -577,7 +577,8 @@ void cache_count(struct cache *c, struct cache_count *count)
 }
 
 /* Counts a chunk of the namespace, unless a purge in progress is to drop it. */
-static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
+static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key,
+                        uint32_t length)
 {
         struct cache_count *count = userdata;
 

@@ -64,6 +64,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         if (!p)
                 return -ENOMEM;
         p->backing = (struct backing){ .fd = -1, .writable_fd = -1 };
+        list_init(&p->watches);
         list_init(&p->purges);
         for (unsigned i = 0; i < POOL_PURGE_BUCKETS; i++)
                 list_init(&p->marks[i]);
@@ -284,8 +285,11 @@ void pool_free_chunk(struct pool *p, uint32_t chunk)
 
 void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
 {
-        if (p->watch)
-                p->watch->changed(p->watch->userdata, chunk, is_there);
+        list_for_each (&p->watches, n) {
+                const struct pool_watch *watch = container_of(n, struct pool_watch, node);
+
+                watch->changed(watch->userdata, chunk, is_there);
+        }
         if (p->guard)
                 p->guard->changed(p->guard->userdata, chunk, is_there);
 }
@@ -561,20 +565,26 @@ uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
         return i;
 }
 
-void pool_set_watch(struct pool *p, const struct pool_watch *watch)
+void pool_add_watch(struct pool *p, struct pool_watch *watch)
 {
-        p->watch = watch;
+        list_append(&p->watches, &watch->node);
+}
+
+void pool_remove_watch(struct pool_watch *watch)
+{
+        list_unlink(&watch->node);
 }
 
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
-               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                            uint32_t length),
                void *userdata)
 {
         for (; *chunk < p->high_water && max_records > 0; max_records--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
                 if (pool_is_resident(p, *chunk))
-                        each(userdata, c->namespace_id, &c->key);
+                        each(userdata, c->namespace_id, &c->key, c->length);
         }
         return *chunk < p->high_water;
 }

@@ -255,11 +255,13 @@ void pool_report_leaving(struct pool *p,
 /* Called when a chunk becomes resident and when it leaves, while it still has its key, from within
  * the function that changes it. */
 struct pool_watch {
+        struct list_node node; /* private to the pool */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         void *userdata;
 };
-/* Sets the watch, or removes it if `watch` is NULL. The pool keeps the pointer. */
-void pool_set_watch(struct pool *p, const struct pool_watch *watch);
+/* Adds a watch, which the caller keeps until it removes it. */
+void pool_add_watch(struct pool *p, struct pool_watch *watch);
+void pool_remove_watch(struct pool_watch *watch);
 /* Clients that find chunks through the pool index and hold them without a message. The pool asks
  * this guard before it reuses a slot that a client may hold (lookup/pool-index.h). */
 struct pool_guard {
@@ -314,7 +316,8 @@ uint32_t pool_max_chunks(const struct pool *p);
  * including chunks that a purge has yet to drop. The caller learns from the watch about chunks that
  * become resident or leave below *chunk. Returns whether records are left. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
-               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                            uint32_t length),
                void *userdata);
 bool pool_is_resident(const struct pool *p, uint32_t chunk);
 

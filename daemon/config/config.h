@@ -98,6 +98,9 @@ struct config {
                 bool pool_index;   /* memory.pool_index */
         } memory;
         struct {
+                uint64_t ring; /* events.ring: bytes for each tenant; 0: none */
+        } events;
+        struct {
                 char *backend;    /* io.backend: auto | io_uring | posix */
                 uint64_t workers; /* io.workers; 0 (auto) */
                 uint64_t depth;   /* io.depth: operations in flight a worker */

@@ -182,6 +182,14 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         metrics_walk(s, "lookup", 0, add_number, o);
 }
 
+static void add_events(cJSON *root, const struct status_sources *from, const struct metrics *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "events");
+
+        cJSON_AddBoolToObject(o, "enabled", from->service->events != NULL);
+        metrics_walk(s, "events", 0, add_number, o);
+}
+
 /* Adds the volumes under their earlier name "paths", which existing programs read. */
 static void add_paths(cJSON *o, const struct status_sources *from)
 {
@@ -476,6 +484,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_pool(root, from->service, &s);
         add_kept(root, from);
         add_lookups(root, from, &s);
+        add_events(root, from, &s);
         add_store(root, from, &store, &s);
         add_eviction(root, from->config->eviction.policy, &s);
         add_writes(root, from);

@@ -493,7 +493,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
         struct pool_stats stats;
 
         t.p = new_pool(16 * MIB);
-        pool_set_watch(t.p, &watch);
+        pool_add_watch(t.p, &watch);
         for (unsigned ns = 0; ns < N_NAMESPACES; ns++)
                 forget_all_of(&t, ns);
         for (unsigned i = 0; i < N_PURGES; i++)

@@ -170,7 +170,7 @@ struct volume {
         bool full;                       /* the file system refused the last request for space */
         uint64_t full_ns, full_refusals; /* time of the last refusal, number of refusals */
         uint64_t displaced;              /* chunks whose placement is another volume */
-        const struct store_watch *watch; /* NULL: none */
+        const struct list_node *watches; /* struct store_watch, the store's; NULL: none */
 
         struct index *index;
         struct slabs *slabs;
@@ -403,7 +403,7 @@ void put_table_is_void(struct volume *v, int r);
 void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
-/* Reports to the watch that a chunk has become visible or has been removed. */
+/* Reports to the watches, if there are any, that a chunk has become visible or has been removed. */
 void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* Makes a chunk visible to lookups, because its entry is in the table, and counts it. */
 void chunk_publish(struct volume *v, uint32_t i);

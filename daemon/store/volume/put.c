@@ -437,17 +437,32 @@ void chunk_publish(struct volume *v, uint32_t i)
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
-        if (v->watch)
-                chunk_notify(v, i, ns->seen.tenant, true);
+        chunk_notify(v, i, ns->seen.tenant, true);
 }
 
 void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
 {
-        const struct chunk *c = volume_chunk_at(v, i);
-        struct key key = c->key;
+        const struct chunk *c;
+        struct store_change change;
+        struct key key;
 
-        v->watch->changed(v->watch->userdata, store_walk_at(v->number, i), c->namespace_id, tenant,
-                          &key, is_there);
+        if (!v->watches || list_empty(v->watches))
+                return;
+        c = volume_chunk_at(v, i);
+        key = c->key;
+        change = (struct store_change){
+                .at = store_walk_at(v->number, i),
+                .namespace_id = c->namespace_id,
+                .length = c->length,
+                .tenant = tenant,
+                .is_there = is_there,
+                .key = &key,
+        };
+        list_for_each (v->watches, n) {
+                const struct store_watch *watch = container_of(n, struct store_watch, node);
+
+                watch->changed(watch->userdata, &change);
+        }
 }
 
 /* --- callbacks of the table --- */
