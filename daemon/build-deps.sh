@@ -35,6 +35,7 @@ for_build() {
 
 for_tests() {
         pkg-config --exists cmocka 2>/dev/null || echo libcmocka-dev
+        pkg-config --exists libzmq 2>/dev/null || echo libzmq3-dev
         # The package that depends on libcurl.so.4 has one name in all releases; the library's own package has several.
         PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libcurl\.so\.4' || echo curl
         /usr/bin/python3 -c 'import yaml' 2>/dev/null || echo python3-yaml

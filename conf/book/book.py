@@ -63,6 +63,7 @@ CHAPTERS = {
         "The store": "daemon/store/README.md",
         "A volume": "daemon/store/volume/README.md",
         "Input and output": "daemon/io/README.md",
+        "Events": "daemon/events/README.md",
         "The protocol": "proto/README.md",
         "Tests": "tests/README.md",
         "Mutants": "tests/mutants/README.md",
