@@ -32,7 +32,7 @@ def milliseconds(seconds: float | None) -> int:
 
 
 def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
-    """For C: with a NUL at its end, and no other."""
+    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text contains a NUL."""
     try:
         encoded = os.fsencode(value)
     except UnicodeEncodeError as e:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """libkvcache's handle, and memory that is leased from the daemon.
 
-Views of a Leased, and whatever was derived from them (slices, NumPy arrays), keep one object alive, the span, and the leases
-are given back when it dies. The handle, whose closing unmaps the daemon's memory, is closed after the last of them. Finalizers
-run in any thread, whatever lock it holds: they take none.
+The views of a Leased, and objects derived from them (slices, NumPy arrays), keep one object alive, the span; its death releases the leases.
+Closing the handle unmaps the daemon's memory, so the handle is closed after the last span. Finalizers may run in a thread that holds any
+lock, so they take none.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _span_types: dict[int, Any] = {}
 
 
 def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
-    """Memory from `address` on, at least so long: a type for each power of two, so that there are few types."""
+    """Returns memory of at least `nbytes` from `address` on. There is one type for each power of two, which bounds the number of types."""
     bits = nbytes.bit_length()
     kind: Any = _span_types.get(bits)
     if kind is None:

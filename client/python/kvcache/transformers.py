@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvcache.transformers")
 
 AT_ONCE_BYTES = 256 << 20  # that pass through memory at a time
-# Of a configuration: what changes without the cache changing.
+# Fields of a configuration that may change without a change of the cache.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
              "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")
 
@@ -59,7 +59,7 @@ def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
 
 
 def config_digest(config: Any) -> str:
-    """Of all that a model's configuration says of its computation."""
+    """Returns a digest of the fields of a model's configuration that affect its computation."""
     said = {k: v for k, v in config.to_dict().items() if k not in _VOLATILE}
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
@@ -77,11 +77,11 @@ class PrefixStore:
     """The prefixes of one model with these weights.
 
     model         the model, or its configuration and `dtype`
-    identity      what the weights are: name and revision, or a hash. Two models with one identity read each other's cache
-    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; the store is
-                  private otherwise, and with a configuration alone. Make the store after the adapters are loaded
-    block_tokens  of a block; prefixes are kept in whole blocks
-    way           "gpu", "host" or "": how the last blocks went; `reason`: why not by the GPU, or why not at all"""
+    identity      identifies the weights: name and revision, or a hash. Two models with one identity read each other's cache
+    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; otherwise, and
+                  with a configuration alone, the store is private. Make the store after the adapters are loaded
+    block_tokens  tokens of a block; prefixes are stored in whole blocks
+    way           "gpu", "host" or "": how the last blocks were moved; `reason` says why not by the GPU, or why not at all"""
 
     def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
@@ -132,8 +132,8 @@ class PrefixStore:
         return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
 
     def save(self, cache: Any, token_ids: Any) -> int:
-        """Keeps the cache's whole blocks of these tokens, of which the cache may hold more or fewer. How many tokens, from the
-        first on, are kept now."""
+        """Stores the whole blocks of these tokens that the cache holds; it may hold more or fewer tokens. Returns how many leading tokens are
+        stored now."""
         tokens = _tokens(token_ids)
         pairs = self._pairs(cache)
         held = min([len(tokens)] + [keys.shape[2] for keys, _ in pairs])
@@ -150,8 +150,8 @@ class PrefixStore:
         return len(keys) * self.block_tokens
 
     def load(self, token_ids: Any, device: Any = None) -> tuple[Any, int]:
-        """A fresh cache, with the longest prefix that is kept, and how many tokens it has: whole blocks, and never all of the
-        tokens, because a model needs one to go on from. 0: nothing was found, and the cache is empty."""
+        """Returns a new cache with the longest stored prefix, and the number of its tokens: whole blocks, and fewer than all tokens, because a
+        model needs one to continue. The cache is empty if the number is 0."""
         tokens = _tokens(token_ids)
         device = torch.device(device if device is not None else getattr(token_ids, "device", "cpu"))
         keys = block_keys(tokens[:max(0, len(tokens) - 1)], self.block_tokens)
@@ -234,7 +234,7 @@ class PrefixStore:
         return pages, layout
 
     def _went(self, gpu: Gpu | None, statuses: bytes) -> bool:
-        """Did the GPU serve it? Else it goes through host memory."""
+        """Returns whether the GPU served the call. If not, the blocks pass through host memory."""
         if gpu is None or (gpu.reason and not gpu.attached):
             self.reason = gpu.reason if gpu else "the cache is not on a GPU"
             return False
@@ -275,7 +275,7 @@ class PrefixStore:
         if any(length != self.block_bytes for length, s in zip(done.lengths, status) if s == c.OK):
             status = bytes(c.MISMATCH if s == c.OK and length != self.block_bytes else s
                            for length, s in zip(done.lengths, status))
-        # A copy: the memory is used again.
+        # clone(), because the host memory is reused.
         return [host[:, layer].transpose(0, 1).clone().to(device) for layer in range(self.layers)], status
 
     def _host(self, n: int) -> tuple[Any, Places]:

@@ -20,7 +20,7 @@ BOUND = 0.2  # not calibrated on a GPU: see the vLLM adapter's README
 
 
 class Unit(NamedTuple):
-    """Elements of a chunk that are compared together. `ranges`: first byte and end of each run, in the chunk."""
+    """Elements of a chunk that are compared together. `ranges` has the first byte and the end of each run in the chunk."""
 
     name: str
     dtype: str

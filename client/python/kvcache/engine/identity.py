@@ -21,7 +21,7 @@ LONGEST = 96  # characters of a value that is kept as it is
 
 
 class Unknown(str):
-    """A fact that could not be established. `option`: the option that supplies it, or an empty string."""
+    """A fact that could not be established. `option` names the option that supplies it, or is empty."""
 
     reason: str
     option: str
