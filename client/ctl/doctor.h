@@ -16,7 +16,7 @@ enum doctor_level {
         DOCTOR_LEVELS
 };
 
-/* "ok", "unknown", "warning", "problem": the values of `level`. */
+/* Returns the text of a level: "ok", "unknown", "warning" or "problem". */
 const char *doctor_level_name(enum doctor_level level);
 /* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
 enum doctor_level doctor_level_of(const cJSON *check);

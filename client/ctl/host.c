@@ -46,7 +46,7 @@ const char *host_read_error(ssize_t error)
                                   : strerror((int)-error);
 }
 
-/* "\040" of mountinfo, in place. */
+/* Replaces octal escapes of mountinfo, such as "\040", in place. */
 static void unescape(char *text)
 {
         char *to = text;

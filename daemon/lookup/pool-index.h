@@ -24,7 +24,7 @@ struct pool_index;
 /* Counts already taken from a client for one namespace. */
 struct pool_index_seen {
         struct pool_page_count last;    /* the counters as last read */
-        struct pool_page_count counted; /* the part of them that was accepted */
+        struct pool_page_count counted; /* the part of `last` that was accepted */
 };
 
 /* The state of a session that has joined. All zero before. */

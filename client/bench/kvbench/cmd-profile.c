@@ -40,7 +40,7 @@ static void catch_signals(void)
 
 /* --- the options --- */
 
-/* Parameters of other machines, other backends or other tools. */
+/* Parameters that concern other machines, backends or tools, and are ignored. */
 static const enum kvbench_parameter not_used[] = {
         KVBENCH_DEVICE_LIST,
         KVBENCH_ENABLE_PT,
