@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: those of tests/daemon, and the engines.
+"""Fixtures: those of tests/daemon, and the storage engines.
 
-    KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end); in memory, a slow disk
-                           measures nothing
-    KVCACHE_FLEET_ROUNDS   of the test that kills things (default: 5)
-    KVCACHE_FLEET_SEED     what it kills when (default: 1)
+    KVCACHE_FLEET_DIR      folder of Ceph's data (default: a new folder in /var/tmp, removed at the end); use a folder in memory to
+                           measure, because a slow disk hides the rest
+    KVCACHE_FLEET_ROUNDS   rounds of the test that kills processes (default: 5)
+    KVCACHE_FLEET_SEED     seed of its choices (default: 1)
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ pytest_configure, base_directory, directory, end_processes, make_daemon = (
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Ceph that runs, or a skip."""
+    """Provides a running Ceph, or skips the test."""
     reason = engines.why_no_ceph()
     if reason:
         pytest.skip(reason)
