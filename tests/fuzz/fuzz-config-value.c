@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as an assignment (key=value), which an option and a variable of the environment take
- * alike. What is accepted is read back from a file as the same value. */
+/* Reads any bytes as an assignment (key=value), as an option and an environment variable. An
+ * accepted value, written to a file, is read back as the same value. */
 #include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>

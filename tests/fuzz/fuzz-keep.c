@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map of the memory that a daemon leaves to the next. Any bytes are refused, or are a map; what
- * of that fits a pool is taken over by it, and the pool goes on: what it has can be verified,
- * dropped, and evicted. So that the checksum does not stop everything, every other input is sealed
- * first. */
+/* Reads any bytes as the map that a daemon leaves to the next. They are refused, or are a map: a
+ * pool takes over the chunks that fit it, and works with them: they can be verified, dropped and
+ * evicted. Every other input is sealed first, so that the checksum does not refuse all of them. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
