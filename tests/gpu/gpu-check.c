@@ -21,8 +21,8 @@
 enum {
         SKIPPED = 77,
         LEAST_BLOCKS = 4,
-        /* For checks, and for a table of little data, where populating the default for each
-         * attachment takes longer than the rest. A block may have an eighth of it. */
+        /* Small sizes for checks, and for a table of little data, because populating the default
+         * takes longer than the rest. A block may have an eighth of it. */
         CHECK_STAGING_BYTES = 16 << 20,
         SCALED_STAGING_BYTES = 40 << 20,
 };
@@ -205,7 +205,7 @@ void load_list_regions(struct load *w)
         };
 }
 
-/* Data that is not compressible, in every place. */
+/* Fills every place with data that does not compress. */
 void load_fill(struct rig *r, struct load *w)
 {
         enum { PART = 8 << 20 };
