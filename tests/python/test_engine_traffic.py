@@ -39,7 +39,7 @@ SLOWLY = ("--sessions", "4", "--think", "1")  # something is left to do when the
 
 
 class Drive:
-    """A run of the driver to its end."""
+    """A completed run of the driver."""
 
     def __init__(self, directory, *words, fault=""):
         self.out, self.scratch = pathlib.Path(directory) / "out", pathlib.Path(directory) / "scratch"

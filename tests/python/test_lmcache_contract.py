@@ -83,7 +83,7 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
 
 
 def test_servers_share_only_if_their_adapters_are_named(make, caplog):
-    """LMCache's keys do not contain LoRA adapters, so that silence is no evidence that there are none."""
+    """LMCache's keys do not contain LoRA adapters, so a missing option does not prove that there are none."""
     silent = [make(adapter=None) for _ in range(2)]
     keys = silent[0].keys("silent", 3)
     assert silent[0].store(keys) and silent[0].find(keys) == [True] * 3
@@ -125,7 +125,7 @@ def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, mo
 
 
 def test_a_lookup_waits_for_no_search_of_the_shared_tier(make, monkeypatch):
-    """LMCache's thread that looks up does not, whatever the thread that searches is doing."""
+    """The thread that looks up does not wait for the thread that searches the shared tier."""
     host = make()
     known, new = host.keys("known", 2), host.keys("new", 2)
     assert host.store(known) and host.find(known) == [True] * 2
@@ -196,7 +196,7 @@ def test_there_are_so_many_layouts_and_no_more(make, module, caplog):
 
 
 def test_the_first_lookup_of_a_model_waits_for_no_store(make):
-    """LMCache's thread that looks up does not wait, whatever the connection that stores is doing."""
+    """The thread that looks up does not wait for the connection that stores."""
     host = make()
     known, new = host.keys("known", 2), [host.new_key(bytes(32), model_name="tests/another model")]
     assert host.store(known)
