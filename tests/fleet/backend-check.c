@@ -2,8 +2,8 @@
 /* Runs a back end of the shared tier on a real engine, without the daemon:
  *
  *     backend-check contract BACKEND KEY=VALUE...      checks the requirements of backend.h
- *     backend-check put|get BACKEND KEY=VALUE...       performs one operation on `name` and prints
- * its result
+ *     backend-check put|get BACKEND KEY=VALUE...       performs one operation on `name`, prints its
+ *                                                      result
  *
  * Keys: prefix, path, pool, conf, user, endpoint, bucket, region, credentials, ca, depth, name,
  * bytes, timeout_ms. kvcache-bench remote measures the speed. */
