@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The campaigns of tests/campaigns against the daemon, small: that they run, and that they find nothing.
+"""Runs the campaigns of tests/campaigns against the daemon briefly: they must run, and find nothing.
 
-More of them: sh tests/run.sh --campaign kill --count 10000.
+sh tests/run.sh --campaign kill --count 10000 runs more of them.
 """
 
 import os
