@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench session run and test --io: blocks in every layout through a daemon, and what goes wrong on the way."""
+"""kvcache-bench session run and test --io: blocks in every layout through a daemon, and failures."""
 
 import json
 import os

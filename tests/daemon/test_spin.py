@@ -18,7 +18,7 @@ def spun(daemon):
 
 
 def traffic(c, ns, name):
-    """Everything that a worker does, with bytes compared."""
+    """Performs everything that a worker does, and compares the bytes."""
     pairs = items(name, 24, 70000)
     harness.put_all(c, ns, pairs, ack=Ack.WRITTEN)
     keys = [k for k, _ in pairs]
@@ -59,12 +59,12 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
 
 
 def test_a_pause_between_requests_is_no_time_of_theirs(make_daemon):
-    """The poll that was in vain when it began was taken for when the next request could be read."""
+    """The time at which an unsuccessful poll began must not count as the time at which the next request could be read."""
     daemon = make_daemon(settings={"io.spin": "long"}).start()
     pause_s = 0.1
 
     def slow():
-        """Pings that took about as long as the pause, or longer."""
+        """Returns the number of pings that took about as long as the pause, or longer."""
         name, samples = "kvcache_request_duration_seconds", daemon.metrics()
         return samples[f'{name}_count{{op="PING"}}'] - samples[f'{name}_bucket{{op="PING",le="0.05"}}']
     with daemon.client() as c:
@@ -80,7 +80,7 @@ def test_a_pause_between_requests_is_no_time_of_theirs(make_daemon):
 
 @pytest.mark.parametrize("spin", ["off", "auto"])
 def test_threads_that_are_not_to_poll_do_not(make_daemon, spin):
-    """auto: with fewer than four processors."""
+    """With auto, nothing polls on fewer than four processors."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])
     try:
