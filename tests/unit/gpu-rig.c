@@ -208,7 +208,7 @@ struct job *job_of(struct fixture *f, size_t n, uint64_t first_key, uint64_t fir
         return j;
 }
 
-/* The error of its completion. */
+/* Waits for a request. Returns the error of its completion. */
 int finish(struct fixture *f)
 {
         struct kvcache_gpu_completion c;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libkvcache's structures across versions of the header: sizes, members that one side does not
- * know, and the constructors. Built three times: with the header as it is, with a library whose
- * structures have grown, and as a program whose structures have. */
+ * know, and the constructors. The test is built three times: with the present header, with a
+ * library whose structures have grown, and as a program whose structures have grown. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 enum { MORE = 16, KEYS = 5, BYTES = 300 };
 
-/* A structure of a program that is newer than any library. */
+/* A structure of a program that was built with a later header than any library. */
 #define WIDE(name)                                                                                 \
         struct wide_##name {                                                                       \
                 struct kvcache_##name as;                                                          \

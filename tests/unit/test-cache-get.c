@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: gets, reads that several of them share, prefetches. */
+/* The cache: gets, shared reads, and prefetches. */
 
 #include "cache-fixture.h"
 
@@ -103,7 +103,7 @@ static void prefetches_take_a_quarter_of_the_pool(void **state)
         hold(KIO_READ, 1);
         while (begun < most + 8 && prefetch((uint32_t)begun) == CACHE_OK)
                 begun++;
-        assert_in_range(begun, most / 2, most); /* slots are larger than what is in them */
+        assert_in_range(begun, most / 2, most); /* slots are larger than their chunks */
         assert_in_range(stats().prefetch_inflight_bytes, begun * LENGTH,
                         pool_bytes(t.pool) / 4 + 2 * LENGTH);
         assert_int_equal(prefetch((uint32_t)begun), CACHE_BUSY);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config/: what the host decides: values that are auto, folders, free space, memory. */
+/* config/: settings that depend on the host: auto values, folders, free space, memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void what_was_given_is_left_alone(void **state)
         assert_true(was_said("store.limit is 1 PiB, but only "));
 }
 
-/* Which includes what a pool has from the daemon before. */
+/* The check includes memory that a pool has from the previous daemon. */
 static void a_pool_that_cannot_fill_is_reported(void **state)
 {
         char path[256], set[320];

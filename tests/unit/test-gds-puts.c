@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts by GPUDirect Storage, against a stub cuFile, a stub driver and a fake daemon that takes
- * files: what goes so, in what order, and that what does not goes through the staging memory, with
- * the reason counted. */
+/* Puts by GPUDirect Storage, with a stub cuFile, a stub driver and a fake daemon that accepts
+ * files: which blocks cuFile writes, in what order, and that the others pass through the staging
+ * memory, counted with the reason. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -376,7 +376,8 @@ static void what_the_daemon_has_no_room_for_has_that_status(void **state)
         assert_staged(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* A batch for the file may be longer than a part of the staging memory. */
+/* A batch for the file may be longer than a part of the staging memory, so the remaining blocks
+ * need several rounds. */
 static void what_is_left_goes_in_as_many_rounds_as_it_takes(void **state)
 {
         struct fixture *f = *state;

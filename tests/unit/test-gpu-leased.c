@@ -230,7 +230,7 @@ static void work_in_the_stream_behind_sees_the_bytes(void **state)
         }
 }
 
-/* More lists than there are places for them: the copy engines take the rest. */
+/* With more lists than slots for them, the copy engines make the remaining copies. */
 static void more_requests_than_lists_are_copied(void **state)
 {
         struct fixture *f = *state;
@@ -448,7 +448,7 @@ static void a_stream_that_is_captured_is_not_touched(void **state)
         release(f, &j);
 }
 
-/* Each call of the driver fails in turn: the request is refused, or is copied all the same. */
+/* Each call of the driver fails in turn: the request is refused, or copied nevertheless. */
 static void a_driver_that_refuses_has_nothing_under_way(void **state)
 {
         static const char *const functions[] = { "cuMemcpyAsync",       "cuLaunchKernel",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many namespaces each may have, how many sessions have one open, and the largest: exact over
- * any order of makes, removals, opens and closes. */
+/* Counts of namespaces for each limit, of sessions that have one open, and the largest namespaces:
+ * exact after any order of creations, removals, opens and closes. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -177,7 +177,7 @@ static void hosts_have_an_identity_in_common_only_with_all_of_it(void **state)
                                  0);
                 assert_memory_not_equal(&a, &b, sizeof(a));
         }
-        /* Every host has to compute the same: this one is from another implementation. */
+        /* Every host must compute the same identity; this value is from another implementation. */
         assert_int_equal(remote_identify(NULL, 0, "n", "f", &a), 0);
         assert_int_equal(a.bytes[0], 0x55);
         assert_int_equal(a.bytes[31], 0x40);
@@ -196,7 +196,7 @@ static void half_of_the_operations_failing_opens_the_breaker(void **state)
         assert_int_equal(b.state, REMOTE_OPEN);
         assert_int_equal(b.since_ns, 101 * SECOND);
         assert_int_equal(b.trips, 1);
-        /* An operation that ends now began before. */
+        /* An operation that ends now began before the breaker closed. */
         assert_false(breaker_count(&b, true, MS, 101 * SECOND));
 }
 

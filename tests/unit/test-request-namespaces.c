@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces as a client sees them: opening, limits, lists, lifetimes, removal, and who may do what
- * with whose. */
+/* Namespaces as a client sees them: opening, limits, lists, lifetimes, removal, and the rights of
+ * users and admins. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

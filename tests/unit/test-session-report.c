@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench session on files: figures, reports, exports, comparisons, and what it says of files
- * and words that are wrong. tests/golden/session has two sessions and what is printed of them. */
+/* kvcache-bench session on files: figures, reports, exports, comparisons, and messages about
+ * invalid files and words. tests/golden/session has two sessions and the expected output. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -220,7 +220,7 @@ static void a_session_without_transfers_says_so(void **state)
 
 /* --- comparisons --- */
 
-/* `text` of A, with one text in the place of another, as a file. */
+/* Returns a file with the text of A, in which one text is replaced by another. */
 static const char *changed(const char *name, const char *from, const char *to)
 {
         static char text[16384];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file system with less room than the limit: the store removes data files, and every put is taken
- * all the same. The room is a stand-in: a write fails if the files of the store would then occupy
- * more than there is, as on a file system that keeps sparse files or never overwrites in place. */
+/* A file system with less room than the limit: the store removes data files, and every put
+ * succeeds. The room is simulated: a write fails if the files of the store would then occupy more,
+ * as on a file system that keeps sparse files or never overwrites in place. */
 #include "store-fixture.h"
 
 #include <dirent.h>
@@ -137,7 +137,7 @@ static void other_sizes_and_tenants_get_room_on_a_full_file_system(void **state)
         stop();
 }
 
-/* Nothing can be overwritten: a neighbour has taken what room there was. */
+/* Nothing can be overwritten, because another program has taken the remaining room. */
 static void the_table_and_the_namespaces_get_room_on_a_full_file_system(void **state)
 {
         uint64_t before;
