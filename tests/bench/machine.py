@@ -312,7 +312,7 @@ class Fio:
 
     @staticmethod
     def huge_pages():
-        """Returns why fio's buffers cannot be in huge pages, or None. malloc() requests huge pages if a setting tells it to."""
+        """Returns why fio's buffers cannot be in huge pages, or None. malloc() requests huge pages if a setting requires that."""
         setting = read("/sys/kernel/mm/transparent_hugepage/enabled", "[never]")
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
         if "[never]" in setting:

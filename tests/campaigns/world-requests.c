@@ -249,7 +249,7 @@ static void removed(struct store_namespace_remove *req)
         if (req->result != 0)
                 return;
         world.removals++;
-        /* The namespace is gone, unless it is being opened again. */
+        /* The namespace no longer exists, unless it is being opened again. */
         world.namespaces[n].asked = openings[n].busy;
         world.namespaces[n].removed = !openings[n].busy;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)

@@ -208,7 +208,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
     assert stats["kvcache_open_descriptors"] > 2 * waiting
     assert all(c.wait(t).value == 1 for c, t in zip(clients, tags))
     assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
-    # It is also freed with its session.
+    # A registration that is waiting is also freed with its session.
     with daemon.paused():
         for c in clients:
             c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd])

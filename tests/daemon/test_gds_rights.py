@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data files that were lent to a user who has no access now: its descriptors show no later chunk (R1).
+"""Data files that were lent to a user without access now: its descriptors show no later chunk (R1).
 
 A descriptor outlives its session and the daemon. Rights change with a restart. If they differ from those of the last startup, startup
 replaces each data file that is still open in another process by a copy.

@@ -31,7 +31,7 @@ def write_requests(path, requests, timestamps=None):
     return path
 
 
-# Sessions A and B of two turns, and four of one turn with the same beginning. The last block of a request is partial, and its next turn does not
+# Sessions A and B have two turns; four others with the same beginning have one. The last block of a request is partial, and its next turn does not
 # repeat it. Of two hosts, the first has A, C and E. The comments count the blocks that are computed, and hit in the host's own cache and in the
 # other's.
 BY_HAND = [

@@ -364,7 +364,7 @@ def test_mypy_has_no_complaint():
 @needs_compiler
 @pytest.mark.skipif(harness.is_sanitized(), reason="figures of a daemon with a sanitizer say nothing")
 def test_python_adds_little(daemon):
-    """One of five runs reaches the goals, because other work on the machine may spoil single runs."""
+    """At least one of five runs reaches the goals, because other work on the machine may spoil single runs."""
     for _ in range(5):
         with kvcache.Client(daemon.socket, required=True) as client:
             figures = bench.measure(client, 100, 5)

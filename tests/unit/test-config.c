@@ -494,7 +494,7 @@ static void a_list_on_the_command_line_may_have_brackets(void **state)
                 { "[/a,/b]", 2, "/a", "/b" },
                 { "[ /a b , /c ]", 2, "/a b", "/c" },
                 { "[/a]", 1, "/a", "/a" },
-                /* These are not lists in brackets, but paths that contain some. */
+                /* Paths may contain brackets, and are not lists then. */
                 { "[/a", 1, "[/a", "[/a" },
                 { "/a]", 1, "/a]", "/a]" },
                 { "/[a],/b", 2, "/[a]", "/b" },

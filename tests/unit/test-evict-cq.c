@@ -64,8 +64,8 @@ static void what_is_hit_soon_is_worth_most(void **state)
         assert_true(density_at(&d, 1, 9000) > density_at(&d, 1, 1));
 }
 
-/* One in ten is hit at once. Items that still wait lower the chance, and items that have waited
- * count as lost only at their age. */
+/* A tenth of the items is hit at once. Items that still wait lower the chance, and items that have
+ * waited count as lost only at their age. */
 static void what_lasts_counts_until_its_age(void **state)
 {
         struct density d, longer;

@@ -41,7 +41,7 @@ static void request(uint64_t ms, const int64_t *blocks)
 
 #define REQUEST(ms, ...) request((ms), (const int64_t[]){ __VA_ARGS__, END })
 
-/* Sessions A and B of two turns, and C to F of one turn with the same beginning. The last block of
+/* Sessions A and B have two turns; C to F, with the same beginning, have one. The last block of
  * a request is partial, and the session's next turn does not repeat it. */
 static void by_hand(void)
 {

@@ -211,7 +211,8 @@ static void a_file_that_cannot_be_had_costs_its_blocks_the_way(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_FILE, 4);
         assert_int_equal(info_of(f).gds.error, -ESTALE);
         assert_int_equal(f->rig->d->loans_held, 0);
-        assert_int_equal(f->rig->d->requests[WIRE_GET], 2); /* one of them for all lost blocks */
+        assert_int_equal(f->rig->d->requests[WIRE_GET],
+                         2); /* the second one gets all lost blocks */
         fake_daemon_lock(f->rig->d);
         f->rig->d->file_is_gone = false;
         fake_daemon_unlock(f->rig->d);

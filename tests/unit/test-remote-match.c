@@ -77,7 +77,7 @@ static void a_very_long_chain_is_found_in_two_steps(void **state)
                 assert_int_equal(find_end(n), MIN(n, 2345U));
                 assert_in_range(stats().searches, 2, 12);
         }
-        /* They are found again when the recorded end is forgotten, with the presence remembered
+        /* The keys are found again when the recorded end is forgotten, with the presence remembered
          * before it. */
         advance(rig.params.absence_ns + SECOND);
         for (unsigned k = 2345; k < 2350; k++)

@@ -1387,8 +1387,8 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         assert_int_equal(own_lookups().found, 15);
         assert_int_equal(own_lookups().missing, 1);
 
-        /* It is not read again before the first session has ended, which does not affect the second
-         * one's. */
+        /* The page is not read again before the first session has ended, which does not affect the
+         * second one's. */
         counts[0][c[0].ns - 1].found += 100;
         hang_up(&c[0]);
         turns();

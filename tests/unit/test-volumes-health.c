@@ -650,7 +650,7 @@ static void a_change_of_policy_without_memory_is_reported_and_costs_nothing_else
         assert_int_equal(switched, 2); /* the second volume is tried in spite of the first */
         assert_int_equal(count_hits(0, MANY), MANY);
 
-        /* The same for a volume that was suspended meanwhile. */
+        /* A volume that was suspended meanwhile behaves in the same way. */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);

@@ -274,8 +274,8 @@ static void release_calls(void)
         sem_destroy(&held.end);
 }
 
-/* The others have the number of a new volume on stable storage before its empty directory becomes
- * one. */
+/* The other volumes have the number of a new one on stable storage before its empty directory
+ * becomes a volume. */
 static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **state)
 {
         struct rlimit before, none;
