@@ -666,7 +666,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         d->fresh = content == CONTENT_EMPTY;
         r = d->fresh ? dir_remove_leftovers(d, &d->emptied) : 0;
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot remove what a store has left: %s",
+                return store_error(ret_error, r, "%s: cannot remove the remains of a store: %s",
                                    d->path, strerror(-r));
         /* The process that created the superblock, or failed to and removed it, may have been
          * killed before its sync, so its name may exist in memory only. A power loss must neither
