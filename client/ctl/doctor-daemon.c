@@ -150,7 +150,7 @@ static void check_volume_errors(const cJSON *volume, cJSON *checks)
         }
         doctor_add(checks, all == 0 ? DOCTOR_OK : DOCTOR_PROBLEM, "errors",
                    "look for the device's errors with dmesg and smartctl, read the store back with "
-                   "kvcachectl verify, and replace the device if errors go on",
+                   "kvcachectl verify, and replace the device if errors continue",
                    "%s: %" PRIu64 " read, %" PRIu64 " write, %" PRIu64 " sync and %" PRIu64
                    " checksum errors since the daemon's start",
                    answer_text(volume, "volume"), by_kind[0], by_kind[1], by_kind[2], by_kind[3]);

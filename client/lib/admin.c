@@ -230,7 +230,7 @@ int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *
         if (r < 0)
                 return r;
         if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for what is listed");
+                return handle_fail(kv, -EINVAL, "there is no array for the listed chunks");
         if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
                 return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
         r = begin_in(kv, namespace_handle, &id);

@@ -115,7 +115,7 @@ def test_stat_says_why_a_chunk_would_be_evicted(small):
         c.put(ns, other, ack=Ack.WRITTEN)
         for tier in ("memory", "disk"):
             first, last = standing(small, keys[0], tier), standing(small, keys[2], tier)
-            assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after what goes on from it"
+            assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after the chunks that continue it"
             assert last["class"] == "used once, end of a chain" and last["next"] and last["evicted"] == "next"
             assert last["age_uses"] > first["age_uses"] > 0 and not last["pinned"]
         leased = c.get(ns, keys)
@@ -146,7 +146,7 @@ def test_stat_under_lru_goes_by_recency(make_daemon):
         assert standing(daemon, pairs[0][0], "disk") == {
             "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "pinned_by_client": False,
             "cost_ns_per_byte": None, "continued": False,
-            "evicted": "after what was used before it"}
+            "evicted": "after chunks used before it"}
 
 
 @pytest.mark.parametrize("kind, seconds, how", [

@@ -180,7 +180,7 @@ def test_a_driver_that_lacks_a_function(daemon):
 
 
 def test_options_that_do_not_fit(daemon):
-    for more, status, said in [(["--gpu", "7"], 1, "no device 7"), (["--gpu", "5000000000"], 1, "there are not so many"),
+    for more, status, said in [(["--gpu", "7"], 1, "no device 7"), (["--gpu", "5000000000"], 1, "no such GPU"),
                                (["--layout", "sideways"], 2, "contiguous, block-first, outer-first"),
                                (["--backend", "RAW"], 1, "RAW"), (["--destination", "memory"], 1, "writes into its store")]:
         result = bench(*arguments(source="gpu"), *more, daemon=daemon, env=stub(), check=status)

@@ -173,7 +173,8 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
                 "whether they were "
                 "purged\n"
                 "  errors            9\n"
-                "  REJECTED          2 objects: not what was written there; misses, and deleted\n"
+                "  REJECTED          2 objects: not as they were written; counted as misses, and "
+                "deleted\n"
                 "  sweeping          yes\n"
                 "  later bytes       1 KiB\n");
         section(NULL, open, "  shared tier       s3, NOT IN USE for 1 min 30 s: timeout\n");

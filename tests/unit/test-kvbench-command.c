@@ -201,7 +201,7 @@ static void a_configuration_that_is_missing_is_left_out_when_there_are_others(vo
         assert_int_equal(bench(&command_iosize, "--model", model(), "--model_config", "/none.yaml",
                                "--model_configs", deployment()),
                          EXIT_OK);
-        assert_err("warning: /none.yaml: no such file, the others go on");
+        assert_err("warning: /none.yaml: no such file; continuing without it");
         assert_string_equal(bench_out(), "IO Size per GPU: 4608\n");
         assert_int_equal(
                 bench(&command_iosize, "--model", model(), "--model_configs", bench_path("none*")),

@@ -299,7 +299,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "reprot", A }, "did you mean \"session report\"?" },
                 { { "frobnicate" }, "unknown action 'frobnicate'; the actions are init, status" },
                 { { "report", A, B }, "' is one operand too many" },
-                { { "report", A, "--session", B }, "which of them?" },
+                { { "report", A, "--session", B }, "both name a session" },
                 { { "compare", A }, "compare: which two sessions?" },
                 { { "compare", "-", "-" }, "compare: standard input has one session only" },
                 { { "report", A, "--format", "pdf" },

@@ -151,8 +151,7 @@ static int check_gpu(const struct kvbench_options *options, const struct kvbench
                 return EXIT_OK;
         }
         if (options->gpu > INT_MAX)
-                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": there are not so many",
-                                options->gpu);
+                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": no such GPU", options->gpu);
         if (gpu_memory_probe((int)options->gpu, why) < 0)
                 return complain(KVBENCH_FAILED,
                                 "%s: this workload needs a GPU: %s. Without a GPU there are "

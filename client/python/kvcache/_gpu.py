@@ -73,8 +73,9 @@ class Layout:
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
                  bases: Sequence[int], base_bytes: int = 0) -> None:
-        if len(bases) != (1 if kind == CONTIGUOUS else layers):
-            raise ArgumentError(f"{len(bases)} bases for {layers} layers")
+        needed = 1 if kind == CONTIGUOUS else layers
+        if len(bases) != needed:
+            raise ArgumentError(f"bases has {len(bases)} addresses, and this layout needs {needed}")
         self._bases = array("Q", bases)
         self._packed = _LAYOUT.pack(_LAYOUT.size, kind, layers, outer, page_tokens, dtype_bytes, inner, 0, blocks,
                                     self._bases.buffer_info()[0], base_bytes, 0, 0, 0)
