@@ -37,7 +37,7 @@ struct pool_client {
         uint64_t allowance;
         uint64_t taken;                /* words of its ring */
         struct pool_index_seen *seen;  /* counts by namespace */
-        uint64_t joined_ns, keys_seen; /* for what is possible */
+        uint64_t joined_ns, keys_seen; /* time and keys by which counts are bounded */
         bool is_over;                  /* the last scan found that it holds too much */
         bool revoked;                  /* the daemon has taken its holds away */
 };

@@ -66,8 +66,8 @@ struct client {
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct audit audit;                         /* evicted or pinned keys not logged yet */
         struct tally_page page;                     /* lookups that the client answered itself */
-        struct pool_client hits;      /* chunks that the client gets without a message */
-        uint32_t hits_left;           /* words of its ring to read, as it has ended */
+        struct pool_client hits; /* chunks that the client gets without a message */
+        uint32_t hits_left;      /* words of the ended session's ring that are still to be read */
         struct bench_page *transfers; /* transfers of the client; NULL: there is no page */
         uint64_t since_ns;            /* when it connected */
         bool looks_up;                /* the lookup index was sent to it */

@@ -64,10 +64,10 @@ struct disk_superblock {
                                     it never had more than one */
         uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
         uint32_t set_volumes;         /* 120  configured then; 0: it was not */
-        uint32_t away; /* 1: the volume was offline while others of the set continued, which know of
-                          later purges */
-        uint32_t unsynced;      /* 128  1: a sync has failed since the last start: any number of the
-                                   newest table pages may be lost */
+        uint32_t away; /* 124  1: the volume was offline while others of the set continued, and they
+                          know of later purges */
+        uint32_t unsynced;      /* 128  1: a sync has failed since the last startup, so that any
+                                   number of the newest table pages may be lost */
         uint32_t void_position; /* 132  a write of the table failed, and may have been done all the
                                    same: from this page on ... */
         uint32_t void_pages;    /* 136  ... so many are to be erased before the table is read */
@@ -125,8 +125,7 @@ struct disk_entry {
         uint32_t slot_offset; /*  44  in pages */
         uint32_t slot_pages;  /*  48  size of the segment's slots since `segment_epoch` */
         uint32_t length;      /*  52  bytes of payload */
-        uint32_t payload_crc; /* 1: a sync has failed since the last startup, so any number of the
-                                 newest table pages may be lost */
+        uint32_t payload_crc; /*  56  CRC32C, unseeded */
         uint16_t tenant;      /*  60 */
         uint16_t flags;       /*  62  enum disk_entry_flags; an unknown bit voids the entry */
         uint32_t namespace_id;  /*  64 */
@@ -181,21 +180,21 @@ struct disk_namespaces {
         uint64_t set_epoch;  /* 64  of a store of several volumes: moves when a volume that is not
                                 there begins to miss purges or drops */
         uint64_t set_missed; /* 72  paths, by bit, that have missed some ... */
-        uint64_t set_missed_at;    /* 80  ... by this epoch at the latest: all that an older version
-                                      knows of them; see set_missed_count */
-        uint64_t set_removed_at;   /* 88  the last at which a namespace was removed */
-        uint64_t set_emptied_at;   /* 96  this volume has been emptied for all that it had missed by
-                                      this epoch, plus 1; 0: written by a version that did not say */
+        uint64_t set_missed_at;  /* 80  ... by this epoch at the latest; an older version knows only
+                                    this one. See set_missed_count */
+        uint64_t set_removed_at; /* 88  the last epoch at which a namespace was removed */
+        uint64_t set_emptied_at; /* 96  this volume has been emptied for all that it had missed by
+                                    this epoch, plus 1; 0: written by a version that did not say */
         uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
                                       number, the epoch (64 bits) by which each has missed some; 0:
                                       it has not. None: set_missed_at holds for each. Where
                                       set_claims_count is 0 */
         uint32_t set_missed_crc;   /* 108  CRC32C of those epochs */
-        uint32_t set_claims_count; /* 112  after those: of so many paths, by number, by which epoch
-                                      each has missed some as each of them says, and, last, the last
-                                      at which each of them says that a namespace was removed. What
-                                      a path has of itself it has been emptied for. None: what is
-                                      above holds */
+        /* Number of volumes whose claims follow those epochs. Each volume's claims are, by number
+         * of a volume, the epoch by which that volume has missed something, and for the volume
+         * itself the epochs for which it has been emptied; and finally, for each volume, the last
+         * epoch at which a namespace was removed according to it. 0: the fields above apply. */
+        uint32_t set_claims_count; /* 112 */
         uint32_t set_claims_crc;   /* 116  CRC32C of those */
         uint8_t reserved[8];       /* 120 */
 };

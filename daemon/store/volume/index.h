@@ -43,12 +43,10 @@ struct chunk {
         uint32_t crc;
         uint64_t seq : CHUNK_SEQ_BITS;
         uint64_t pins : CHUNK_PINS_BITS; /* I/O on its slot: neither evicted nor reused */
-        uint64_t reading : 1; /* at least one of the chunk's reads is a get; see volume_is_reading()
-                               */
+        uint64_t reading : 1;            /* a get is among the reads; see volume_is_reading() */
         uint64_t created_ms : 46;
         uint64_t own : 1;      /* written since startup from the daemon's memory, not a client's */
-        uint64_t verified : 1; /* since startup the chunk was read back from the disk and was
-                                  correct */
+        uint64_t verified : 1; /* read back from the disk since startup, and correct */
         uint64_t slab : 16;    /* = segment; INDEX_NO_SLAB: none yet */
         uint32_t slot : CHUNK_SLOT_BITS;
         uint32_t flags : 4;

@@ -209,7 +209,7 @@ struct volume {
         struct segment *prewriting;
         uint64_t quiet_from_ns; /* when prewriting may go on; 0: the volume is in use */
         void *zeros;
-        struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
+        struct tenant_room *tenants; /* by number, for all possible tenants; touched when used */
         uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins, lent_pins; /* refs of all chunks; the number of them that are loans */
@@ -269,7 +269,7 @@ struct volume {
         bool drops_lost;         /* a tombstone could not be written; only after a bypass */
         struct list_node sweeps; /* struct store_purge, in order: purge.c */
         uint32_t n_sweeps, sweep_at;
-        uint32_t expire_at; /* the record that the walk for what has expired visits next */
+        uint32_t expire_at;            /* the record that the walk for expired chunks visits next */
         struct store_purge *sweep_all; /* purge that counts the chunks of namespaces without a sweep
                                           of their own */
         uint64_t evicted; /* chunks removed from the index without a tombstone; recovery may find

@@ -124,7 +124,7 @@ struct recovery {
         uint32_t table_was;         /* pages, if it is shorter now; else 0 */
         uint32_t table_found;
         bool table_replaced;
-        uint32_t unseen_segments; /* that have no entry yet */
+        uint32_t unseen_segments; /* segments that have no entry yet */
         uint64_t unseen_slots;    /* unseen slots of the other segments */
 
         uint32_t new_pages; /* size to which the ring must shrink; 0 if it need not */
@@ -216,9 +216,9 @@ int recovery_make_room(struct recovery *rec);
  * segments from the last one on, and then checks the ring again. */
 int recovery_enforce_limit(struct recovery *rec);
 
-/* Computes the expected files from the superblock and the open files. */
+/* --- expected.c: the data files and chunks that should exist --- */
 
-/* Computes them from the superblock and the open files. */
+/* Computes the expected files from the superblock and the open files. */
 void expected_init(struct recovery *rec);
 /* Notes that the volume itself has removed or shortened the file, so that the chunks beyond `bytes`
  * do not count as lost. */
