@@ -198,7 +198,7 @@ enum {
         KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets go straight from the pool */
         KVCACHE_GPU_HAS_BUFFER = 1 << 3, /* the staging memory is a registered buffer */
         KVCACHE_GPU_HAS_GDS = 1 << 4,    /* GPUDirect Storage is used */
-        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* but cuFile copies through host memory */
+        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* cuFile copies through host memory for it */
 };
 int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 

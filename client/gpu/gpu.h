@@ -60,8 +60,8 @@ enum batch_state {
         BATCH_LENT,     /* waits for device memory to read into */
         BATCH_READING,  /* cuFile reads into device memory */
         BATCH_PACED,    /* waits to request blocks again that got no lease */
-        BATCH_COPYING,  /* its copies are in a stream */
-        BATCH_SETTLING, /* its operation has ended, but the daemon may still use its staging */
+        BATCH_COPYING,  /* the copies are in a stream */
+        BATCH_SETTLING, /* the operation has ended, but the daemon may still use the staging */
 };
 
 /* The latest request of a batch that borrows. */

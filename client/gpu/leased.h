@@ -14,7 +14,7 @@
 #include "lib/parts.h"
 
 enum {
-        LEASED_POOLS = 4, /* that are registered at a time, the session's own included */
+        LEASED_POOLS = 4, /* registered at a time, including the session's own */
         LEASED_SLOTS = 16,
         LEASED_STREAMS = 2, /* in which lists for the kernel alternate */
         LEASED_TEXT = 512,

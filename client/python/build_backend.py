@@ -27,7 +27,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 CSRC = HERE / "csrc"
 TREE = CSRC if CSRC.is_dir() else HERE.parents[1]
-GLIBC_AT_LEAST = (2, 34)  # so that the tag does not depend on which of two old machines built it
+GLIBC_AT_LEAST = (2, 34)  # fixed, so that the tag does not depend on the age of the machine that built it
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffunction-sections",
          "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wl,--gc-sections", "-Wl,--strip-all", "-Wl,-soname,libkvcache.so.1"]
 
@@ -54,7 +54,7 @@ def compile_library(output):
         for folder in (scratch, TREE, TREE / "proto", TREE / "client"):
             command += ["-I", str(folder)]
         command += [f"-Wl,--version-script={TREE / 'client/lib/libkvcache.map'}", "-o", str(output), *compiled]
-        command += ["-pthread", "-Wl,--as-needed", "-ldl"]  # which glibc 2.34 and later have in libc itself
+        command += ["-pthread", "-Wl,--as-needed", "-ldl"]  # glibc 2.34 and later have these in libc itself
         try:
             subprocess.run(command, check=True)
         except FileNotFoundError:

@@ -48,11 +48,11 @@ class AsyncClient:
         return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes, lifetime_s))
 
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
-        """As Client.register()."""
+        """Registers memory like Client.register()."""
         return self.client.register(memory, fd, copy=copy)
 
     def allocate(self, nbytes: int) -> Region:
-        """As Client.allocate()."""
+        """Allocates memory like Client.allocate()."""
         return self.client.allocate(nbytes)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class AsyncClient:
         future: asyncio.Future[Done] = self._watch().create_future()
         entries, keys = (batch.address(), 0) if isinstance(batch, Batch) else (0, batch.address())
         self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers)
-        self._readable()  # what the lookup index answers is there already
+        self._readable()  # an answer from the lookup index is available already
         self._waiting.add(future)
         try:
             return await asyncio.shield(future)

@@ -118,7 +118,7 @@ class Client:
         if self._closed:
             return
         mine = self._fork == _leases.forks
-        if not self._lock.acquire(blocking=mine):  # another thread of the parent was in a call as it forked
+        if not self._lock.acquire(blocking=mine):  # another thread of the parent was in a call during the fork
             return
         try:
             if self._closed:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ._client import Client
 
-forks = 0  # that this process has come out of
+forks = 0  # number of forks from which this process descends
 in_use: weakref.WeakSet[Leased] = weakref.WeakSet()
 
 

@@ -73,7 +73,7 @@ class Namespace:
         open; EACCES, another user made it. The next call that names it makes it again."""
         return self._client._remove(self)
 
-    # --- what is there ---
+    # --- lookups ---
 
     def match(self, keys: KeysLike, timeout: float | None = None) -> int:
         """How many keys, from the first on, are there. From the lookup index: no message, a few microseconds."""
@@ -164,7 +164,7 @@ class Namespace:
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
         """Leases the chunks in the daemon's memory, without a copy."""
-        with self._client._lock:  # so that no other thread closes the handle before the leases hold it
+        with self._client._lock:  # no other thread may close the handle before the leases hold it
             return Leased(self._client, self._ask(c.OP_GET, keys, timeout))
 
     # --- submitted: Client.reap() returns their Done, each with its `tag` ---

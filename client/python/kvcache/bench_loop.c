@@ -6,7 +6,7 @@
 typedef int (*call_fn)(void *kv, const void *request, uint64_t *value);
 typedef int (*release_fn)(void *kv, const void *leases, size_t n);
 
-/* The same as struct kvcache_result of kvcache.h. */
+/* A copy of struct kvcache_result of kvcache.h. */
 struct result {
         int status;
         uint32_t tiers;

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache.transformers")
 
-AT_ONCE_BYTES = 256 << 20  # that pass through memory at a time
+AT_ONCE_BYTES = 256 << 20  # bytes that pass through memory at a time
 # Fields of a configuration that may change without a change of the cache.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
              "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")
@@ -125,7 +125,7 @@ class PrefixStore:
             region.unregister()
         private.remove([self.namespace], self.fingerprint)
 
-    # --- what is asked of it ---
+    # --- the interface ---
 
     def match(self, token_ids: Any) -> int:
         """How many tokens, from the first on, are kept. Microseconds."""

@@ -48,7 +48,7 @@ def distance(units: Sequence[Unit], computed: bytes | memoryview, stored: bytes 
         a, b = _DECODERS[unit.dtype](one), _DECODERS[unit.dtype](other)
         size = max(math.hypot(*a), math.hypot(*b))
         value = math.dist(a, b) / size if size else 0.0
-        if not value <= worst.value:  # not a number is worse than any
+        if not value <= worst.value:  # NaN counts as the worst value
             worst = Distance(value if math.isfinite(value) else math.inf, unit.name)
     return worst
 

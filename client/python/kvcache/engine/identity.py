@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 FORMAT = 2  # 1: weights were identified by their modification times
-LONGEST = 96  # characters of a value that is kept as it is
+LONGEST = 96  # longest value that is kept unchanged
 
 
 class Unknown(str):

@@ -193,7 +193,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
-        if not self._link.well:  # not behind a store that waits for a daemon that hangs
+        if not self._link.well:  # does not wait for a store that waits for a hung daemon
             self._link.count("unavailable", len(keys))
             self._stores.answer(number, L2StoreResult(False, 0))
             return number
@@ -514,7 +514,7 @@ def _of_group(layouts: Any, group: int) -> Any:
 def _named(layout: Any) -> identity.Layout | None:
     try:
         return identity.layout_of(layout.shapes, layout.dtypes)
-    except (AttributeError, TypeError, ValueError):  # none, or one that says nothing
+    except (AttributeError, TypeError, ValueError):  # no layout, or an invalid one
         return None
 
 

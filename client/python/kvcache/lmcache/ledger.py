@@ -36,7 +36,7 @@ class Ledger:
         self._order: list[tuple[int, tuple[Any, int]]] = []  # serial, identity; entries of removed objects stay until compaction
         self._suspects: dict[tuple[Any, int], None] = {}
         self._serials, self._stamps = itertools.count(1), itertools.count(1)
-        self._audited = 0  # the serial at which the rotation goes on
+        self._audited = 0  # serial at which the rotation continues
 
     def __len__(self) -> int:
         return len(self._held)

@@ -218,7 +218,7 @@ class Link:
             if start <= address and address + nbytes <= end:
                 try:
                     return region.settled(address - start, nbytes)
-                except ArgumentError:  # not shared: the daemon never reached it
+                except ArgumentError:  # not shared, so the daemon never used it
                     return True
         return True
 
@@ -270,7 +270,7 @@ class Link:
         for client, space in ((self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores)):
             place: Any = [bytearray(64)]
             if client is self.stores and self._regions and self._regions[0][2].registered:
-                place = (self._regions[0][2], [0], 1)  # a miss leaves it as it is
+                place = (self._regions[0][2], [0], 1)  # a miss does not change it
             done = space.get([os.urandom(32)], place, timeout=PROBE_S)
             if not client.connected or done.status[0] in (PENDING, LOST):
                 return client.error or done.reason or "the daemon does not answer"
