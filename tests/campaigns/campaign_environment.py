@@ -154,7 +154,7 @@ def full(c):
         left = shutil.disk_usage(c.store.parent).free - c.rng.choice([0, 4096, MIB])
         try:
             os.posix_fallocate(f.fileno(), 0, max(left, 1))
-        except OSError:  # the daemon was faster: the file system is as full as it gets
+        except OSError:  # the daemon was faster: the file system is full
             pass
     return filler.unlink
 
@@ -186,7 +186,7 @@ def shifted(c):
 
 EVENTS = [emptied, moved, replaced, copied, linked, linked_to_copy, removed, removed, cut, cut, cut, exchanged, exchanged, limited, shifted]
 MOUNTED_EVENTS = [full, mounted_over]
-STOPPED_EVENTS = [read_only]  # with files open for writing it cannot be had
+STOPPED_EVENTS = [read_only]  # impossible while files are open for writing
 HARMLESS = {linked, shifted, read_only, limited}
 LASTING = {emptied, removed, cut, exchanged}  # the daemon notices them: nothing takes them back
 SWAPS = {moved, replaced, copied, linked_to_copy, mounted_over}

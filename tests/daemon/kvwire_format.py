@@ -34,7 +34,7 @@ FEATURE_NO_REPLY = 524288
 MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # counters of a namespace: keys found, keys missing
-TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
+TALLY_BYTES = 2 * 256 * TALLY.size  # a second row for each namespace counts declined keys
 TALLY_LOADS = TALLY_BYTES // 2
 TRANSFERS_BYTES = 16384
 

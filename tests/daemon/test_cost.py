@@ -315,7 +315,7 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
     good.staging(65536)
     # Closed on one side only, they are charged, and counted as connections, until their descriptors are read.
     unread = resource(daemon, "unread_fds")
-    evil.append(client_as(daemon, ALICE))  # that has read all it was sent
+    evil.append(client_as(daemon, ALICE))  # a client that has read everything it was sent
     for c in evil:
         c.shutdown()
     # Sessions without unread descriptors end at once, and the others stay.

@@ -257,7 +257,7 @@ def locked(fd):
     thread = threading.Thread(target=lambda: libc.pwrite(buffered, address, PAGE, 0))
     thread.start()
     try:
-        def is_waiting():  # for the page: there is a fault to be read
+        def is_waiting():  # waits for the page: there is a fault to be read
             try:
                 return len(os.read(uffd, 32)) == 32
             except BlockingIOError:

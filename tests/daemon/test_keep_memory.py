@@ -283,7 +283,7 @@ def test_after_a_crash_memory_is_cold_and_the_disk_warm(service):
     s = service()
     daemon = s.start()
     pairs = fill(daemon, "crash", 64)
-    for _ in range(2):  # also one that had taken memory over
+    for _ in range(2):  # the second daemon has taken memory over
         daemon.kill()
         daemon = s.start()
         assert s.verified()["chunks"] == 0
@@ -338,7 +338,7 @@ def test_bytes_that_changed_in_memory_are_not_served(service):
     s.daemon.stop()
     pool = s.manager.fd(next(n for n in s.manager.names() if n.endswith("-rw")))
     where = 0
-    for n, (_, value) in enumerate(pairs[:10]):  # one bit of each
+    for n, (_, value) in enumerate(pairs[:10]):  # flips one bit of each
         for at in range(0, 32 * MIB, 4096):
             if os.pread(pool, 64, at) == value[:64]:
                 os.pwrite(pool, bytes([value[1000 * n] ^ 1]), at + 1000 * n)
@@ -499,7 +499,7 @@ def test_R1_no_client_can_write_to_a_pool_that_is_kept(service):
     s = service()
     s.start()
     (_, value), = fill(s.daemon, "safe", 1)
-    for _ in range(2):  # the second one took the memory over
+    for _ in range(2):  # the second daemon has taken the memory over
         with s.daemon.client() as c:
             result, = c.get(c.namespace("safe"), [key_of("safe", 0)])
             no_way_to_write(c.pool_fd)

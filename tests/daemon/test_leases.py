@@ -296,7 +296,7 @@ def test_pool_is_sealed_and_read_only(daemon, client):
         mmap.mmap(fd, 4096, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError):
         os.ftruncate(fd, 0)
-    try:  # root may open it anew for writing; the seal must hold all the same
+    try:  # root may open it again for writing, but the seal must hold
         again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except PermissionError:
         return

@@ -64,7 +64,7 @@ def test_R12_reading_stops_while_output_waits(daemon):
     with daemon.client() as other:
         other.ping()
     c.timeout = 30 * slow()
-    for _ in range(sent):  # and all that was sent is answered when it reads
+    for _ in range(sent):  # everything that was sent is answered once it reads
         assert c.receive(30 * slow()).status == Status.OK
     c.close()
 
@@ -73,7 +73,7 @@ def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
     """Descriptors in flight count against the daemon's own limit."""
     pings = 'kvcache_requests_total{op="PING"}'
     with daemon.client() as c:
-        c.lookup().close()  # there is one now: no answer has to wait
+        c.lookup().close()  # the index exists now, so that no answer has to wait
         for op, body in (Op.REPORT, bytes(8)), (Op.LOOKUP, b""):
             before = daemon.metric(pings)
             tags = [c.submit(op, body) for _ in range(60)]
@@ -134,7 +134,7 @@ def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemo
             readable, _, _ = select.select([c.sock for c in greedy], [], [], 0)
             for c, tag in tags:
                 assert c.wait(tag).status == Status.OK
-            return len(readable) < len(greedy)  # this process may have been late to look: then once more
+            return len(readable) < len(greedy)  # if this process was late, the test looks again
         wait_until(overtakes, "the polite one is answered before the last of the greedy")
     for c in greedy:
         c.close()

@@ -141,7 +141,7 @@ def test_descriptors_are_sealed_and_chunks_in_memory_are_found(daemon):
         assert c.features & FEATURE
         ns = c.namespace("n")
         put_all(c, ns, pairs[:30], ack=Ack.WRITTEN)
-        with index_of(c) as index:  # which checks seals, sizes and the header
+        with index_of(c) as index:  # index_of() checks seals, sizes and the header
             assert index.is_live() and 0 < index.allowance <= c.pool_bytes // 8
             assert index.tag(ns) and not any(index.tag(n) for n in range(1, 257) if n != ns)
             filled(index, ns, keys[:30])
@@ -519,7 +519,7 @@ def test_uses_before_a_message_are_touched_before_it(small):
         with index_of(c) as index:
             filled(index, ns, [k for k, _ in pairs])
             record, _, _, generation = index.find(ns, pairs[0][0])
-            for _ in range(20):  # the loop would come to it by itself within a millisecond
+            for _ in range(20):  # the loop would read it within a millisecond in any case
                 index.touch((record, generation))
                 c.exists(ns, [pairs[1][0]])
                 assert index.taken == index.written

@@ -524,7 +524,7 @@ def test_a_bar_on_a_terminal(daemon):
 
 # --- KVBench's own documentation ---
 
-DOCUMENTED = [  # and whether it takes a GPU
+DOCUMENTED = [  # commands, and whether they take a GPU
     ("--backend GDS --source gpu --num_requests 10 --etcd-endpoints http://localhost:2379", True),
     ("--backend GDS --source file --page_size 256 --isl 1000 --etcd-endpoints http://localhost:2379", True),
     ("--source gpu --etcd_endpoints http://localhost:2379", True),

@@ -184,7 +184,7 @@ def test_chunks_evicted_from_memory_without_a_disk_copy_are_written(host):
     with a.client() as c:
         ns = open_on(c, a)
         use_up(c, ns)
-        put_all(c, ns, items("older", 24, 64 * KIB), ack=Ack.ACCEPTED)  # with their eviction reports begin
+        put_all(c, ns, items("older", 24, 64 * KIB), ack=Ack.ACCEPTED)  # evicting these starts the reports
         put_all(c, ns, pairs, ack=Ack.ACCEPTED)
         hint(c, ns, [k for k, _ in pairs], RETURN, 30)
         n = 0

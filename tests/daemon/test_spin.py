@@ -51,7 +51,7 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
             return after["loop"] > 0 and (after["workers"] > 0 or backend == "posix")  # POSIX workers sleep in system calls
         if spin == "long":
             wait_until(have_polled, "its threads have polled", 30)
-        else:  # only where answers and clients take less than 50 us
+        else:  # polling helps only if answers and clients take less than 50 us
             for _ in range(5):
                 have_polled()
     daemon.assert_idle()
@@ -108,7 +108,7 @@ def test_a_stop_ends_threads_that_poll(make_daemon, spin):
 @pytest.mark.skipif(not harness.has_io_uring(), reason="this host refuses io_uring")
 def test_threads_do_not_poll_for_background_work(make_daemon):
     daemon = make_daemon(settings={"io.spin": "long", "io.backend": "io_uring", "store.scrub_rate": "1GiB", "store.scrub_interval": "1s"})
-    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # asking there is no request of a client
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # HTTP requests are not requests of a client
     daemon.start()
 
     def read():

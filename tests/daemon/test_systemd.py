@@ -137,7 +137,7 @@ def test_inherited_socket(make_daemon, names):
     daemon = need_systemd(make_daemon())
     with listening(daemon.socket) as s:
         early = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        early.connect(daemon.socket)  # before there is a daemon: the socket holds it
+        early.connect(daemon.socket)  # before there is a daemon: the socket queues the connection
         activated(daemon, [s], names).start()
         with kvwire.Client(sock=early) as c:
             pairs = items("inherited", 3, 1000)

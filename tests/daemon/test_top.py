@@ -260,7 +260,7 @@ def test_a_signal_while_the_daemon_hangs(daemon):
         try:
             shown = len(top.frames())
             quiet = time.monotonic()
-            while time.monotonic() < quiet + 0.3 * harness.slow():  # a frame that was under way
+            while time.monotonic() < quiet + 0.3 * harness.slow():  # a frame may have been in progress
                 top.read()
                 if len(top.frames()) > shown:
                     shown, quiet = len(top.frames()), time.monotonic()

@@ -444,7 +444,7 @@ def test_offline_of_a_store_in_use(daemon):
     fill(daemon, 6)
     result = ctl("verify", "--store", daemon.store, check=NOT_RUN)
     assert "a daemon has this store open" in result.stderr and "without --store" in result.stderr
-    with open("/proc/locks") as f:  # not every file system shows its own numbers there
+    with open("/proc/locks") as f:  # some file systems show other numbers there
         if f":{(daemon.store / 'LOCK').stat().st_ino} " in f.read():
             assert f"process {daemon.pid}" in result.stderr
     assert verify(daemon=daemon, check=GOOD)["chunks"] == 6

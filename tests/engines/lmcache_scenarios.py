@@ -154,7 +154,7 @@ def another_layout_is_not_loaded(make, daemon):
     assert host.find(keys, {}) == [True] * 4, "LMCache's own tools pass no layout"
     for layout in ("other type", "other shape", "longer"):
         assert host.get(keys, layout) == [False] * 4
-    other = make()  # that has not stored any
+    other = make()  # a host that has not stored any
     assert other.find(keys, {}) == [False] * 4 and other.find(keys, "other shape") == [False] * 4
     check(other, keys)
     assert host.store(keys, "longer")

@@ -353,7 +353,6 @@ class Host:
         return self.spawn([sys.executable, HERE / "traffic_beside.py", *words], self.logs / f"{name}.log", env=self.programs.environment())
 
     def engine(self, job):
-        """Starts the engine of a job."""
         self.jobs += 1
         name = f"{self.jobs:03}-{job['label']}"
         job = dict(job, number=self.jobs - 1, events=str(self.scratch / f"{name}.events"), log=str(self.logs / f"{name}.log"))

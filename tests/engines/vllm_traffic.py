@@ -169,7 +169,7 @@ def decode(it, kind):
                 times.append((now - last) * 1e3)
             begun |= {o.request_id for o in outputs if o.outputs and o.outputs[0].token_ids}
             last = now if len(begun) == 8 else None
-        if turn:  # the first one warms up
+        if turn:  # the first turn warms up
             times.sort()
             highest.append(times[len(times) * 99 // 100])
             every += times

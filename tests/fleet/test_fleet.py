@@ -451,7 +451,7 @@ VICTIMS = {"directory": ["daemon"], "rados": ["daemon", "osd.0", "mon", "daemon"
 def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, directory):
     """Kills a daemon or a part of the engine in each round, and restarts it. Meanwhile the first host replays a new trace, and the second one
     the trace of the previous round, which is on the engine by then."""
-    path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # S3: fewer, as it takes ten times as long for each
+    path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # fewer for S3, which takes ten times as long for each
     # Uses new namespaces in each round, so that their generations are read.
     hosts = [make_host(engine, **{"remote.timeout": "1s", "remote.generation_interval": "30s"}) for _ in range(2)]
     rng = random.Random(SEED)

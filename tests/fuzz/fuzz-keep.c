@@ -45,7 +45,7 @@ static void take_over(const struct keep_map *map, unsigned i, struct pool *p)
                                          map->holders[h]->slots[s].slot) == POOL_NONE &&
                             pool_keep_slot(p, map->holders[h]->slots[s].slab,
                                            map->holders[h]->slots[s].slot, &number) < 0)
-                                abort(); /* keep_file_find() has said that there is such a slot */
+                                abort(); /* keep_file_find() has returned this slot */
         for (uint32_t c = 0; c < n; c++)
                 if (c % 2)
                         pool_verify(p, chunks[c]);

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum doing {
         DO_READ = 1 << 0,   /* some of the keys; which ones, the two highest bits say */
         DO_WRITE = 1 << 1,  /* a put, a drop and a purge in a namespace that is opened */
-        DO_SHRINK = 1 << 2, /* with a limit that is too small for what there is */
+        DO_SHRINK = 1 << 2, /* with a limit below the stored chunks */
         DO_AS_IS = 1 << 3,  /* to look at it only */
         DO_AGAIN = 1 << 4,  /* a second start, on what the first one left */
 };

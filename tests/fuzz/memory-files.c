@@ -44,7 +44,7 @@ static struct file {
         unsigned opened;
 } files[MEMORY_FILES];
 
-static int fds[FDS]; /* which file; + 1, so that zero is closed */
+static int fds[FDS]; /* number of the file plus 1; 0: closed */
 static unsigned fail_in;
 static int fail_error;
 

@@ -221,7 +221,7 @@ def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
 
 @pytest.mark.parametrize("words", [(), ("--no-fork",)])
 def test_the_worker_of_an_engine_that_died_is_killed(directory, words):
-    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # and waits until no process of the run is alive
+    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # also waits until no process of the run exists
     assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7"
 
 

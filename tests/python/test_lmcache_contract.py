@@ -261,7 +261,7 @@ def test_keys_never_meet():
 
     keys = [key(), key(chunk_hash=b"a" * 31), key(chunk_hash=b""), key(kv_rank=1), key(object_group_id=1), key(cache_salt="a"),
             key(cache_salt="aa"), key(chunk_hash=b"a" * 33), key(cache_salt="\udc80"),
-            key(kv_rank=1, object_group_id=2, cache_salt="a" * 8 + "b"),  # and the same bytes, divided in another way
+            key(kv_rank=1, object_group_id=2, cache_salt="a" * 8 + "b"),  # the same bytes, divided in another way
             key(chunk_hash=b"a" * 32 + bytes(7) + b"\1", kv_rank=2, object_group_id=int.from_bytes(b"a" * 8, "big"), cache_salt="b")]
     assert len(set(keys)) == len(keys) and all(len(k) == 32 for k in keys)
 

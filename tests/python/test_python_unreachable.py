@@ -272,7 +272,7 @@ def in_child(work):
     if pid == 0:
         try:
             os.write(write, repr(work()).encode())
-        except BaseException as e:  # the child must not go on with the parent's tests
+        except BaseException as e:  # the child must not continue with the parent's tests
             os.write(write, f"raised {e!r}".encode())
         os._exit(0)
     os.close(write)

@@ -238,7 +238,7 @@ def test_a_directory_in_tmp_that_is_not_private_is_refused(home, what):
         expected = {"another owner": f"belongs to user {harness.STRANGER}", "writable by others": f"chmod 700 {tmp.place}"}
         assert expected.get(what, f"{tmp.place} is not a directory") in said and "XDG_RUNTIME_DIR=" in said
         assert not home.pids and not (home.directory / "kvcache.sock").exists()
-        assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # not even a lock, which the other user could hold
+        assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # no lock either, which the other user could hold
 
 
 @pytest.mark.parametrize("what", ["another owner", "a link of another owner", "writable by others"])

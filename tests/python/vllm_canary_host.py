@@ -88,7 +88,7 @@ def filled(keys):
     assert count(host, "withheld") == count(host, "checks") == 0
     host.close()
     deadline = time.monotonic() + 60
-    with kvcache.Client(base.SOCKET) as client:  # only written chunks are counted
+    with kvcache.Client(base.SOCKET) as client:  # counts only written chunks
         while client.namespace_state(host.worker.spec.names[0]) != (len(keys), 0, mock.ANY):
             assert time.monotonic() < deadline, "never written"
             time.sleep(0.005)

@@ -644,7 +644,7 @@ def prefill_rate():
     host.step()
     (policy,) = host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies
     assert 640 / (time.monotonic() - begun) < policy.prefill < 640 / 0.19, policy.prefill
-    context = host.begin("2")  # all are in the GPU: nothing is computed, and nothing learned
+    context = host.begin("2")  # all blocks are in the GPU, so nothing is computed or learned
     host.manager.prepare_store(keys_of("others", 60), context)
     host.step()
     assert policy.prefill < 640 / 0.19, policy.prefill

@@ -24,7 +24,7 @@ class Build:
     cc: str
     cflags: str
     options: tuple = ()
-    targets: object = None      # None: all; a list; or a function that returns one once the build is set up
+    targets: object = None  # None: all; a list; or a function that returns a list once the build is set up
     cpu_s: float = 0.0
     seconds: float = 0.0
     error: str = ""

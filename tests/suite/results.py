@@ -68,7 +68,7 @@ def of_program(name, status, text, **more):
     """Returns the Result of a program by its exit status (None: it was ended at its limit) and its output."""
     counts = {word: sum(map(int, pattern.findall(text))) for word, pattern in CMOCKA.items()}
     if not CMOCKA_RAN.search(text):
-        counts = dict.fromkeys(CMOCKA, 0)    # not cmocka's, or it did not live to print them
+        counts = dict.fromkeys(CMOCKA, 0)  # not a cmocka program, or it died before it printed them
     if status == 77:
         reasons = [line for line in text.splitlines() if line.strip()]
         return Result(name, "skipped", reasons[-1].strip() if reasons else "no reason given", **more)

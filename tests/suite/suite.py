@@ -76,7 +76,7 @@ class Suite:
 
         try:
             cpu_s = work(factor, done, progress)
-        finally:    # also at Ctrl-C: what has failed so far is counted
+        finally:  # also at Ctrl-C: failures so far are counted
             progress.clear()
             self.sum.include(sums)
         seconds = time.monotonic() - began

@@ -100,4 +100,4 @@ void wait_until_hanging(unsigned n);
 void release_calls(void);
 unsigned n_calls(enum call call); /* since reset_calls() */
 void reset_calls(void);
-unsigned hits(enum call call); /* that were made to fail or hang */
+unsigned hits(enum call call); /* calls that were made to fail or hang */

@@ -105,7 +105,7 @@ struct disk_superblock superblock(void);
 /* The syncs of the table, or of segments and their folder. */
 struct watched_syncs {
         bool of_table;
-        unsigned from; /* the first one that fails; 0: none does */
+        unsigned from; /* number of the first failing call; 0: none */
         bool never;    /* the sync is held, rather than failing */
         atomic_uint seen;
 };

@@ -279,7 +279,7 @@ static void test_sizes_that_no_header_had_are_refused(void **state)
                 uint32_t n;
                 void *base;
 
-                if (i < 4) { /* 60 and 8192 may be too much or too little of these */
+                if (i < 4) { /* 60 and 8192 may be valid or not for these */
                         assert_int_equal(kvcache_connect(&other, &o, NULL, 0), -EINVAL);
                         assert_int_equal(kvcache_buffer_register(f->kv, &b, &n, &base), -EINVAL);
                         assert_int_equal(kvcache_namespace_open(f->kv, &ns, &n), -EINVAL);

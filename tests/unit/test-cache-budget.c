@@ -56,7 +56,7 @@ static int setup_budget(void **state)
         written = 0;
         t = (struct tiers){ .admission = admission };
         tiers_open(&t);
-        count(); /* the first is what there was before */
+        count(); /* the earlier contents */
         poor();
         return 0;
 }

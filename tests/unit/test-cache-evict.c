@@ -257,7 +257,7 @@ static void chunks_in_memory_are_counted_without_what_was_purged(void **state)
                         kio_reap(t.io);
                         tiers_iterate(&t);
                 }
-                assert_int_equal(count.found, 0); /* none that is still to be dropped */
+                assert_int_equal(count.found, 0); /* chunks to be dropped do not count */
         }
 }
 

@@ -34,7 +34,7 @@ static void what_is_prefetched_is_a_hit_then(void **state)
         put_cold(1);
         store_get_stats(t.store, &before);
         assert_int_equal(prefetch(1), CACHE_OK);
-        assert_int_equal(prefetch(1), CACHE_OK); /* on its way: once is enough */
+        assert_int_equal(prefetch(1), CACHE_OK); /* already being read: once is enough */
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
         assert_int_equal(prefetch(1), CACHE_OK);

@@ -186,7 +186,7 @@ static void a_durable_put_of_what_is_there_says_where_it_is_in_the_pool(void **s
         expect(&r, CACHE_EXISTS);
         assert_int_not_equal(r.req.place.chunk, POOL_NONE);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
-        assert_int_equal(evict(1, true), CACHE_OK); /* and leaves no pin */
+        assert_int_equal(evict(1, true), CACHE_OK); /* leaves no pin */
         put(&r, 1, CACHE_DURABLE);
         expect(&r, CACHE_EXISTS);
         assert_int_equal(r.req.place.chunk, POOL_NONE);

@@ -462,7 +462,7 @@ static void a_clock_that_stands_is_not_believed(void **state)
         }
         lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
-        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* another index would be no better */
+        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* a second one cannot help */
 }
 
 static void one_that_is_superseded_is_given_up_for_the_next(void **state)

@@ -198,7 +198,7 @@ static void pages_take_turns(void **state)
                 close(fd);
                 at[i]->slots[0].key = p.slot->key;
         }
-        count(1, 4096, 1000, 1000); /* the first page: before all that are always new */
+        count(1, 4096, 1000, 1000); /* the first page precedes the changing ones */
         count(1, 4096, 1000, 1000);
         while (p.bench->n_clients == 0 || p.bench->clients[0].ops[TRANSFER_OK] < PAGES + 2) {
                 uint64_t before = read_ops(), now = since + ++reads * SECOND;

@@ -230,7 +230,7 @@ static void test_connect_names_what_is_missing(void **state)
                 unsetenv("XDG_RUNTIME_DIR");
         if (r == 0) {
                 kvcache_close(kv);
-                skip(); /* there is a daemon on this host */
+                skip(); /* a daemon is running on this host */
         }
         assert_non_null(strstr(why, "/run/kvcache/kvcache.sock"));
         snprintf(where, sizeof(where), "%s/kvcache/kvcache.sock", f->dir);
@@ -745,7 +745,7 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
                         assert_int_equal(list[i].may_remove, 1);
                 }
         } while (cursor != 0);
-        assert_int_equal(seen, 6); /* and that of the rig */
+        assert_int_equal(seen, 6); /* including the rig's own */
         assert_string_equal(list[1].name, "many-4");
 
         assert_int_equal(kvcache_namespace_stat(f->kv, "many-2", "fake", &one, &fingerprint), 0);
@@ -1172,7 +1172,7 @@ static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **st
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
-        put_one(f, 1, 10); /* takes the other's reply on its way */
+        put_one(f, 1, 10); /* also takes the other request's reply */
         wait_readable(kvcache_fd(f->kv));
         assert_int_equal(reap_one(f).user_data, 42);
         assert_false(readable(kvcache_fd(f->kv), 0));
@@ -1233,7 +1233,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
                 if (readable(kvcache_fd(f->kv), 20))
                         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         }
-        assert_false(readable(kvcache_fd(f->kv), 0)); /* and forgotten when all is sent */
+        assert_false(readable(kvcache_fd(f->kv), 0)); /* forgotten once everything is sent */
         fake_daemon_hold(f->d, 0);
         assert_int_equal(reap_one(f).error, 0);
         free(keys);

@@ -194,7 +194,7 @@ static int run(const struct command *command, bool json, const char *a, const ch
         while (argv[argc])
                 argc++;
         assert_true(out && err);
-        optind = 0; /* from the beginning, once more */
+        optind = 0; /* makes getopt_long() start again */
         fflush(stdout);
         saved_out = into_file(STDOUT_FILENO, out);
         saved_err = into_file(STDERR_FILENO, err);

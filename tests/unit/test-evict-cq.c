@@ -419,7 +419,7 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
         evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_UNKNOWN);
         assert_int_equal(evict_turn(e, 0, 7), 0);
-        assert_int_equal(evict_turn(e, 0, 8), 1); /* another's, that is not told yet */
+        assert_int_equal(evict_turn(e, 0, 8), 1); /* the turn of another item */
         evict_set_turn(e, 0, 0, 7, 9, false);
         evict_set_turn(e, 1, 0, 7, 9, true);
         assert_int_equal(evict_turn(e, 0, 7), EVICT_LAST_TURN);

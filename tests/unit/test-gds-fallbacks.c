@@ -310,7 +310,7 @@ static void a_read_that_fails_is_made_up_for(void **state)
 
                 cufile.fault("cuFileRead", 0, 1, 1, results[i]);
                 get_keys(f, 4, 1, 8);
-                assert_int_equal(fallbacks_of(f, reason), before + 4); /* one read was for all */
+                assert_int_equal(fallbacks_of(f, reason), before + 4); /* from one read */
                 if (results[i] < 0)
                         assert_int_equal(info_of(f).gds.error,
                                          results[i] == -1 ? -EIO : -results[i]);

@@ -412,7 +412,7 @@ static void a_copy_back_that_the_driver_refuses_costs_its_blocks(void **state)
         struct job *j;
 
         begin_puts(f);
-        put_keys(f, 4, 1); /* all that there is is made */
+        put_keys(f, 4, 1); /* creates all resources */
         fail_puts(f, WIRE_FAILED);
         j = job_of(f, 4, 10, 0);
         stub.fault("cuEventRecord", 2, 1, CU_ERROR_OUT_OF_MEMORY); /* two only take the time */

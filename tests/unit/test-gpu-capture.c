@@ -33,7 +33,7 @@ static void store_and_load(struct fixture *f)
         for (unsigned i = 0; i < N; i++)
                 set_block(f, i, 1 + i);
         assert_int_equal(put(f, j), 0);
-        for (unsigned i = 0; i < N; i++) /* the second time they exist */
+        for (unsigned i = 0; i < N; i++) /* the second time they exist already */
                 assert_true(kvcache_status_ok(j->statuses[i]));
         clear(f);
         j = job_of(f, N, 1, 8);

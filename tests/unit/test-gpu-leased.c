@@ -141,7 +141,7 @@ static void a_completion_has_its_number_its_count_and_its_time(void **state)
         assert_int_equal(c.user_data, 77);
         assert_int_equal(c.count, N);
         assert_true(c.copy_ns > 0);
-        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, -1), 0); /* nothing is under way */
+        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, -1), 0); /* nothing is in flight */
         release(f, &j);
 }
 

@@ -429,7 +429,7 @@ static void a_put_waits_for_its_producer(void **state)
                 assert_true(put_in_order(f, 1, seed));
                 assert_true(put_in_order(f, 2, seed));
         }
-        assert_true(wrong > 0); /* or this test sees nothing */
+        assert_true(wrong > 0); /* otherwise the test detects nothing */
 }
 
 /* Gets into a block that the program's stream has yet to read and overwrite, and that it reads
@@ -542,7 +542,7 @@ static void a_stream_that_is_none_is_reported(void **state)
         j = job_of(f, 1, 1, 0);
         j->q.before_stream = closed;
         assert_true(kvcache_gpu_put_blocks(f->gpu, &j->q) < 0);
-        put_keys(f, 1, 1); /* the attachment goes on */
+        put_keys(f, 1, 1); /* the attachment still works */
 }
 
 /* The event is taken in its state during the call, because the program may record it again directly
@@ -638,7 +638,7 @@ static void detaching_waits_for_what_is_under_way(void **state)
         j = job_of(f, 1, 1, 0);
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
         assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)),
-                         0); /* and drops the completion */
+                         0); /* drops the completion */
         assert_true(block_is(f, 0, 1));
         f->gpu = NULL;
 }
@@ -831,7 +831,7 @@ static void a_device_that_has_failed_leaves_the_handle_usable(void **state)
         assert_statuses(j, KVCACHE_FAILED);
         assert_non_null(strstr(kvcache_gpu_error(f->gpu), "CUDA_ERROR_ILLEGAL_ADDRESS"));
         f->bases[1] = good_base;
-        j = job_of(f, 2, 50, 0); /* for the context, that was it */
+        j = job_of(f, 2, 50, 0); /* the fault has ended, so the context is usable */
         assert_int_not_equal(put(f, j), 0);
         assert_statuses(j, KVCACHE_FAILED);
         assert_int_equal(kvcache_get(f->kv, f->rig->ns, &key, data, sizeof(data), &n),

@@ -94,7 +94,7 @@ static void counts_below_an_edge_grow_to_all(void **state)
                 uint64_t n = histogram_at_most(&h, edge);
 
                 assert_true(n >= before);
-                assert_true(n <= MIN(edge, 4998u) / 3 + 1); /* never more than there are */
+                assert_true(n <= MIN(edge, 4998u) / 3 + 1); /* at most the number of values */
                 /* at most one step fewer */
                 assert_true((double)n >= MIN((double)edge / 1.125, 4998.0) / 3 - 1);
                 before = n;

@@ -138,7 +138,7 @@ static void wake_ups(uint32_t spin_ns)
                 struct pollfd ready = { .fd = kio_fd(t.io), .events = POLLIN };
 
                 for (unsigned k = 0; spin_ns > 0 && k < completed % 64 * 64; k++)
-                        spin_pause(); /* work comes before polling ends, as it ends, and after */
+                        spin_pause(); /* work arrives before polling ends, as it ends, and later */
                 kio_flush(t.io);
                 if (poll(&ready, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("%u came back, %u did not", completed,

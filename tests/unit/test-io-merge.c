@@ -33,7 +33,7 @@ static struct {
 static struct item {
         struct kio_request req;
         unsigned file;
-        uint64_t bytes; /* that count, of its length */
+        uint64_t bytes; /* bytes of its length that count */
         uint64_t guard; /* bytes after them that belong to no request */
 } items[ITEMS];
 static unsigned n_items;
@@ -489,8 +489,8 @@ static void an_error_is_that_of_those_that_have_it_alone(void **state)
         for (unsigned i = 0; i < 12 * ARRAY_SIZE(errors); i++) {
                 struct fault_plan plan = { .kind = FAULT_ERROR, .first = 1, .count = 1 };
                 bool passes = i / 12 >= 3;
-                uint64_t failing = 0;             /* all that begin before it */
-                unsigned failed = passes ? 0 : 1; /* all together are one, too */
+                uint64_t failing = 0;             /* requests before this offset fail */
+                unsigned failed = passes ? 0 : 1; /* the merged operation counts, too */
 
                 plan.error = errors[i / 12];
                 if (i % 4 > 1 && (passes || i % 12 >= 8)) {
@@ -616,7 +616,7 @@ static void many_neighbours_stay_within_the_depth(void **state)
                         add(both[i], 0, k * BLOCK, BLOCK);
                 add(KIO_COPY, 0, 0, BLOCK)->src = model[0];
                 submit(&never);
-                wait_completed(1); /* the copy: by then the worker has pushed what it may */
+                wait_completed(1); /* the worker has pushed all it may when the copy ends */
                 assert_int_equal(fault_most_in_flight(), 4);
                 assert_int_equal(stats().inflight, 4);
                 assert_int_equal(stats().queued, BLOCKS - 4 * 32);

@@ -322,7 +322,7 @@ static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
         kio_submit(t.io, &last, 0);
         completed = 0;
         fault_gate_open();
-        wait_completed(1); /* the copy: by then the worker has pushed what it may */
+        wait_completed(1); /* the worker has pushed all it may when the copy ends */
         for (unsigned c = 0; c < KIO_CLASS_END; c++) {
                 assert_int_equal(fault_most_in_flight_of(c), expected[c]);
                 most += expected[c];

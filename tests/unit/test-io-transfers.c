@@ -244,7 +244,7 @@ static void a_read_beyond_the_end_of_the_file_is_short(void **state)
         assert_int_equal(s->ops[TRANSFER_ERROR_SHORT], 1);
         assert_int_equal(s->ops[TRANSFER_ERROR_IO], 0);
         nothing_has_moved(s);
-        req->offset = 0; /* the same request again: the mark has gone */
+        req->offset = 0; /* the same request again, without the mark */
         assert_int_equal(run(req), 0);
         assert_int_equal(s->ops[TRANSFER_OK], 1);
         assert_int_equal(s->bytes, 2 * PAGE);

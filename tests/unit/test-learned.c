@@ -31,7 +31,7 @@ ssize_t __real_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes)
 {
-        if (fail_write && bytes > 1000) { /* not what wakes the loop */
+        if (fail_write && bytes > 1000) { /* not the write that wakes the loop */
                 errno = fail_write;
                 return -1;
         }

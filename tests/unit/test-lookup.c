@@ -875,7 +875,7 @@ static void without_memory_the_waiters_are_answered(void **state)
                 put(n, CACHE_WRITTEN);
                 step();
         }
-        assert_int_equal(stats().failed, 2); /* and it is not tried again and again */
+        assert_int_equal(stats().failed, 2); /* and is not retried all the time */
         assert_true(stats().unplaced > 0);
         assert_true(stats().overflowed > 0 && stats().overflowed <= stats().buckets);
         assert_int_equal(lookup_state(&r.view), LOOKUP_LIVE);

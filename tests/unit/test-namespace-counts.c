@@ -103,7 +103,7 @@ static void the_limits_of_user_tenant_and_store_hold(void **state)
         make(0, 1, 3);
         assert_int_equal(refused_by(0, 1), NAMESPACES_OF_USER);
         assert_int_equal(refused_by(0, 2), -1);
-        assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant by itself */
+        assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant separately */
         make(0, 2, 1);
         make(0, STORE_NO_OWNER, 1);
         assert_int_equal(refused_by(0, 2), NAMESPACES_OF_TENANT);

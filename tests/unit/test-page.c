@@ -467,7 +467,7 @@ static void a_gap_is_not_drawn_over(void **state)
 
         plot_print(out, &plot);
         fclose(out);
-        line = strstr(text, "<path class=\"line1\" d=\"M62.0"); /* not that of the legend */
+        line = strstr(text, "<path class=\"line1\" d=\"M62.0"); /* the plot, not the legend */
         assert_non_null(line);
         *strchr((char *)line, '>') = '\0';
         assert_int_equal(occurrences(line, "M"), 3); /* 1 2, 3, 4 5 */

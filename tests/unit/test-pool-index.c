@@ -1971,7 +1971,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         pages[0]->counts[9].mapped_bytes =
                 UINT64_MAX; /* a sum that is a little more than nothing */
         assert_count(count(10, false), 0, 0, 0, 0);
-        pages[0]->counts[10].keys = UINT64_C(1) << 62; /* and all that is left */
+        pages[0]->counts[10].keys = UINT64_C(1) << 62; /* uses up the rest */
         (void)count(11, false);
         /* The client has used its possible lookups, and has more a moment later. */
         pages[0]->counts[7].keys = 1;
@@ -1984,7 +1984,7 @@ static void what_cannot_be_true_is_left_out(void **state)
 /* --- touches --- */
 
 static struct pool_index_touch touches[POOL_MAX_TOUCHES];
-static uint32_t words; /* that were read for these */
+static uint32_t words; /* words read for these */
 
 static int take_touches(void)
 {

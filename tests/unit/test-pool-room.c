@@ -16,7 +16,7 @@ enum {
         MIB = 1 << 20,
         SMALL = 4096,
         CHUNKS = 32 * MIB /
-                 SMALL, /* that fill the pool: twice as many as an iteration passes over */
+                 SMALL, /* chunks in a full pool: twice as many as an iteration passes over */
         LEAST = 32,     /* a search's passes beyond the iteration's */
 };
 

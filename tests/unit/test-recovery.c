@@ -37,7 +37,7 @@ enum {
         SLOTS_MAX = SEGMENTS_MAX * SEGMENT_PAGES,
         KEYS = 2 * SLOTS_MAX,
         QUEUE_MAX = DISK_PAGE_ENTRIES,
-        NEW_KEYS = 1000000, /* from here on they are of no table that was made here */
+        NEW_KEYS = 1000000, /* keys from here on are in no table of this test */
 };
 
 static struct {

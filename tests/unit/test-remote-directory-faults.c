@@ -199,7 +199,7 @@ static void without_hard_links_it_is_renamed(void **state)
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
                 assert_int_equal(read_back(NAME, BYTES, 1), 0);
                 assert_int_equal(read_back(OTHER, BYTES, 2), 0);
-                fail_call(CALL_FSTATAT, ENOENT, 0, 1); /* another host was first in between */
+                fail_call(CALL_FSTATAT, ENOENT, 0, 1); /* another host was first meanwhile */
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
                 assert_int_equal(hits(CALL_FSTATAT), 1);
                 assert_int_equal(read_back(NAME, BYTES, 1), 0);
@@ -258,7 +258,7 @@ static void without_direct_io_it_is_buffered(void **state)
         stop();
 
         start(1, false);
-        lie_about_call(CALL_OPENAT, EINVAL); /* and has made the file */
+        lie_about_call(CALL_OPENAT, EINVAL); /* the call has nevertheless created the file */
         assert_int_equal(create(OTHER, BYTES, 2), 0);
         assert_int_equal(hits(CALL_OPENAT), 1);
         assert_int_equal(read_back(OTHER, BYTES, 2), 0);

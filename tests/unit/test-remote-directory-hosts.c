@@ -117,7 +117,8 @@ static void of_several_creates_one_wins(void **state)
                 of[i] = (unsigned)WEXITSTATUS(status);
         }
         assert_int_equal(won, OBJECTS);
-        for (unsigned i = 0; i < OBJECTS; i++) { /* and it stays the one whose create succeeded */
+        for (unsigned i = 0; i < OBJECTS;
+             i++) { /* each object stays that of the successful create */
                 char name[64];
 
                 name_of(i, name);

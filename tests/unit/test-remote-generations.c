@@ -300,7 +300,7 @@ static void two_purges_are_two(void **state)
         purge_by_another(6000);
         for (unsigned i = 0; i < 5; i++)
                 advance(rig.params.generation_interval_ns);
-        assert_int_equal(rig.purged, 1); /* this host is still at the first */
+        assert_int_equal(rig.purged, 1); /* this host still knows only the first */
         assert_false(is_usable());
         remote_purged(rig.r, NS);
         step();
@@ -408,7 +408,7 @@ static void without_the_state_file_chunks_are_purged_if_there_was_a_purge(void *
 {
         make(); /* there was none */
         put_object(1, CHUNK);
-        assert_int_equal(access(rig.state, F_OK), -1); /* there is nothing to know */
+        assert_int_equal(access(rig.state, F_OK), -1); /* there is nothing to record */
         make_again();
         assert_int_equal(rig.purged, 0);
         assert_true(finds(1, CHUNK));

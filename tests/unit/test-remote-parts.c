@@ -890,7 +890,7 @@ static void a_file_that_cannot_be_had_is_an_error(void **state)
         assert_int_equal(unlink(path), 0);
         assert_int_equal(generations_read(&g, path), -ENOENT);
         assert_int_equal(mkfifo(path, 0600), 0);
-        assert_int_equal(generations_read(&g, path), -EBADMSG); /* and does not wait */
+        assert_int_equal(generations_read(&g, path), -EBADMSG); /* fails without waiting */
         assert_int_equal(generations_write("/nowhere/at/all", "", 0), -ENOENT);
 }
 

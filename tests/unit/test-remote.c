@@ -142,7 +142,7 @@ static void it_works_on_another_thread(void **state)
                 if (completed == N)
                         break;
                 if (completed > before)
-                        step(); /* there is room for those that wait */
+                        step(); /* waiting puts have room now */
                 else
                         wait_and_step();
         }
@@ -557,7 +557,7 @@ static void a_full_engine_stops_writes_alone(void **state)
         assert_true(status().full);
         assert_int_equal(status().breaker, REMOTE_CLOSED);
         assert_int_equal(fake_count(BACKEND_CREATE), 4);
-        assert_int_equal(stats().puts, 2); /* on their way at the same time */
+        assert_int_equal(stats().puts, 2); /* in flight at the same time */
         assert_int_equal(stats().dropped[2], 2);
         for (unsigned i = 20; i < 30; i++)
                 offer(i);

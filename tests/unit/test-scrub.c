@@ -523,7 +523,7 @@ static void a_pass_reads_every_chunk_and_leaves_good_ones_alone(void **state)
         assert_int_equal(stats().scrub_failures, 0);
         assert_int_equal(stats().crc_rereads, 0);
         assert_true(stats().scrub_last_pass_ms > 0);
-        assert_int_equal(stats().reads, 0); /* these count only gets */
+        assert_int_equal(stats().reads, 0); /* this counter has gets only */
         assert_int_equal(stats().scrub_pinned, 0);
         for (uint64_t i = 0; i < MANY; i++)
                 assert_int_equal(get(i, length_of(i)), 0);
@@ -943,7 +943,7 @@ static void a_pass_waits_while_others_wait(void **state)
         t.depth = 4;
         start();
         put_many(8);
-        while (kio_pending(t.io) > 0) { /* the first puts have the superblock written */
+        while (kio_pending(t.io) > 0) { /* the first puts also write the superblock */
                 assert_true(wait_for_work(20000000));
                 turn_once();
         }
@@ -1103,7 +1103,7 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         shape = shape_of(t.dir);
 
         t.params.as_is = true;
-        t.params.limit = 1; /* not looked at, or all would be given up */
+        t.params.limit = 1; /* ignored, because otherwise all chunks would be evicted */
         t.params.segment_bytes = 1;
         if (try_open(error) < 0)
                 fail_msg("open: %s", error);

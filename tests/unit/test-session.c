@@ -766,7 +766,7 @@ static void a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens(voi
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
         assert_int_equal(in.reply.hdr.tag, c.tag);
         assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_BUSY);
-        hang_up(&holder); /* and there is room for the first */
+        hang_up(&holder); /* now there is room for the first */
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
         assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_OK);
         hang_up(&c);
@@ -782,7 +782,7 @@ static void who_waits_with_all_its_requests_is_noticed_to_die(void **state)
         ping(&c);
         for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
                 submit_put(&c, 1 + i, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
-        ping(&c); /* one too many: it is not read */
+        ping(&c); /* one too many, so it is not read */
         turns();
         assert_int_equal(cache_pending(t.cache), WIRE_MAX_INFLIGHT);
         assert_idle();
@@ -1160,7 +1160,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
 
 /* Allocations of this thread; the library's own calls are not wrapped. */
 static _Thread_local uint64_t allocations;
-static atomic_bool no_tallies; /* there is no memory for them; workers allocate, too */
+static atomic_bool no_tallies; /* simulates a lack of memory for tallies; workers allocate, too */
 
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);

@@ -234,7 +234,7 @@ static void a_failed_table_write_bypasses_the_volume(void **state)
         assert_int_equal(submit_put(101, 5000, false), STORE_BYPASSED);
         for (uint64_t i = 0; i < 20; i++)
                 assert_int_equal(get(i, 5000), STORE_MISS);
-        assert_int_equal(drop(3), 0); /* but it is not written: store_settle_drops() says so */
+        assert_int_equal(drop(3), 0); /* not written yet, as store_settle_drops() reports */
         settle();
         stop();
         start_limit(64 * MIB);

@@ -299,7 +299,7 @@ static void who_asks_hears_whether_a_chunk_is_being_read(void **state)
                 poll(&p, 1, 1);
         }
         assert_true(store_is_reading(t.s, ref));
-        assert_int_equal(drop(1), 0); /* the read goes on */
+        assert_int_equal(drop(1), 0); /* the read continues */
         fault_release();
         turn(get_done, NULL);
         assert_int_equal(req.result, STORE_MISS);

@@ -169,7 +169,7 @@ static void a_purged_read_in_flight_is_a_miss(void **state)
         assert_int_equal(put(1, 8192), 0);
         assert_int_equal(get_into(&req, 1, t.bufs[1]), 0);
         assert_int_equal(drop(1), 0);
-        assert_int_equal(put(1, 4096), 0); /* another slot: that one is being read */
+        assert_int_equal(put(1, 4096), 0); /* another slot, because the first one is being read */
         turn(get_done, NULL);
         assert_int_equal(req.result, STORE_MISS);
         assert_int_equal(get(1, 4096), 0);
@@ -356,7 +356,7 @@ static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
                                                          .complete = ns_complete };
                 store_namespace_open(t.s, &open[i]);
                 store_iterate(t.s);
-                kio_flush(t.io); /* the copy is under way */
+                kio_flush(t.io); /* the copy is in progress */
                 remove[i] = (struct store_namespace_remove){ .id = ids[i],
                                                              .complete = remove_complete };
                 store_namespace_remove(t.s, &remove[i]);

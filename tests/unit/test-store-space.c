@@ -151,7 +151,7 @@ static void the_table_and_the_namespaces_get_room_on_a_full_file_system(void **s
         limit_room(before, false);
         assert_int_equal(open_namespace("model/b", "dtype=bf16", false, &other), 0);
         assert_int_equal(stats().files_given_up, 1);
-        limit_room(occupied() + 65536, false); /* for the payload, but then not for the entry */
+        limit_room(occupied() + 65536, false); /* room for the payload, but not for the entry */
         assert_int_equal(put(1000, 65536), 0);
         assert_int_equal(stats().files_given_up, 2);
         assert_false(stats().bypassed);

@@ -88,7 +88,7 @@ static void a_tenant_without_room_keeps_no_other_waiting(void **state)
         settle();
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
-        for (uint64_t n = 0; n < 3; n++) { /* one by one, so that they are not joined */
+        for (uint64_t n = 0; n < 3; n++) { /* one by one, so that they are not merged */
                 assert_int_equal(submit_put(n, 64 * KIB, false), 0);
                 while (fault_hits() <= n)
                         turn_once();
@@ -276,7 +276,7 @@ static void what_is_stored_outlives_any_number_of_declared_sizes(void **state)
                 become(3);
                 assert_int_equal(get(9, 333 * 4096), 0);
                 t.tenant = 0;
-                for (unsigned n = 0; n < 450; n++) /* also anew, so that 0 and 1 declare others */
+                for (unsigned n = 0; n < 450; n++) /* again, so that 0 and 1 declare other sizes */
                         assert_int_equal(declare_size(n, 4096 * (1000 + n + 450 * round)), 0);
                 settle();
                 stop();

@@ -24,8 +24,8 @@ enum state { GONE, EVICTED, QUEUED, LIVE };
 struct model {
         enum state state;
         uint64_t seq;        /* last answered one */
-        uint64_t acked_seq;  /* the last one that was answered */
-        uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
+        uint64_t acked_seq;  /* sequence of the latest answered one */
+        uint64_t stable_seq; /* latest one answered before a successful sync began */
 };
 
 struct item {

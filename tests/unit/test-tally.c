@@ -52,7 +52,7 @@ static struct {
         struct tally_page page;
         struct wire_tally *counts; /* the client's mapping */
         struct wire_tally_loads *loads;
-        uint64_t declined; /* that the last reading brought */
+        uint64_t declined; /* declined loads of the latest reading */
         int fd;
         uint64_t now;
 } p;

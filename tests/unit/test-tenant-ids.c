@@ -397,7 +397,7 @@ static void test_R10_what_no_share_can_hold_does_not_wait(void **state)
         begin_put(&after, 2, b, 3);
         tiers_wait(&t, &after.done);
         assert_int_equal(after.req.status, CACHE_OK);
-        tiers_wait(&t, &large.done); /* another worker copies it: whichever is first */
+        tiers_wait(&t, &large.done); /* another worker copies it, so either may be first */
         assert_int_equal(large.req.status, CACHE_TOO_LARGE);
         assert_false(held.done);
         fault_release();

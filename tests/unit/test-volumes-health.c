@@ -647,7 +647,7 @@ static void a_change_of_policy_without_memory_is_reported_and_costs_nothing_else
         switched = 0;
         policy_fails = true;
         assert_int_equal(store_set_policy(t.s, "lru"), -ENOMEM);
-        assert_int_equal(switched, 2); /* the second volume is tried in spite of the first */
+        assert_int_equal(switched, 2); /* the second volume is tried despite the first */
         assert_int_equal(count_hits(0, MANY), MANY);
 
         /* A volume that was suspended meanwhile behaves in the same way. */

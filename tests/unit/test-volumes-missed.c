@@ -333,7 +333,7 @@ static void lie_about_the_table(unsigned volume)
                                         .volume = volume + 1,
                                         .kind = FAULT_LIES,
                                         .error = EIO,
-                                        .first = 2 }); /* the first is the payload's */
+                                        .first = 2 }); /* the first write is the payload's */
 }
 
 static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
@@ -434,7 +434,7 @@ static void no_drop_is_settled_before_the_note_of_it_is_written(void **state)
                                         .count = FAULT_FOR_EVER });
         assert_int_equal(drop(i), 0);
         store_settle_drops(t.s, &first.req);
-        assert_int_equal(drop(i), 0); /* not yet for good */
+        assert_int_equal(drop(i), 0); /* not permanent yet */
         store_settle_drops(t.s, &second.req);
         wait_hits(1);
         for (unsigned n = 0; n < 5; n++)
