@@ -84,7 +84,8 @@ static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
                 c = d->stream_wait_event(op->after_stream, gpu->after, 0);
         if (c != CU_OK) {
                 gpu->engine.counts.driver_errors++;
-                op->error = gpu_fail_driver(gpu, "what follows cannot be made to wait", c);
+                op->error =
+                        gpu_fail_driver(gpu, "the stream cannot be made to wait for the copies", c);
         }
 }
 
