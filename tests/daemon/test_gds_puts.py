@@ -23,7 +23,7 @@ from test_tenants import ALICE, client_as
 
 
 def needs_disk(directory):
-    """Skips where no such files can be had."""
+    """Skips the test unless `directory` is on a disk with ext4 or XFS: puts do not use files of other file systems."""
     device = os.stat(directory).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo") as mounts:
@@ -33,7 +33,7 @@ def needs_disk(directory):
 
 @pytest.fixture
 def disk(directory):
-    """Provides a folder for such files."""
+    """Provides a folder on a disk for files of puts."""
     needs_disk(directory)
     return directory
 

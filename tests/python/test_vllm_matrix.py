@@ -41,7 +41,7 @@ def arrangement_of(engine):
 
 
 def bytes_of(engine):
-    """Returns the model's answer: two chunks are equal if these are."""
+    """Returns the values that decide, according to the model, whether two engines have equal chunks."""
     plain = Engine(engine.version, engine.runner, engine.layout, engine.tp, blocks_per_chunk=engine.blocks_per_chunk)
     return arrangement_of(plain), *(getattr(engine, name) for name in VALUES)
 

@@ -529,7 +529,7 @@ int main(void)
         fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600); /* equivalent to a named file
                                                                    here */
         if (fd < 0)
-                return 77; /* no such files there */
+                return 77; /* the folder is on a file system without O_TMPFILE or O_DIRECT */
         close(fd);
         return cmocka_run_group_tests_name("gds-puts", tests, NULL, NULL);
 }
