@@ -504,13 +504,15 @@ int server_start_http(struct server *s)
                 .rate = c->limits.http_rate,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,
-                .history = &s->history,
                 .made = &s->sources.loop[METRICS_LOOP_HTTP],
-                .print_metrics = status_print_metrics,
-                .print_status = status_print_status,
-                .is_ready = status_is_ready,
-                .is_healthy = status_is_healthy,
-                .userdata = &s->sources,
+                .pages = {
+                        .history = &s->history,
+                        .print_metrics = status_print_metrics,
+                        .print_status = status_print_status,
+                        .is_ready = status_is_ready,
+                        .is_healthy = status_is_healthy,
+                        .userdata = &s->sources,
+                },
         };
         char error[256] = "";
         int r;
