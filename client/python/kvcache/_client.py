@@ -163,7 +163,7 @@ class Client:
 
     @property
     def error(self) -> str:
-        """Why the daemon is unreachable, or empty."""
+        """Says why the daemon is unreachable; empty if it is reachable."""
         return self._unreachable
 
     @property
@@ -356,7 +356,7 @@ class Client:
             raise ForkedError()
 
     def _words(self) -> str:
-        """Why the last call of libkvcache failed."""
+        """Returns why the last call of libkvcache failed."""
         text: bytes = c.error(self._handle.kv) if self._handle else b""
         return text.decode(errors="replace")
 
@@ -470,7 +470,7 @@ class Client:
 
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
                 parent: Buffer | None, timeout: float | None, tiers: int = 0) -> int:
-        """The number of the flight; its Done is reaped in any case."""
+        """Returns the number of the flight, whose Done is reaped in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout)

@@ -218,7 +218,7 @@ class Gpu:
         return ended
 
     def pools(self) -> list[int]:
-        """The ids of the pools whose chunks can be copied; the latest first."""
+        """Returns the ids of the pools whose chunks can be copied, the latest first."""
         ids = array("Q", bytes(8 * _MOST_POOLS))
         n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
         return ids[:max(n, 0)].tolist()
@@ -237,7 +237,7 @@ class Gpu:
     # --- inside ---
 
     def _enter(self, namespace: Namespace) -> int:
-        """0: attached, and the namespace is open. In the client's lock."""
+        """Attaches the GPU and opens the namespace if necessary; returns 0 if both are done. The caller holds the client's lock."""
         r: int = self._client._usable(namespace)
         if r:
             self.reason = self._client._unreachable or self._client._words()

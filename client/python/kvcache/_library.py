@@ -114,7 +114,7 @@ free.restype, free.argtypes = None, (_p,)
 
 
 def address_of(data: bytes) -> int:
-    """Where the bytes lie; the caller keeps them. 0 for none."""
+    """Returns where the bytes lie, or 0 for none. The caller must keep the bytes."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 

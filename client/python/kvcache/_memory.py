@@ -94,7 +94,7 @@ def pin(owner: Any) -> tuple[int, int, bool, Any]:
 # --- files behind memory ---
 
 def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
-    """(offset in the file of `address`, device, inode, path, range as map_files names it) of the shared mapping."""
+    """Finds the shared mapping at an address. Returns (the file's offset of `address`, device, inode, path, range as map_files names it)."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
         for line in f:
             fields = line.split(None, 5)

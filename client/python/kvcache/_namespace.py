@@ -58,7 +58,7 @@ class Namespace:
 
     @property
     def client(self) -> Client:
-        """The client whose connection the namespace uses."""
+        """Returns the client whose connection the namespace uses."""
         return self._client
 
     def _open(self, kv: int) -> int:
@@ -76,7 +76,8 @@ class Namespace:
     # --- lookups ---
 
     def match(self, keys: KeysLike, timeout: float | None = None) -> int:
-        """How many keys, from the first on, are there. From the lookup index: no message, a few microseconds."""
+        """Returns how many keys are stored, counted from the first up to the first miss. The lookup index answers in a few microseconds, without
+        a message."""
         keys = keys if type(keys) is Keys else Keys(keys)
         value = ctypes.c_uint64()
         self._client._call(self, c.OP_MATCH, keys.count, 0, keys.address(), None, value=ctypes.byref(value), timeout=timeout)
@@ -180,7 +181,7 @@ class Namespace:
         self._client._submit(self, c.OP_GET_INTO, batch.count, batch.address(), 0, batch, tag, 0, parent, timeout)
 
     def submit_get_map(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
-        """Done.leased has the chunks."""
+        """Submits a get that leases chunks in place: Done.leased has them."""
         self._submit_keys(c.OP_GET, keys, tag, timeout)
 
     def submit_prefetch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:

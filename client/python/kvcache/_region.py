@@ -99,7 +99,7 @@ class Region:
             os.close(fd)
 
     def _register(self, kv: int) -> int:
-        """0, or the errno negated, with the reason kept. In the client's lock."""
+        """Returns 0, or the negated errno and keeps the reason. The caller holds the client's lock."""
         if self._fd is None or self._number is not None:
             return 0
         number = ctypes.c_uint32()

@@ -33,7 +33,7 @@ class Done:
 
     @property
     def found(self) -> int:
-        """How many keys are status_ok()."""
+        """Returns how many keys are status_ok()."""
         status = self.status
         return status.count(c.OK) + status.count(c.EXISTS) + status.count(c.NOT_DURABLE)
 
@@ -79,6 +79,6 @@ class NamespaceState(NamedTuple):
 
 
 def refuse(words: array[int] | None, r: int) -> None:
-    """The results of a request that was not sent."""
+    """Returns the results of a request that was not sent."""
     if words:
         words[::c.RESULT_WORDS] = array("Q", [c.status_of(-r)]) * (len(words) // c.RESULT_WORDS)

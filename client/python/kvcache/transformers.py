@@ -50,7 +50,7 @@ _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cach
 
 
 def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
-    """The keys of all whole blocks: each a hash of its tokens and of the key before it."""
+    """Returns the keys of all whole blocks; each key is a hash of the block's tokens and of the key before it."""
     keys, key = [], bytes(32)
     for at in range(0, len(tokens) - block_tokens + 1, block_tokens):
         key = hashlib.sha256(key + array("q", tokens[at:at + block_tokens]).tobytes()).digest()
@@ -128,7 +128,7 @@ class PrefixStore:
     # --- the interface ---
 
     def match(self, token_ids: Any) -> int:
-        """How many tokens, from the first on, are kept. Microseconds."""
+        """Returns how many leading tokens are kept; this takes microseconds."""
         return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
 
     def save(self, cache: Any, token_ids: Any) -> int:
@@ -205,7 +205,7 @@ class PrefixStore:
         return pairs
 
     def _as_pages(self, states: Any, first: int, n: int) -> Any:
-        """[1, heads, tokens, dim] as [blocks, tokens, heads, dim], a view."""
+        """Returns a view of [1, heads, tokens, dim] as [blocks, tokens, heads, dim]."""
         part = states[0, :, first * self.block_tokens:(first + n) * self.block_tokens]
         return part.unflatten(1, (n, self.block_tokens)).permute(1, 2, 0, 3)
 
@@ -225,7 +225,7 @@ class PrefixStore:
         return self._gpus[number]
 
     def _pages_on(self, device: Any, n: int) -> tuple[list[Any], Layout]:
-        """Paged memory as an engine has it: a buffer a layer, [keys and values, blocks, tokens, heads, dim]."""
+        """Allocates paged memory as an engine has it: for each layer a buffer [keys and values, blocks, tokens, heads, dim]."""
         shape = (2, n, self.block_tokens, self.heads, self.head_dim)
         pages = [torch.empty(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]
         layout = Layout(OUTER_FIRST, layers=self.layers, outer=2, page_tokens=self.block_tokens, dtype_bytes=self._itemsize,
@@ -279,7 +279,7 @@ class PrefixStore:
         return [host[:, layer].transpose(0, 1).clone().to(device) for layer in range(self.layers)], status
 
     def _host(self, n: int) -> tuple[Any, Places]:
-        """Memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim], each on pages of
+        """Allocates memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim]; each block has pages of
         its own."""
         stride = _pages(self.block_bytes)
         if self._region is None or len(self._region) < n * stride or not self._region.settled():
@@ -299,7 +299,7 @@ def _pages(nbytes: int) -> int:
 
 
 def _leading(statuses: bytes) -> int:
-    """How many, from the first on, are there."""
+    """Returns how many keys are stored, counted from the first up to the first miss."""
     return next((i for i, s in enumerate(statuses) if not c.status_ok(s)), len(statuses))
 
 

@@ -470,7 +470,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """The numbers of objects, bytes and failures so far."""
+        """Returns the numbers of objects, bytes and failures so far."""
         return dict(self._link.counters)
 
     def report_status(self) -> dict[str, Any]:

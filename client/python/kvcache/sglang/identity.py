@@ -62,7 +62,8 @@ def namespace_name(prefix: str, fields: Mapping[str, object]) -> str:
 
 
 def key_of(name: str, pool: str = "") -> bytes:
-    """SGLang's page hash is 64 hexadecimal digits: the key. Any other name, and a page of another pool, has a digest."""
+    """Returns the daemon's key of a page: SGLang's hash if it has 64 hexadecimal digits, else a digest of the name. A page of another pool
+    always gets a digest."""
     if not pool and len(name) == 64:
         try:
             key = bytes.fromhex(name)
@@ -74,5 +75,5 @@ def key_of(name: str, pool: str = "") -> bytes:
 
 
 def parts_of(key: bytes, parts: int) -> list[bytes]:
-    """The daemon's keys of a page, which has several where it is longer than the daemon takes."""
+    """Returns the daemon's keys of a page, which has several if it is longer than a chunk may be."""
     return [key] if parts == 1 else shared.parts_of(key + bytes(4), parts)

@@ -112,7 +112,7 @@ class Pages:
         return found
 
     def reach(self, keys: Sequence[bytes], lengths: Sequence[int], until: float) -> int:
-        """How many of a chain, root first, this host or the tier that hosts share has, as far as that is known by then."""
+        """Returns how many pages of a chain, root first, this host or the shared tier has, as far as is known at the time `until`."""
         parts = len(parts_of(lengths, self._part_bytes))
         return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 

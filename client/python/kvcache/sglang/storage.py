@@ -229,7 +229,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda keys, *_, **__: [None] * len(keys))
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """The tensors of `target_locations` that were filled, in place; None for the others."""
+        """Fills tensors in place. Returns each tensor of `target_locations` that was filled, and None for the others."""
         if self._values is None or target_locations is None or len(target_locations) != len(keys):
             return [None] * len(keys)
         good = self._move(self._values.get, keys, target_locations)
@@ -374,7 +374,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """The numbers of pages, bytes and failures so far."""
+        """Returns the numbers of pages, bytes and failures so far."""
         return dict(self._link.counters)
 
     @_answers(lambda *_, **__: None)
