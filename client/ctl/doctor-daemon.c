@@ -226,7 +226,7 @@ static void check_remote(const cJSON *status, cJSON *checks)
                            "%s has no room: nothing is written to it", backend);
 }
 
-/* Limits that have refused something, one check for all of them. */
+/* Adds one check for all limits, which names those that have refused something. */
 static void check_limits(const cJSON *status, cJSON *checks)
 {
         const cJSON *resources = member(status, "resources"), *one;

@@ -492,7 +492,7 @@ static int read_text(int fd, uint64_t bytes, char **ret)
         return 0;
 }
 
-/* The text that a reply's descriptor has, which is closed. */
+/* Reads the text from a reply's descriptor, and closes the descriptor. */
 static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
 {
         int r = read_text(c->fd, c->value64, ret_text);
