@@ -435,7 +435,7 @@ uint32_t room_take_slab(struct volume *v);
 /* Empties a slab whose file occupies the disk: preferably all of it, and without chunks that
  * clients have pinned. */
 uint32_t room_take_occupied_slab(struct volume *v);
-/* The chunk has its slot: charges its tenant. */
+/* Charges the tenant for a chunk that has got its slot. */
 void room_charge(struct volume *v, const struct chunk *c);
 /* Returns the slot of a chunk that stays in the index without one. */
 void room_return(struct volume *v, struct chunk *c);

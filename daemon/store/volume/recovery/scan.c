@@ -69,7 +69,8 @@ static void arenas_free(struct arena *a)
         }
 }
 
-/* The segment's part of an entry: within a file that is there, or should be, and possible. */
+/* Returns whether an entry's place is possible, and lies within a file that exists or should
+ * exist. */
 static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
