@@ -42,7 +42,7 @@ def keys_of(root):
 
 
 def alerts_of(rules):
-    """{name: the text of the rule}"""
+    """Returns {name: the text of the rule}."""
     return {m[1]: m[0] for m in re.finditer(r"^ *- alert: (\w+)\n(?:(?! *- (?:alert|record):).*\n?)*", rules, re.M)}
 
 

@@ -17,7 +17,7 @@ NO_KEYS = {"io.prometheus", "memory.limit_in_bytes", "memory.max", "limits.uid_"
 
 
 def unread(rows, text):
-    """The keys whose `section.member` is in no expression of the text."""
+    """Returns the keys whose `section.member` is in no expression of the text."""
     missing = []
     for section, key, member in rows:
         # Matches config->store.limit, c.store.limit and &config->io.workers, but not a struct of another name.

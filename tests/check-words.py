@@ -75,7 +75,7 @@ def may_match(rules, text):
 
 
 def hits(text):
-    """(number of the line, word, advice, line); phrases are found across the line ends of a comment, too."""
+    """Yields (number of the line, word, advice, line). Phrases are also found across the line ends of a comment."""
     rules = may_match(RULES, text)
     if not rules:
         return

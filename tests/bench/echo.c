@@ -28,7 +28,7 @@ static int fail(const char *what)
         return 1;
 }
 
-/* False: the connection has ended. */
+/* Answers one message. Returns false if the connection has ended. */
 static bool answer(int fd, int flags)
 {
         static uint8_t message[MESSAGE_MAX];

@@ -29,7 +29,7 @@ def last_line(path):
 
 
 def size_of(text):
-    """"32768K" in bytes."""
+    """Returns a text such as "32768K" in bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     if text and text[-1] in units:
         return int(text[:-1]) * units[text[-1]]
@@ -44,7 +44,7 @@ def memory_available():
 
 
 def mount_of(path):
-    """(device, file system) of the mount that holds the path."""
+    """Returns (device, file system) of the mount that holds the path."""
     best = ("", "?", "?")
     path = os.path.realpath(path)
     for line in read("/proc/mounts").splitlines():
@@ -106,7 +106,7 @@ def note_mode(report, daemon):
 
 
 def listens(path):
-    """Asked without a program, which would take the processor from a server that starts."""
+    """Returns whether the socket accepts connections, without starting a program, which would compete with a starting server for the processor."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         return s.connect_ex(str(path)) == 0
 

@@ -44,7 +44,7 @@ def copy_figure(bench, report, pairs, tally, what, working_set, **more):
 
 
 def measure_put(bench, report, daemon, pool):
-    """Accepted puts from the staging area, and from registered memory."""
+    """Measures accepted puts from the staging area, and from registered memory."""
     piece = SIZES["2MiB"]
     count = pool // 5 // piece * piece
     for name, where, source, arguments in (("put_vs_memcpy", "the staging area", 64 * MIB, ()),

@@ -28,7 +28,7 @@ def megabytes(rates):
 
 
 def powers(last):
-    """1, 2, 4, ..., last."""
+    """Returns 1, 2, 4, ..., last."""
     n, numbers = 1, []
     while n < last:
         numbers.append(n)

@@ -19,7 +19,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
         return sim_draw(&state);
 }
 
-/* Mostly the same size, so that world_slots are reused; some smaller, a few of any size. */
+/* Returns an item's length. Most items have the same size, so that world_slots are reused; some are
+ * smaller, and a few have any size. */
 uint32_t item_length(uint32_t k, uint32_t version)
 {
         uint64_t x = mix(k, version), y = x >> 8;

@@ -65,7 +65,8 @@ void world_forget_requests(void)
 
 /* --- namespaces --- */
 
-/* Derived from the name, and so long that a list of all takes several sectors. */
+/* Derives the fingerprint from the name, and makes it so long that a list of all takes several
+ * sectors. */
 const char *world_fingerprint(const char *name)
 {
         static char text[512];

@@ -64,7 +64,7 @@ def shm_file(size, unlink=True):
 
 
 def huge_pages_now():
-    """(how many are in use, how many are free)"""
+    """Returns (how many huge pages are in use, how many are free)."""
     meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
         pytest.skip("huge pages are not of 2 MiB here")

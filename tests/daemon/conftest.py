@@ -58,7 +58,7 @@ def directory(base_directory, end_processes):
 
 @pytest.fixture
 def make_daemon(directory):
-    """make_daemon(leg=..., settings={...}, ...): a Daemon that is not started yet."""
+    """Provides make_daemon(leg=..., settings={...}, ...), which makes a Daemon that is not started yet."""
     made = []
 
     def make(leg=harness.DEFAULT_LEG, settings=None, **how):

@@ -85,7 +85,7 @@ class Disk:
 
 
 def reply(fd, disk, request):
-    """False: not now."""
+    """Answers a request. Returns False if the disk answers it later."""
     _, op, unique, node = struct.unpack_from("<IIQQ", request)
     answer = disk.answer(op, node, request[40:])
     if answer is LATER:

@@ -49,13 +49,13 @@ def is_sanitized():
 
 
 def preload(library):
-    """LD_PRELOAD for a daemon with a library of the tests: a sanitizer's own must be the first that is loaded."""
+    """Returns LD_PRELOAD for a daemon with a library of the tests. A sanitizer's own library must be loaded first."""
     linked = subprocess.run(["ldd", DAEMON], capture_output=True, text=True, check=True).stdout if is_sanitized() else ""
     return " ".join(re.findall(r"=> (\S*/lib[at]san\.so\S*)", linked) + [str(BUILD / library)])
 
 
 def slow():
-    """How much longer things may take: sanitizers are slow."""
+    """Returns by which factor things may take longer, because sanitizers are slow."""
     return float(os.environ.get("KVCACHE_TEST_SLOW", "1")) * (5 if is_sanitized() else 1)
 
 
@@ -196,7 +196,7 @@ DEFAULT_LEG = Leg("default")
 
 @functools.lru_cache(None)
 def daemon_for_strangers(directory):
-    """The binary where any uid can execute it; the build folder may be out of reach."""
+    """Returns a copy of the binary that any uid can execute, because the build folder may be out of reach."""
     copy = pathlib.Path(directory) / "kvcache-daemon"
     shutil.copy(DAEMON, copy)
     os.chmod(copy, 0o755)
@@ -354,7 +354,7 @@ class Daemon:
         assert code == 0, f"exit status {code} after SIGTERM\n{self.log()}"
 
     def kill(self):
-        """SIGKILL."""
+        """Sends SIGKILL to a daemon that runs, waits for its end, and checks its log."""
         assert self.process.poll() is None, f"it ended by itself, with {self.process.returncode}\n{self.log()}"
         self.process.kill()
         self._reap()
@@ -369,8 +369,8 @@ class Daemon:
             self.process = None
 
     def pause(self):
-        """SIGSTOP, until every thread has stopped: a request sent at once after the signal may still be answered by a
-        thread that runs on another CPU. A daemon that has ended is found by whatever asks it next."""
+        """Sends SIGSTOP and waits until every thread has stopped, because a thread that runs on another CPU may still answer a request sent
+        right after the signal. If the daemon has ended, the next request finds that."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -430,7 +430,7 @@ class Daemon:
             return json.loads(c.report(kvwire.Report.STATUS))
 
     def populated_status(self):
-        """The status once the pool has all its memory, and the rings know it, or not."""
+        """Returns the status once the pool has all its memory, whether or not the rings have registered it."""
         def populated():
             status = self.status()
             return status if status["pool"]["populated_bytes"] == status["pool"]["bytes"] else None
@@ -622,7 +622,7 @@ def put_all(client, namespace, pairs, *, batch=32, **how):
 
 
 def get_all(client, namespace, keys, *, batch=16):
-    """The bytes of each key, or None; leases are given back at once."""
+    """Returns the bytes of each key, or None; leases are released at once."""
     values = {}
     keys = list(keys)
     for i in range(0, len(keys), batch):

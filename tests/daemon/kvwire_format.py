@@ -239,7 +239,7 @@ class GetResult:
 
     @property
     def data(self):
-        """The bytes got: from the pool while the lease is held, or from the staging area; None if there are none."""
+        """Returns the bytes got, from the pool while the lease is held, or from the staging area; None if there are none."""
         if self.status != Status.OK:
             return None
         if self.into is not None:

@@ -103,7 +103,7 @@ class Messages:
                 os.close(fd)
 
     def tally(self):
-        """The session's tally (5.5), once: its descriptor, which is the caller's."""
+        """Requests the session's tally (5.5), which is possible once. Returns its descriptor, which the caller must close."""
         reply = self.call(Op.LOOKUP, flags=Flag.TALLY, n_fds=2)
         os.close(reply.fds[0])
         fd = reply.fds[1]
@@ -187,11 +187,11 @@ class Messages:
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.ALL if everything else 0).value64
 
     def purge_remote(self, namespace=0, everything=False, check=True):
-        """The reply: `value` is for how many seconds other hosts may still have it."""
+        """Returns the reply; `value` says for how many seconds other hosts may still have the namespace's chunks."""
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.REMOTE | (Flag.ALL if everything else 0), check=check)
 
     def sweep(self, limit, dry_run=False, check=True):
-        """(seen, bytes, deleted, bytes), or the refusal's reply with check=False."""
+        """Returns (seen, bytes, deleted, bytes), or the refusal's reply with check=False."""
         reply = self.call(Op.SWEEP, struct.pack("<QII", limit, 1 if dry_run else 0, 0), check=check)
         return struct.unpack("<4Q", reply.body) if reply.status == Status.OK else reply
 

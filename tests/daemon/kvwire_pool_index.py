@@ -97,7 +97,7 @@ class PoolIndex:
         return bucket, way
 
     def hold(self, number, key):
-        """(place, offset, length) of a chunk that stays where it is from now on, or None."""
+        """Takes a hold, so that the chunk stays in its place. Returns its (place, offset, length), or None."""
         tag, found = self.tag(number), self.find(number, key)
         if not found:
             return None

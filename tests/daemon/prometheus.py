@@ -108,7 +108,8 @@ class Prometheus:
         return found[0][1] if len(found) == 1 else None
 
     def firing(self, over=None):
-        """{(alert, instance)} that fire now, or fired at any time of the last `over`; of an alert on a whole job, its name."""
+        """Returns {(alert, instance)} of the alerts that fire now, or fired at any time of the last `over`; an alert on a whole job has its name
+        as the instance."""
         alerts = 'ALERTS{alertstate="firing"}'
         found = self.query(f"last_over_time({alerts}[{over}])" if over else alerts)
         return {(m["alertname"], m.get("instance", m["job"])) for m, _ in found}

@@ -28,7 +28,7 @@ def test_pieces_are_put_together_and_taken_apart(both):
             value = value_of(key, size)
 
             def split():
-                """Random pieces, in order; places apart from each other in two regions and the staging area."""
+                """Returns random pieces in order; their places lie apart from each other in two regions and the staging area."""
                 cuts = sorted(rng.sample(range(1, size), min(size - 1, rng.choice([0, 1, 5, 40]))))
                 next_free = [0, 0, 0]
                 pieces = []

@@ -22,7 +22,7 @@ from test_tenants import ALICE, BOB, client_as
 
 
 def mappings_of(daemon, fd):
-    """How often the daemon has mapped the file."""
+    """Returns how often the daemon has mapped the file."""
     inode = str(os.fstat(fd).st_ino)
     return [line.split()[4] for line in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()].count(inode)
 

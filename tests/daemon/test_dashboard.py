@@ -24,7 +24,7 @@ GOOD_AT_ZERO = {"Not scraped", "Refused for a limit", "Volumes that are not in u
 
 
 def queries():
-    """(title of the panel, query as Prometheus gets it)"""
+    """Yields (title of the panel, query as Prometheus gets it)."""
     for panel in PANELS:
         for target in panel["targets"]:
             yield panel["title"], (target["expr"].replace("$__rate_interval", "10s").replace("$job", "kvcache.*")

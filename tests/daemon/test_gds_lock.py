@@ -47,7 +47,7 @@ class Unfilled:
 
 @contextlib.contextmanager
 def held(fd, offset):
-    """The file is being read from, until release()."""
+    """Keeps a read of the file in flight until the block ends."""
     memory, ended = Unfilled(64 * KIB), []
     reader = threading.Thread(target=lambda: ended.append(os.preadv(fd, [memory.memory], offset)), daemon=True)
     reader.start()

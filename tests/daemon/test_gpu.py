@@ -39,7 +39,7 @@ def test_every_layout_by_every_engine(daemon, driver, batch):
 
 
 def moved(daemon):
-    """{(path, technology): {layout: the session's row}} of what had a device at one end."""
+    """Returns {(path, technology): {layout: the session's row}} of the transfers that had a device at one end."""
     with daemon.client() as c:
         rows = [m for m in c.bench(STATUS)["metrics"] if "device" in m["path"]]
     return {kind: {m["layout"]: m for m in rows if (m["path"], m["technology"]) == kind} for kind in {(m["path"], m["technology"]) for m in rows}}

@@ -15,7 +15,7 @@ OPTION = r"(?<![\w-])--[a-z][\w-]*"
 
 
 def options_of(tool, command):
-    """{option: its letter or None} that a command's help lists."""
+    """Returns {option: its letter or None} of the options that a command's help lists."""
     rows = re.findall(rf"^  (?:-(\w), |    )({OPTION})", tool(command, "--help", check=0).stdout, re.M)
     return {name: letter or None for letter, name in rows}
 

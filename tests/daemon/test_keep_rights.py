@@ -25,7 +25,7 @@ RED = "tenants:\n  - name: red\n    pool: 16MiB\n    users: {}\n    groups: {}\n
 
 @pytest.fixture
 def started(service, directory):  # noqa: F811
-    """started(configuration): a daemon that keeps its pools, whose socket every user may connect to."""
+    """Provides started(configuration), which starts a daemon that keeps its pools and whose socket every user may connect to."""
     def make(text):
         s = service(settings={"store.limit": "64MiB", "store.prewrite": "off"})
         s.daemon.config = directory / "rights.yaml"

@@ -244,7 +244,7 @@ def test_ended_session_ends_with_a_client_that_left_replies_unread(daemon):
 
 
 def pin_every_slab(daemon):
-    """A client whose small leases, each of another size, leave no slab of the pool free; and a length for which there is then no room."""
+    """Returns a client whose small leases, each of another size, leave no slab of the pool free, and a length for which there is then no room."""
     slabs = daemon.populated_status()["pool"]
     c = daemon.client()
     ns = c.namespace("pins")

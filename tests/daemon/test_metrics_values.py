@@ -15,7 +15,7 @@ RESULTS = ("memory", "disk", "lent", "remote", "miss")
 
 
 def by_label(samples, name, label):
-    """{value of the label: value of the sample}"""
+    """Returns {value of the label: value of the sample}."""
     start = f'{name}{{{label}="'
     return {k[len(start):].partition('"')[0]: v for k, v in samples.items() if k.startswith(start)}
 

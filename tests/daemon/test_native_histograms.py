@@ -38,7 +38,7 @@ def zigzag(value):
 
 
 def fields(data):
-    """{number: [values]} of a message."""
+    """Returns {number: [values]} of a message."""
     found, at = {}, 0
     while at < len(data):
         tag, at = varint(data, at)

@@ -113,7 +113,7 @@ def test_the_pages_values_equal_those_of_the_status(start):
         c.evict(c.namespace("llama"), [k for k, _ in items("llama", 20, 20000)])
 
         def of_one_moment():
-            """The daemon preformats segments while it rests: a page counts if no figure changed around it."""
+            """Returns a page and the status before it, if no figure changed meanwhile: an idle daemon still preformats segments."""
             before, page, after = (json.loads(daemon.http("/status")[2]), page_of(daemon), json.loads(daemon.http("/status")[2]))
             return before["store"] == after["store"] and before["pool"] == after["pool"] and (before, page)
 

@@ -24,7 +24,7 @@ FINGERPRINT = b"dtype=bf16\nmodel=m\n"
 
 @pytest.fixture
 def host(make_daemon, directory):
-    """host(...): a daemon of the shared directory, started."""
+    """Provides host(...), which starts a daemon on the shared directory."""
     shared = directory / "shared"
     shared.mkdir()
 
@@ -56,7 +56,7 @@ def written(daemon, n):
 
 
 def objects(daemon):
-    """The chunks in the shared directory, by key."""
+    """Returns the chunks in the shared directory by key."""
     return {p.name: p for p in daemon.shared.rglob("*") if p.is_file() and len(p.name) == 64}
 
 
@@ -835,7 +835,7 @@ def test_status_shows_it(host):
 # --- the main job ---
 
 def replays(host, path, *arguments):
-    """A replays the trace, and then B, whose store is empty."""
+    """Replays the trace on A, and then on B, whose store is empty."""
     a, b = host(**{"remote.absence_lifetime": "10s"}), host(**{"remote.absence_lifetime": "10s"})
     first = json.loads(bench("replay", path, "--json", "--block-bytes", "16KiB", *arguments, daemon=a, check=0, timeout=300).stdout)
     written(a, first["blocks_put"])

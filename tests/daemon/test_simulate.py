@@ -22,7 +22,7 @@ def requests_of(path):
 
 
 def lru(requests, capacity):
-    """Leaf first; a request's own blocks stay while it is served."""
+    """Returns the hits of an LRU cache that evicts the end of a chain first and keeps a request's own blocks while it serves the request."""
     cached, hits = {}, 0  # in the order of use
     for ids in requests:
         hits += len(list(itertools.takewhile(lambda i: i in cached, ids)))
@@ -39,7 +39,8 @@ def lru(requests, capacity):
 
 
 def optimum(requests, capacity):
-    """Over every choice of what to keep after each request, a prefix-closed set of at most `capacity`: exhaustive."""
+    """Returns the most hits that are possible, by trying every choice of what to keep after each request: a prefix-closed set of at most
+    `capacity`."""
     states = {frozenset(): 0}
     for ids in requests:
         after = {}
@@ -200,7 +201,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plot(path):
-    """The axes of a plot, measured by its labels, and its lines: (y of a hit ratio, x of a label, {colour: points})."""
+    """Returns the axes of a plot, measured by its labels, and its lines: (y of a hit ratio, x of a label, {colour: points})."""
     root = xml.etree.ElementTree.parse(path).getroot()
     assert root.tag == SVG + "svg" and not [e for e in root.iter() if {"href", "src"} & set(e.keys())]
     texts = {t.text: t for t in root.iter(SVG + "text")}

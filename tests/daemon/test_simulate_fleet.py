@@ -316,7 +316,7 @@ def test_the_table_has_a_row_for_each_number_of_hosts(by_hand):
 
 
 def lines_of(root):
-    """{colour: points} of the plot's lines, the legend's left out."""
+    """Returns {colour: points} of the plot's lines, without those of the legend."""
     lines = collections.defaultdict(list)
     for line in root.iter(SVG + "polyline"):
         points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]

@@ -545,7 +545,7 @@ def can_mount():
 
 
 def on_small_disk(daemon, kind, mib):
-    """The store on a file system of its own, seen by the daemon alone: it goes with it."""
+    """Runs the daemon with the store on a file system of its own, which only the daemon sees and which ends with it."""
     daemon.store.mkdir()
     if kind == "tmpfs":
         mount = f"mount -t tmpfs -o size={mib}m none '{daemon.store}'"

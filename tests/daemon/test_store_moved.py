@@ -85,7 +85,7 @@ def volume(daemon, number=0):
 
 
 def written(daemon, pairs):
-    """The statuses of puts with the acknowledgement `written`."""
+    """Returns the statuses of puts with the acknowledgement `written`."""
     with daemon.client() as c:
         return {r.status for r in put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN).values()}
 

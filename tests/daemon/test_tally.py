@@ -41,7 +41,7 @@ class Counts:
         return self.daemon.metric(name) - self.before.get(name, 0)
 
     def lookups(self, by):
-        """(found, asked)"""
+        """Returns (found, asked)."""
         label = f'by="{by}"'
         return self.of("lookup_found_keys", label), self.of("lookup_keys", label)
 
@@ -57,7 +57,7 @@ def namespace(daemon, name, status=None):
 
 @contextlib.contextmanager
 def tally_of(client):
-    """The session's page of lookup counters, mapped: write(number, found, missing)."""
+    """Provides the session's mapped page of lookup counters, as write(number, found, missing)."""
     fd = client.tally()
     page = mmap.mmap(fd, kvwire.TALLY_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     try:

@@ -65,7 +65,7 @@ def make(make_daemon):
 
 
 def tenant_of(daemon, *who, **how):
-    """The name of the tenant, as the daemon tells that user."""
+    """Returns the name of the tenant that the daemon reports to that user."""
     with client_as(daemon, *who, **how) as c:
         tenants = json.loads(c.report(kvwire.Report.STATUS))["tenants"]
         assert len(tenants) == 1

@@ -10,7 +10,7 @@ SIZE = 100 * KIB + 300  # not whole pages, so that device bytes are more
 
 
 def transfers(daemon, path):
-    """{name without kvcache_transfer_: value}, of operations {result: value}."""
+    """Returns {name without kvcache_transfer_: value}; for operations, the value is {result: value}."""
     ops, rest = {}, {}
     for name, value in daemon.metrics().items():
         found = re.fullmatch(r'kvcache_transfer_(\w+)\{path="(\w+)",layout="(\w+)",technology="(\w+)"(?:,result="(\w+)")?\}', name)

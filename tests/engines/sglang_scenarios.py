@@ -206,7 +206,7 @@ def evicted_in_between(make, daemon):
 
 
 def chunks_of_another_length(make, daemon):
-    """Something else lies under the keys: shorter, longer, empty of a piece."""
+    """Stores other chunks under the keys, shorter, longer, or with an empty piece, which are then no hits."""
     host = make()
     keys = keys_of("lengths", 4)
     assert all(host.store(keys))

@@ -46,7 +46,7 @@ def _places(names):
 
 
 def hybrid():
-    """Two attention layers with padded pages, and two layers of states that share their memory in separate blocks."""
+    """Returns two attention layers with padded pages, and two layers of states that share their memory in separate blocks."""
     padded = {"page_size_padded": PAGE} if "page_size_padded" in interface.FullAttentionSpec.__dataclass_fields__ else {}
     attention = interface.FullAttentionSpec(block_size=TOKENS, num_kv_heads=4, head_size=32, dtype=torch.bfloat16, **padded)
     state = interface.MambaSpec(block_size=TOKENS, shapes=((7, 33), (5, 64)), dtypes=(torch.float32, torch.bfloat16), page_size_padded=PAGE)

@@ -48,7 +48,7 @@ def cluster():
 
 @pytest.fixture
 def engine_of(request, directory):
-    """engine_of("rados"): an engine that runs, with a prefix of the test's own."""
+    """Provides engine_of("rados"), which starts a storage engine and gives the test a prefix of its own."""
     def make(name):
         return engines.ENGINES[name](directory, None if name == "directory" else request.getfixturevalue("cluster"))
     return make
@@ -66,7 +66,7 @@ def ceph_engine(request, engine_of):
 
 @pytest.fixture
 def make_host(make_daemon):
-    """make_host(engine, ...): a daemon on it, that runs."""
+    """Provides make_host(engine, ...), which starts a daemon on a storage engine."""
     def make(engine, start=True, env=None, **settings):
         daemon = make_daemon(env=env, settings={
             **engine.settings(), "remote.write": "all", "remote.write_rate": "0", "remote.generation_interval": "1s",

@@ -99,14 +99,14 @@ class Engine:
         self.directory = directory
 
     def chunks(self):
-        """{key in hex: name}"""
+        """Returns {key in hex: name}."""
         return {name.rsplit("/", 1)[-1]: name for name in self.names() if re.search(r"/[0-9a-f]{64}$", name)}
 
     def is_in_memory(self):
         return harness.filesystem_of(self.cluster.folder if self.cluster else self.path) == "tmpfs"
 
     def check_arguments(self):
-        """Of backend-check."""
+        """Returns the arguments of backend-check."""
         return [self.name] + [f"{k}={v}" for k, v in self.parameters().items()] + [f"prefix={self.prefix}"]
 
     def bench_arguments(self):

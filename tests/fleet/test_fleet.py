@@ -82,7 +82,7 @@ def apart_from(engine):
 
 
 def our_rates(engine, depth):
-    """{"bare": (write, read), "daemon": (write, read)} in MB/s."""
+    """Returns {"bare": (write, read), "daemon": (write, read)} in MB/s."""
     report = json.loads(bench("remote", *engine.bench_arguments(), "--json", "--block-bytes", "2MiB", "--depth", str(depth), "--objects",
                               str(OBJECTS[engine.name]), env={"TMPDIR": apart_from(engine)}, timeout=300, check=0).stdout)
     return {side: tuple(report[way][side]["bytes_per_second"] / 1e6 for way in ("write", "read")) for side in ("bare", "daemon")}

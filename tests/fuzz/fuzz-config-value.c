@@ -18,7 +18,7 @@ static void check_error(const struct config_error *error)
                 assert((unsigned char)*p >= 0x20 && *p != 0x7f);
 }
 
-/* section.key=value -> KVCACHE_SECTION_KEY=value */
+/* Converts section.key=value to KVCACHE_SECTION_KEY=value. */
 static char *variable_of(const char *assignment)
 {
         size_t n = strlen("KVCACHE_"), size = n + strlen(assignment) + 1;

@@ -21,8 +21,8 @@ void memory_files_reset(void);
 /* Makes the `nth` call from now that changes a file fail once with this error. 0: none. The next
  * keep or reset ends this. */
 void memory_files_fail(unsigned nth, int error);
-/* The bytes of a file, for changing them in place; aborts if there is none. Up to MEMORY_FILE_ROOM
- * may be written, and report all changes with touch. */
+/* Returns the bytes of a file, to be changed in place; aborts if there is no such file. The caller
+ * may write up to MEMORY_FILE_ROOM, and reports all changes with touch. */
 uint8_t *memory_file_bytes(const char *name, size_t *ret_size);
 void memory_file_touch(const char *name, size_t at, size_t bytes);
 /* Truncates or extends a file; new bytes are zero. */

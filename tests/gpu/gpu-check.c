@@ -35,7 +35,7 @@ double now(void)
         return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Loads the driver; says why not. */
+/* Loads the driver, or prints why that is not possible. */
 static bool has_gpu(struct rig *r)
 {
         char why[512];
@@ -155,7 +155,8 @@ void fill(uint8_t *p, size_t bytes, uint64_t seed)
 
 /* --- a load: as many blocks as these bytes are --- */
 
-/* Layer-separate blocks, keys and values apart: every piece on its own. */
+/* Opens a load whose blocks have separate layers, keys and values, so that no two pieces can be
+ * joined. */
 void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes)
 {
         uint64_t block;

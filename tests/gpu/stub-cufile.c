@@ -55,7 +55,7 @@ static unsigned fault_of(const char *function)
         }
 }
 
-/* True: this call fails. Under the lock. */
+/* Returns whether this call fails; the caller holds the lock. */
 static bool fails(const char *function, int *ret)
 {
         unsigned i = fault_of(function);

@@ -88,7 +88,7 @@ def figures(model, deployment, precision=None):
 
 
 def size_text(size):
-    """72.0 KB"""
+    """Returns a size as KVBench prints it, such as 72.0 KB."""
     power = 0
     while size >= 1024 ** (power + 1) and power < 4:
         power += 1

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not DATA["vectors"], reason=f"{VECTORS} is not t
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The vectors' input files."""
+    """Provides a folder with the vectors' input files."""
     path = tmp_path_factory.mktemp("vectors")
     for name, content in FILES.items():
         file = path / name
@@ -42,7 +42,7 @@ def option(argv, name):
 
 
 def command(vector):
-    """The argument vector, with the words that ask for the form which that version of KVBench had."""
+    """Returns the argument vector, with the words that select the form which that version of KVBench had."""
     argv = list(vector["argv"])
     name = next(word for word in argv if not word.startswith("-"))
     if name == "plan" and vector["tool"] != "head":

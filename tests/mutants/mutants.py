@@ -72,7 +72,7 @@ class Mutant:
             raise Broken(f"{path.name}: it is not complete")
 
     def mutated(self, tree):
-        """{path: text} of what changes; Broken if the lines are not there."""
+        """Returns {path: text} of the files that change. Raises Broken if the lines do not exist."""
         texts = {}
         for file, old, new in self.changes:
             path = tree / file
@@ -98,7 +98,7 @@ def load(names):
 
 
 def run(command, log, time_limit, **how):
-    """Exit status; None: it did not end."""
+    """Returns the exit status, or None if the command did not end."""
     with open(log, "ab") as out:
         out.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         out.flush()

@@ -183,7 +183,7 @@ def layout_of(name):
 
 
 def arena_of(nbytes, private=False):
-    """LMCache's arena: with --shm-name a file in /dev/shm, whose descriptor LMCache closes; otherwise private memory."""
+    """Makes LMCache's arena: with --shm-name it is a file in /dev/shm, whose descriptor LMCache closes; otherwise it is private memory."""
     if private:
         return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), None
     fd, path = tempfile.mkstemp(prefix="lmcache_l1_pool_kvcache_test_", dir="/dev/shm")

@@ -18,7 +18,7 @@ ROWS = 32
 
 
 def configuration(*, draft=None, layout="NHD", backend="FLASH_ATTN", **of_model):
-    """vLLM's configuration, with all that an identity depends on."""
+    """Returns vLLM's configuration, with all that an identity depends on."""
     ns = types.SimpleNamespace
     model = ns(**{"dtype": "torch.bfloat16", "revision": None, "quantization": None, "hf_overrides": {}, **of_model})
     cache = ns(kv_cache_layout=layout, cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor")

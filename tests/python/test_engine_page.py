@@ -33,7 +33,7 @@ def described(rank=0, world=2, **groups):
 
 @pytest.fixture
 def engine():
-    """The page of an engine with two ranks, and each rank's view of it."""
+    """Provides the page of an engine with two ranks, and each rank's view of it."""
     made = EnginePage("e", 2, 7)
     return ns(page=made, ranks=[open_page("e", r, 2, 7) for r in range(2)])
 

@@ -253,7 +253,8 @@ def rescued_loads():
 
 
 def hybrid():
-    """Full attention, a window of three chunks, and states. All have the same layers, whose pages share memory in different blocks."""
+    """Returns three groups, full attention, a window of three chunks, and states. All have the same layers, whose pages share memory in
+    different blocks."""
     return [Group(0, [(0, 0, 48 * KIB), (1, 0, 48 * KIB)]), Group(2, [(0, 0, 24 * KIB), (1, 0, 20 * KIB)], window=3),
             Group(3, [(0, 0, 33 * KIB + 64), (1, 64, 16), (2, 0, 40 * KIB)], window=1)]
 

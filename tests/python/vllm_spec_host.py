@@ -104,7 +104,7 @@ class Tensor:
         assert not cuda.cuMemcpyAsync(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(PAGE), stream)
 
     def write(self, block, data):
-        """Queued in the engine's stream, and not waited for."""
+        """Writes blocks in the engine's stream, and does not wait for it."""
         room = ctypes.create_string_buffer(data, PAGE)
         written.append(room)
         self.copy(self.address + block * PAGE, ctypes.addressof(room))

@@ -147,7 +147,7 @@ class Suite:
         self.leg(name, work, budget_s)
 
     def finish(self):
-        """Second tries, then the closing lines. Returns the exit status."""
+        """Runs failed steps a second time, and prints the closing lines. Returns the exit status."""
         if self.sum.failures:
             self.say("\n=== second tries")
             retry.again(self.sum, self.say)

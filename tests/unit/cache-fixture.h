@@ -64,7 +64,7 @@ void release(void);
 void reap_copies(uint64_t puts);
 /* Puts a chunk whose bytes are in the pool and whose write the device holds. */
 void put_writing(struct req *r, uint32_t n, enum cache_ack ack);
-/* On disk only. */
+/* Puts a chunk and evicts its copy in memory, so that it is on disk only. */
 void put_cold(uint32_t n);
 void get_reading(struct req *r, uint32_t n);
 /* Waits until the request is answered, and checks for hung devices meanwhile. */

@@ -48,11 +48,12 @@ void fill(struct operation *o, uint64_t seed);
 bool holds(const struct operation *o, uint64_t bytes, uint64_t seed);
 int wait_for(struct operation *o); /* its result */
 bool has_ended(struct operation *o);
-/* All at once. */
+/* Create, replace and delete an object, each in one call that waits for the result. */
 int create(const char *name, uint64_t bytes, uint64_t seed);
 int replace(const char *name, uint64_t bytes, uint64_t seed);
 int delete (const char *name);
-/* Into room for `room` bytes: the result; 0 only if the whole is what create() wrote. */
+/* Reads an object into room for `room` bytes. Returns the result, which is 0 only if all bytes are
+ * those that create() wrote. */
 int read_back(const char *name, uint64_t bytes, uint64_t seed);
 
 /* --- files --- */

@@ -150,7 +150,7 @@ uint8_t byte_of(uint64_t seed, uint64_t offset)
         return (uint8_t)((x ^ (x >> 32)) >> (offset % 8 * 8));
 }
 
-/* The chunk `seed` in a block of device memory, past the driver. */
+/* Writes the chunk `seed` to a block of device memory, without a call of the driver. */
 void set_block(struct fixture *f, uint64_t block, uint64_t seed)
 {
         struct kvcache_piece p[2 * LAYERS];

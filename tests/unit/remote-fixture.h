@@ -70,6 +70,6 @@ struct asked {
 };
 bool get(struct asked *a, unsigned i, uint64_t timeout_ns);
 void get_end(struct asked *a);
-/* get(), step() and get_end(): found, with these bytes? */
+/* Returns whether get(), step() and get_end() find the chunk with these bytes. */
 bool finds(unsigned i, uint32_t length);
 uint32_t match(unsigned n, bool *ret_known);

@@ -49,7 +49,7 @@ int rig_teardown(void **state);
 
 /* Runs one iteration of the loop. Waits for an event unless there is more to do. */
 void rig_turn(bool wait);
-/* Enough iterations to read everything that a client may have sent. */
+/* Runs enough iterations to read everything that a client may have sent. */
 void rig_turns(void);
 /* Limits of each user, and of all together. */
 void rig_limit(enum quota_thing what, uint64_t user, uint64_t all);
@@ -76,7 +76,7 @@ const struct wire_reply *call_for_fd(struct peer_end *c, void *msg, size_t bytes
 void assert_ended(struct peer_end *c);
 /* Checks that the reply has this status and that its text contains `words`. */
 void assert_says(const struct wire_reply *reply, enum wire_status status, const char *words);
-/* The text of a reply with a memfd, to be freed. */
+/* Returns the text of a reply with a memfd; the caller frees it. */
 char *call_for_text(struct peer_end *c, void *msg, size_t bytes);
 
 struct key key_of(uint32_t n);

@@ -568,7 +568,7 @@ struct disk_superblock superblock(void)
 
 struct watched_syncs watched_syncs;
 
-/* Any thread. */
+/* Runs on any thread. */
 static bool choose_sync(const struct kio_request *req, struct fault_plan *plan)
 {
         char link[32], file[512];

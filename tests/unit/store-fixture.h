@@ -41,7 +41,7 @@ bool ns_done(const void *arg);
 void ns_complete(struct store_namespace_open *req);
 int open_namespace(const char *name, const char *fingerprint, bool attach, uint32_t *ret_id);
 
-/* The answer's namespace is read while it may be. */
+/* Reads the answer's namespace while that is still permitted. */
 void refusal_complete(struct store_namespace_open *req);
 void start(const struct store_params *params);
 void start_limit(uint64_t limit);
@@ -79,7 +79,7 @@ void get_complete(struct store_get *req);
 bool get_done(const void *arg);
 int get_into(struct store_get *req, uint64_t n, char *buf);
 
-/* 0: there, and every byte is right. */
+/* Returns 0 if the chunk is stored and every byte is right. */
 int get(uint64_t n, uint32_t length);
 bool present(uint64_t n);
 void touch(uint64_t n);

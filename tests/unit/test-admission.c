@@ -46,8 +46,8 @@ static enum admission_answer ask(struct admission *a, uint64_t id, uint32_t use,
                              BEGIN + at);
 }
 
-/* New chunks, `uses` requests of ten each at this many requests a second from `at` on; bytes
- * admitted. */
+/* Offers new chunks, in `uses` requests of ten each, at `a_second` requests a second from `at` on.
+ * Returns the bytes that were admitted. */
 static uint64_t offer(struct admission *a, uint64_t at, unsigned uses, unsigned a_second)
 {
         static uint64_t id = 1;

@@ -33,7 +33,7 @@ static void poor(void)
         count();
 }
 
-/* An hour's worth: one more chunk. */
+/* Lets the budget of an hour accrue, which permits one more chunk. */
 static void rich(void)
 {
         admission_settle(admission, UINT64_C(1) << 40);

@@ -16,7 +16,7 @@ static void settled(struct cache_settle *req)
         container_of(req, struct settle, req)->done = true;
 }
 
-/* Until no kill can bring back what was evicted. */
+/* Begins to wait until no kill can bring back the evicted chunks. */
 static void settle(struct settle *s)
 {
         *s = (struct settle){ .req = { .complete = settled,
@@ -24,7 +24,7 @@ static void settle(struct settle *s)
         cache_settle_evictions(t.cache, &s->req);
 }
 
-/* The write is held, and goes on with fault_release(). */
+/* Evicts and purges a chunk while its write is held, until fault_release(). */
 static void evict_and_purge_under_a_write(struct req *a, struct settle *s, struct purge *p)
 {
         hold(KIO_WRITE, 1);

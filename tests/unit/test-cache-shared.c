@@ -48,7 +48,7 @@ static void share_both(uint64_t hang_ms)
         assert_int_equal(ftruncate(cut_off.fd, 0), 0);
 }
 
-/* Under key 1. */
+/* Puts from shared memory under key 1. */
 static void put_shared(struct req *r, const struct shared *m, enum cache_ack ack, bool direct)
 {
         start(r, 1);
@@ -531,7 +531,7 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         assert_int_equal(cache_pending(t.cache), 0);
 }
 
-/* Whole blocks, under key `n`: their checksum is computed while they are written. */
+/* Puts whole blocks under key `n`, whose checksum is computed while they are written. */
 static void put_blocks(struct req *r, uint32_t n, const struct shared *m)
 {
         start(r, n);

@@ -89,7 +89,7 @@ static void test_R16_another_users_write_stands_behind_a_window_at_most(void **s
         assert_int_equal(stats().queued_writes, 0);
 }
 
-/* Under the keys 0 to READS + 1, with a pool that has room for all. */
+/* Puts chunks under the keys 0 to READS + 1, with a pool that has room for all. */
 static void put_reads(void)
 {
         tiers_close(&t);

@@ -324,8 +324,8 @@ static uint32_t draw(uint32_t below)
         return (uint32_t)((random_state >> 16) % below);
 }
 
-/* Few keys, many requests, and late or failing operations: each get has the bytes of one put of its
- * key, and all requests end. */
+/* Runs many requests for few keys, with late or failing operations. Each get must have the bytes of
+ * one put of its key, and all requests must end. */
 static void traffic(uint64_t seed, const struct fault_plan *plan)
 {
         enum { N = 200, KEYS = 12, STEPS = 6000 };

@@ -34,7 +34,7 @@ enum {
 static struct {
         struct lookup_table *now;
         struct key_secret secret; /* secret of the namespace in the table */
-        bool stands;              /* its clock */
+        bool stands;              /* the clock does not advance */
         int tally_fd;             /* -1: there is none */
         const struct wire_tally *tally;
 } table;
@@ -150,7 +150,7 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
         };
 }
 
-/* However slow the machine is, the clock is that of a daemon that lives. */
+/* Advances the clock, so that it is that of a daemon which lives, however slow the machine is. */
 static void tick(struct rig *f)
 {
         if (table.now && !table.stands)

@@ -38,7 +38,7 @@ static void send_bytes(const void *bytes, size_t n)
         assert_int_equal(write(feed, bytes, n), n);
 }
 
-/* An entry of session 1 whose ids are first, first + 1, ... */
+/* Sends an entry of session 1 whose ids are first, first + 1, ... */
 static void send_entry(uint16_t kind, uint64_t time_ms, uint64_t parent, uint16_t n, uint64_t first)
 {
         struct wire_record_entry entry = {

@@ -197,8 +197,8 @@ static void without_traffic_the_oldest_goes(void **state)
         assert_int_equal(evict_touched(e, 0), 5);
 }
 
-/* Some items are used repeatedly, and a stream of others once, so that the stream passes through.
- * LRU would hit none of them, because more items come in between than there is room for. */
+/* Returns the hits of a few items that are used repeatedly beside a stream of items that are used
+ * once. LRU would hit none of them, because more items come in between than there is room for. */
 static unsigned hits_beside_a_stream(const char *policy)
 {
         enum { ITEMS = 256, OFTEN = 64, BETWEEN = 300, ROUNDS = 400 };

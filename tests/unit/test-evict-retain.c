@@ -35,7 +35,7 @@ static uint32_t victim(struct evict *e, uint32_t group)
         return evict_victim(e, group, NULL, NULL, UINT32_MAX);
 }
 
-/* How many victims there are until none is left; each leaves. */
+/* Evicts all items that may be evicted, and returns their number. */
 static uint32_t evict_all(struct evict *e, uint32_t group)
 {
         uint32_t n = 0, item;

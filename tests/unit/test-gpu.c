@@ -373,7 +373,8 @@ static void step_all(unsigned seed)
                 ;
 }
 
-/* The chunk as device memory of an OUTER_FIRST layout has it in its block 0, from a host buffer. */
+/* Writes the chunk from a host buffer to block 0, as device memory of an OUTER_FIRST layout has
+ * it. */
 static void enqueue_block(struct fixture *f, uint8_t *host, uint64_t block, uint64_t seed)
 {
         struct kvcache_piece p[2 * LAYERS];

@@ -203,7 +203,7 @@ static void send_status_request(int fd)
         (void)!send(fd, request, strlen(request), MSG_NOSIGNAL);
 }
 
-/* Everything until the server closes. A reset ends it as well. */
+/* Returns everything that the server sends until it closes or resets the connection. */
 static char *hear(int fd)
 {
         char *text = NULL;

@@ -113,7 +113,8 @@ static void start_with_hanging(unsigned depth)
         start_on(&p, fault_wrap(backend_of_group()));
 }
 
-/* Twice in a row without any turn between: once it has come to rest at the device. */
+/* Returns whether the I/O layer is alive twice in a row without an iteration in between, as it is
+ * once it rests at the device. */
 static bool rests_alive(void)
 {
         for (unsigned i = 0; i < (unsigned)test_timeout_ms(WAIT_MS); i++) {

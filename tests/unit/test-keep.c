@@ -90,7 +90,7 @@ static void open_slabs(struct pool *p)
                 assert_int_equal(pool_open_slab(p, 0), 0);
 }
 
-/* The chunk, pinned. */
+/* Stores a chunk, and returns it pinned. */
 static uint32_t put(struct pool *p, unsigned i, char byte)
 {
         struct key key = key_of(i);

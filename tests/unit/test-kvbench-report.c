@@ -68,7 +68,7 @@ static int forget(void **state)
 
 static const struct report_entry *entry;
 
-/* A command whose whole output is the report of `entry`. */
+/* Runs a command whose whole output is the report of `entry`. */
 static int run_report(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct report report;

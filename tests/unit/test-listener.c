@@ -86,7 +86,7 @@ static struct sockaddr_un address(void)
         return a;
 }
 
-/* 0, -errno. */
+/* Returns 0 or -errno. */
 static int try_connect(int *ret_fd)
 {
         struct sockaddr_un a = address();

@@ -69,8 +69,8 @@ static void fill(void)
         histogram_add(&snapshot.request_duration[WIRE_GET], 20000000000); /* 20 s: over the last */
 }
 
-/* The value of the sample whose name and labels are exactly `series`; fails the test when it is not
- * there once. */
+/* Returns the value of the sample whose name and labels are exactly `series`. Fails the test unless
+ * there is exactly one. */
 static double sample(const char *page, const char *series)
 {
         size_t n = strlen(series);

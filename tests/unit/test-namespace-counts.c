@@ -86,7 +86,7 @@ static void limit(unsigned user, unsigned n_tenants, unsigned most)
         namespace_counts_set_limits(namespace_counts, &limits);
 }
 
-/* -1: it may. */
+/* Returns the scope whose limit refuses another namespace, or -1 if none does. */
 static int refused_by(uint16_t tenant, uint32_t uid)
 {
         struct namespace_use use;

@@ -377,7 +377,7 @@ static void many_namespaces_make_it_no_longer(void **state)
 
 /* --- plots --- */
 
-/* Fifteen minutes and more of traffic that grows, with a pause. */
+/* Fills the history with more than fifteen minutes of growing traffic, with a pause. */
 static void fill(struct history *h, uint64_t *ret_now)
 {
         static struct history_counters c;

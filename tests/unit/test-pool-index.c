@@ -263,7 +263,7 @@ static void hold_bytes(unsigned i, uint32_t way, uint32_t bytes)
         hold_raw(i, pool_page_bucket(none), way, bytes == 0 ? 0 : pool_page_hold(none, bytes));
 }
 
-/* Dropped, and not held: its slot is free. */
+/* Drops a chunk that no client holds, so that its slot is free. */
 static void drop(uint32_t chunk)
 {
         pool_drop(pool, chunk);

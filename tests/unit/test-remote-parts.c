@@ -196,7 +196,7 @@ static void half_of_the_operations_failing_opens_the_breaker(void **state)
         assert_int_equal(b.state, REMOTE_OPEN);
         assert_int_equal(b.since_ns, 101 * SECOND);
         assert_int_equal(b.trips, 1);
-        /* An operation that ends now began before the breaker closed. */
+        /* An operation that ends now began before the breaker opened, so it does not count. */
         assert_false(breaker_count(&b, true, MS, 101 * SECOND));
 }
 

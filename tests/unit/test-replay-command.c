@@ -24,8 +24,8 @@ static int reset(void **state)
         return 0;
 }
 
-/* Three requests with 32 blocks: 10; the same and 5 more; 4 of the first and 3 others. 14 are
- * hits. */
+/* Returns a trace of three requests with 32 blocks: 10 blocks; the same and 5 more; 4 of the first
+ * and 3 others. 14 blocks are hits. */
 static const char *requests(void)
 {
         return bench_file(

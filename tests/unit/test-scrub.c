@@ -342,7 +342,7 @@ static void put(uint64_t n, uint32_t length)
         assert_int_equal(io_result, 0);
 }
 
-/* 0: there, and every byte is right. */
+/* Returns 0 if the chunk is stored and every byte is right. */
 static int get(uint64_t n, uint32_t length)
 {
         struct store_get req = {

@@ -109,7 +109,8 @@ static uint32_t coldest(const struct simulation *s, const struct workload_reques
         return victim;
 }
 
-/* Least recently used, the end of a chain first; a request's blocks stay while it is served. */
+/* Models an LRU cache that evicts the end of a chain first and keeps a request's blocks while it
+ * serves the request. */
 static struct model lru(const struct simulation *s, uint32_t capacity)
 {
         uint64_t *used = test_calloc(s->n_blocks, sizeof(*used)), clock = 0;

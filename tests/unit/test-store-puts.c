@@ -22,7 +22,7 @@ static void start_with_faults(void)
         settle();
 }
 
-/* Key and payload `n`, if `buf` is not given. */
+/* Submits a put of key `n`, with the payload of `n` unless `buf` is given. */
 static struct put *submit(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf)
 {
         struct put *p = slots;

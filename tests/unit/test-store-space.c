@@ -23,7 +23,7 @@ static struct {
         atomic_bool in_place; /* a write over bytes that are there takes no room */
 } room;
 
-/* Any thread. */
+/* Returns the bytes that the store's files occupy. Any thread may call it. */
 static uint64_t occupied(void)
 {
         uint64_t bytes = 0;

@@ -648,7 +648,7 @@ static void grow(uint32_t pages)
         t.pages = pages;
 }
 
-/* Behind the newest. */
+/* Returns the page behind the newest one. */
 static uint32_t next_page(void)
 {
         return (survey(t.disk) + 1) % t.pages;

@@ -274,7 +274,7 @@ static void minimal(union message *m, unsigned op)
 
 static union message m;
 
-/* Where the pieces of a key stand, of a PUT and of a GET. */
+/* Sets where the pieces of a key stand, in a PUT or a GET. */
 static void set_pieces(union message *msg, unsigned entry, uint64_t first, uint32_t n,
                        uint32_t length)
 {
