@@ -78,8 +78,8 @@ class Region:
             return bool(r)
 
     def unregister(self) -> None:
-        """Ends the sharing; waits for requests in flight that name the memory, at most the client's timeout. Error with
-        errno ETIMEDOUT: bytes may still move; call again. A second time, nothing."""
+        """Ends the sharing. Waits for requests in flight that name the memory, at most the client's timeout; an Error with
+        errno ETIMEDOUT says that bytes may still move, so that the call must be repeated. A second call does nothing."""
         with self._client._entered() as handle:
             if handle and self._number is not None:
                 r = c.buffer_unregister(handle.kv, self._number)
