@@ -198,7 +198,7 @@ static void sessions_go_on_by_their_last_full_block(void **state)
                 { { { 1, 2, 3, END }, { 1, 4, 5, END } }, 2, 2 },
                 /* back to where the session was before: a branch */
                 { { { 1, 2, 3, END }, { 1, 2, 4, 5, END }, { 1, 2, 3, END } }, 3, 2 },
-                /* short ones of their own */
+                /* short sessions with different first blocks */
                 { { { 1, 2, END }, { 3, 4, END }, { 1, 5, END }, { 3, 6, END } }, 4, 2 },
                 /* short sessions that share all but the last block */
                 { { { 1, 2, 9, END }, { 1, 3, END }, { 1, 4, END }, { 1, 5, END } }, 4, 4 },

@@ -421,7 +421,7 @@ static void a_load_reads_only_the_blocks_that_it_needs(void **state)
         assert_in_range(info_of(f).gds.read_bytes - before, N * LONG, N * (LONG + 2 * 4096));
 }
 
-/* Chunks of several blocks of a kind that has layers and tokens. */
+/* Kinds 1 to 3 are all layouts except KVCACHE_LAYOUT_REGIONS. */
 static void other_kinds_have_chunks_of_several_blocks(void **state)
 {
         struct fixture *f = *state;

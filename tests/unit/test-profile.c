@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile's engine on a side that is an array: every block moves exactly once in each pass, in
- * order where necessary, within the window; failures end the run, and wrong contents are found. */
+/* The engine of `kvcache-bench profile`, with an array in place of the daemon: every block moves
+ * exactly once in each pass, in order where necessary, within the window; failures end the run, and
+ * wrong contents are found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
