@@ -62,7 +62,7 @@ struct client {
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
                                                        is one more than the place */
         unsigned n_namespaces;                      /* places that are, or were, in use */
-        unsigned open_namespaces;                   /* that are */
+        unsigned open_namespaces;                   /* places that are in use now */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct audit audit;                         /* evicted or pinned keys not logged yet */
         struct tally_page page;                     /* lookups that the client answered itself */
