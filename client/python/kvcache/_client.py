@@ -113,8 +113,8 @@ class Client:
     # --- its life ---
 
     def close(self) -> None:
-        """Ends what is in flight, whose Done will not come; regions are unregistered without waiting. A second time, nothing.
-        Leased memory that is still in use keeps the connection until it is not."""
+        """Ends the requests in flight, whose Done will not come, and unregisters regions without waiting. A second call does
+        nothing. Leased memory that is still in use keeps the connection until its last use ends."""
         if self._closed:
             return
         mine = self._fork == _leases.forks

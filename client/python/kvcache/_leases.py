@@ -140,7 +140,7 @@ class Leased:
         self._all = None
 
     def release(self) -> None:
-        """Ends the leases; a second time, nothing. The daemon learns of it with the client's next request, or flush()."""
+        """Ends the leases; a second call does nothing. The daemon learns of it with the client's next request, or flush()."""
         if self._all is None:
             return
         self._invalidate()

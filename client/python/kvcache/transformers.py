@@ -81,7 +81,7 @@ class PrefixStore:
     adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; otherwise, and
                   with a configuration alone, the store is private. Make the store after the adapters are loaded
     block_tokens  tokens of a block; prefixes are stored in whole blocks
-    way           "gpu", "host" or "": how the last blocks were moved; `reason` says why not by the GPU, or why not at all"""
+    way           "gpu", "host" or "": how the last blocks were moved; `reason` says why the GPU did not move them, or why nothing did"""
 
     def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
