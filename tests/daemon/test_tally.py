@@ -350,7 +350,7 @@ def test_declined_loads_are_in_the_status_and_outlive_their_session(running):
         assert declined_of(daemon) == 12
     wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "both have ended")
     assert declined_of(daemon) == 12
-    assert "12 chunks: there, and faster to compute than to load" in ctl("status", daemon=daemon).stdout
+    assert "12 chunks stored, but faster to compute than to load" in ctl("status", daemon=daemon).stdout
 
 
 def test_R2_declined_loads_are_no_more_than_could_have_been_looked_up(running):
