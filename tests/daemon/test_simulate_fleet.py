@@ -123,7 +123,7 @@ def test_time_that_goes_backwards_is_refused(tmp_path):
     ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # repeats with full blocks
     ([[1, 2, 3], [1, 4, 5]], 2),                        # shares a beginning
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3]], 2),          # back to where the session was before: a branch
-    ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short ones of their own
+    ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short sessions with different first blocks
     ([[1, 2, 9], [1, 3], [1, 4], [1, 5]], 4),           # short ones that share all but the last
     ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # full blocks, the first of which another session used before
     ([[1], [], [1]], 1), ([[], [1], [], [2]], 2),       # a request for nothing is none
