@@ -632,7 +632,7 @@ static void detaching_waits_for_what_is_under_way(void **state)
         j = job_of(f, 1, 1, 0);
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
         assert_int_equal(kvcache_gpu_detach(f->gpu, 30), -ETIMEDOUT);
-        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "under way"));
+        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "in flight"));
         assert_int_equal(finish_in_steps(f, 3), 0);
         assert_statuses(j, KVCACHE_OK);
         stub.run(true);

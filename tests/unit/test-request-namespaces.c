@@ -487,7 +487,7 @@ static void a_removal_waits_for_the_requests_of_its_own_session(void **state)
         send_message(&c, b, b->hdr.len);
         send_message(&c, &msg, sizeof(msg.head) + 1);
         assert_says(receive_reply(&c, WIRE_NAMESPACE_REMOVE, NULL, NULL), WIRE_BUSY,
-                    "of this session are under way");
+                    "of this session are in flight");
         fault_set(NULL);
         fault_release();
         assert_int_equal(receive_reply(&c, WIRE_PUT, NULL, NULL)->status, WIRE_OK);
