@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache: blocks between GPU memory and the daemon. An engine describes how its blocks lie in
- * memory (<kvcache-layout.h>); the library gathers them into chunks and scatters chunks into them.
+/* libkvcache: moves blocks between GPU memory and the daemon. An engine describes how its blocks
+ * lie in memory (<kvcache-layout.h>); the library gathers them into chunks and scatters chunks into
+ * them.
  *
- * The driver, libcuda.so.1, is loaded by kvcache_gpu_attach(). Nothing here needs CUDA when a
- * program is built: a CUstream, a CUevent and a CUdeviceptr cross as what they are, a pointer, a
- * pointer and a 64-bit number.
+ * kvcache_gpu_attach() loads the driver, libcuda.so.1. A program needs no CUDA to be built: it
+ * passes a CUstream and a CUevent as pointers, and a CUdeviceptr as a 64-bit number.
  *
- * What <kvcache.h> says of threads, fork(), return values and structures applies. */
+ * The rules of <kvcache.h> about threads, fork(), return values and structures apply. */
 #ifndef KVCACHE_GPU_H
 #define KVCACHE_GPU_H
 
@@ -27,40 +27,43 @@ extern "C" {
 
 struct kvcache_gpu;
 
-/* How pieces are copied. AUTO chooses for each group of blocks: for many small pieces the kernel,
- * which of a put writes them to host memory, and of a get scatters them from device memory to which
- * the copy engines brought them in long copies, or, where they do not lie side by side in host
- * memory, reads them there; the driver's batch copy for larger ones; a plain asynchronous copy each
- * where neither can be had. What fails is tried in the next way: BOUNCE, KERNEL, BATCH, PLAIN. */
+/* Ways to copy pieces. AUTO chooses one for each group of blocks. For many small pieces it uses the
+ * kernel, which writes the pieces of puts to host memory. For gets, copy engines bring long runs
+ * into device memory, from which the kernel scatters them; pieces that are not adjacent in host
+ * memory are read there by the kernel. For larger pieces it uses the driver's batch copy, or one
+ * asynchronous copy for each piece if neither is available. If a way fails, the next one is tried:
+ * BOUNCE, KERNEL, BATCH, PLAIN. */
 enum kvcache_gpu_engine {
         KVCACHE_GPU_ENGINE_AUTO = 0,
-        KVCACHE_GPU_ENGINE_KERNEL = 1, /* from and to host memory itself */
+        KVCACHE_GPU_ENGINE_KERNEL = 1, /* the kernel accesses host memory directly */
         KVCACHE_GPU_ENGINE_BATCH = 2,
         KVCACHE_GPU_ENGINE_PLAIN = 3,
         KVCACHE_GPU_ENGINE_BOUNCE = 4, /* gets; puts as KERNEL */
 };
 
 enum {
-        KVCACHE_GPU_CURRENT_CONTEXT = 1 << 0, /* the calling thread's, which must outlive the
-                                                 attachment; else the device's primary one */
-        KVCACHE_GPU_NO_POOL = 1 << 1, /* does not register the pool with the driver: that takes
-                                         time, and the pool's memory is then populated and pinned */
-        KVCACHE_GPU_URGENT = 1 << 2,  /* the kernel goes before the model's work of lower priority:
-                                         faster beside it, and slows it more */
-        KVCACHE_GPU_NO_BOUNCE = 1 << 3, /* takes no device memory (64 MiB, or what there is of it)
-                                           for small pieces of gets to come through: the kernel
-                                           reads the bus, which slows a model beside it more */
-        KVCACHE_GPU_LEASED = 1 << 4,    /* most is loaded by kvcache_gpu_copy_leased(): only its
-                                           pieces come through such memory */
+        /* Uses the calling thread's context, which must outlive the attachment, rather than the
+         * device's primary one. */
+        KVCACHE_GPU_CURRENT_CONTEXT = 1 << 0,
+        KVCACHE_GPU_NO_POOL = 1 << 1, /* does not register the pool with the driver, which takes
+                                         time, and populates and pins the pool's memory */
+        KVCACHE_GPU_URGENT = 1 << 2,  /* runs the kernel before the model's work of lower priority:
+                                         faster, but it slows that work more */
+        /* Takes no device memory (64 MiB, or less if short) for small pieces of gets: the kernel
+         * reads them over the bus, which slows a concurrent model more. */
+        KVCACHE_GPU_NO_BOUNCE = 1 << 3,
+        KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, and only its
+                                        pieces use such memory */
 };
 
-/* GPUDirect Storage: gets read what is on disk, and not in memory, by cuFile (libcufile.so.0) into
- * device memory, where the daemon lends it. What cannot be done so goes through host memory as
- * without it, and is counted with the reason. */
+/* GPUDirect Storage: cuFile (libcufile.so.0) reads chunks that are only on disk directly into
+ * device memory, if the daemon lends them. All other chunks pass through host memory, and are
+ * counted with the reason. */
 enum kvcache_gpu_gds_option {
-        KVCACHE_GPU_GDS_AUTO = 0,     /* where cuFile has a direct way: nvidia-fs, or P2P */
-        KVCACHE_GPU_GDS_REQUIRED = 1, /* also where it only copies through host memory by itself;
-                                         else kvcache_gpu_attach() fails: -EOPNOTSUPP */
+        KVCACHE_GPU_GDS_AUTO = 0, /* if cuFile has a direct path: nvidia-fs, or P2P */
+        /* Also if cuFile only copies through host memory. kvcache_gpu_attach() fails with
+         * -EOPNOTSUPP if cuFile is not available. */
+        KVCACHE_GPU_GDS_REQUIRED = 1,
         KVCACHE_GPU_GDS_NEVER = 2,
 };
 
@@ -71,41 +74,41 @@ struct kvcache_gpu_options {
         uint32_t engine;        /* enum kvcache_gpu_engine; not AUTO: for measurements */
         uint32_t max_sms;       /* multiprocessors that the kernel may take at a time; 0: 2 */
         uint32_t gds;           /* enum kvcache_gpu_gds_option */
-        uint64_t staging_bytes; /* memory that puts pass through, in eight parts, each to hold a
-                                   block; 0: 128 MiB */
-        uint64_t gds_bytes; /* device memory that cuFile reads into, in eight parts, each to hold
-                               a block; 0: 128 MiB; less if there is not so much */
-        /* A folder of ext4 or XFS in which cuFile writes what is put, from where the daemon copies
-         * it (io.gds_puts): in a file as long as gds_bytes, whose name goes when cuFile has
-         * registered it. It is worth it only where host memory, or the bus to it, is what puts wait
-         * for: each byte is written to disk twice and read once. Read during the call only. NULL:
-         * puts pass through the staging memory */
+        uint64_t staging_bytes; /* size of the memory for puts, in eight parts, each of which must
+                                   hold a block; 0: 128 MiB */
+        uint64_t gds_bytes; /* size of the device memory that cuFile uses, in eight parts, each of
+                               which must hold a block; 0: 128 MiB; less if memory is short */
+        /* Folder on ext4 or XFS for a file of gds_bytes, into which cuFile writes puts and from
+         * which the daemon copies them (io.gds_puts). The file's name is removed when cuFile has
+         * registered it. This pays only if host memory, or the bus to it, limits puts, because each
+         * byte is written to disk twice and read once. Read during the call only. NULL: puts pass
+         * through the staging memory. */
         const char *gds_put_path;
 };
 
-/* Loads the driver and prepares for one GPU of this process: streams, the kernel, staging memory,
- * the pool registered for reading. Detach before kvcache_close(): a handle that is closed first
- * stays until the last GPU is detached, and every call but kvcache_gpu_detach() and
+/* Loads the driver and prepares one GPU of this process: streams, the kernel, staging memory, and
+ * the pool, registered for reading. Detach before kvcache_close(): a handle that is closed first
+ * stays until its last GPU is detached, and meanwhile every call except kvcache_gpu_detach() and
  * kvcache_gpu_error() returns -EBADF.
  *
- * The staging memory is a registered buffer, from which the daemon writes to disk itself; where the
- * daemon refuses one it is a place of the handle's staging. Where the driver does not register the
- * pool, gets pass through the staging memory, too: kvcache_gpu_get_info().
+ * The staging memory is a registered buffer, from which the daemon writes to disk directly; if the
+ * daemon refuses one, it is a place in the handle's staging area. If the driver does not register
+ * the pool, gets pass through the staging memory, too; kvcache_gpu_get_info() tells.
  *
- * -ENODEV: no driver, or no such device; -ENOSYS: it is too old; -EINVAL: no current context, or
- * options that are not what they must be; -EOPNOTSUPP: no unified addresses, or no GPUDirect
- * Storage with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses;
- * -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a sentence. Without a driver the rest of the
- * library works as ever. */
+ * Returns -ENODEV: no driver, or no such device; -ENOSYS: the driver is too old; -EINVAL: no
+ * current context, or invalid options; -EOPNOTSUPP: no unified addresses, or no GPUDirect Storage
+ * with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses; -ENOTCONN:
+ * no daemon. `ret_error` (may be NULL) gets a sentence. Without a driver the rest of the library
+ * works unchanged. */
 int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
                        const struct kvcache_gpu_options *options, char *ret_error,
                        size_t error_bytes);
-/* Waits until no request is under way, at most timeout_ms (< 0: as long as it takes), unregisters
- * everything, frees. NULL is fine. -ETIMEDOUT: it is still attached; call again to go on waiting.
- */
+/* Waits until no request is in flight, for at most timeout_ms (< 0: without limit), unregisters
+ * everything and frees it. `gpu` may be NULL. Returns -ETIMEDOUT if it is still attached; call
+ * again to continue waiting. */
 int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
-/* Why the last call failed, or the last driver call of a request. Never NULL; valid until the next
- * call. */
+/* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
+ * the next call. */
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
 /* Counters of transfers, by the way in which the bytes were copied. */
@@ -120,8 +123,7 @@ struct kvcache_gpu_counts {
         uint64_t driver_errors;          /* by which blocks failed */
 };
 
-/* Why a block that was on disk did not come by GPUDirect Storage, or one that is put did not go by
- * it. Stable numbers. */
+/* Why GPUDirect Storage did not move a block that was on disk, or that was put. Stable numbers. */
 enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_NONE = 0,
         KVCACHE_GPU_GDS_OFF = 1,        /* KVCACHE_GPU_GDS_NEVER: not counted */
@@ -130,11 +132,11 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_SYMBOL = 4,     /* cuFile lacks a function */
         KVCACHE_GPU_GDS_DRIVER = 5,     /* cuFile's driver does not open */
         KVCACHE_GPU_GDS_COMPATIBLE = 6, /* cuFile would copy through host memory */
-        KVCACHE_GPU_GDS_BUFFER = 7,     /* no device memory, or cuFile does not register it; or all
-                                           of it waits for leases */
-        KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not read back since the daemon started; it is now */
+        KVCACHE_GPU_GDS_BUFFER = 7, /* cuFile does not register the device memory, or there is none,
+                                       or all of it waits for leases */
+        KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not verified since the daemon started; it is now */
         KVCACHE_GPU_GDS_VOLUME = 9,     /* the volume has no O_DIRECT, or cannot lend */
-        KVCACHE_GPU_GDS_LIMIT = 10,     /* the daemon has lent enough */
+        KVCACHE_GPU_GDS_LIMIT = 10,     /* a limit of loans is reached */
         KVCACHE_GPU_GDS_FILE = 11,   /* no descriptor of the data file, or one without O_DIRECT */
         KVCACHE_GPU_GDS_FILES = 12,  /* the maximum number of files is in use */
         KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
@@ -144,7 +146,7 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
         KVCACHE_GPU_GDS_PAUSED = 18,    /* reads are suspended after consecutive failures */
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
-        KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not take it from the file */
+        KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not read the chunk from the file */
         KVCACHE_GPU_GDS_SMALL = 21,     /* put: shorter than 8 KiB */
         KVCACHE_GPU_GDS_HOLES = 22, /* put: the request leaves out blocks, KVCACHE_GPU_NO_BLOCK */
         KVCACHE_GPU_GDS_REASONS = 24,
@@ -153,24 +155,26 @@ enum kvcache_gpu_gds_reason {
 /* State and counters of gets by GPUDirect Storage. */
 struct kvcache_gpu_gds {
         uint32_t state; /* enum kvcache_gpu_gds_reason: why it is not used; NONE: it is */
-        int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
+        int32_t error;  /* the latest error: cuFile's number, from 5001 on, or -errno; 0: none */
         uint32_t files; /* registered with cuFile now */
         uint32_t reserved;
-        uint64_t device_bytes; /* that cuFile reads into */
+        uint64_t device_bytes; /* device memory that cuFile uses */
         uint64_t reads, read_bytes;
-        uint64_t blocks;                             /* that came so */
-        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that did not, by reason */
+        uint64_t blocks;                             /* blocks moved by cuFile */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that other ways moved, by
+                                                        reason */
 };
 /* State and counters of puts by GPUDirect Storage; `state` is KVCACHE_GPU_GDS_OFF unless
  * kvcache_gpu_options.gds_put_path is set. */
 struct kvcache_gpu_gds_puts {
-        uint32_t state; /* enum kvcache_gpu_gds_reason, as of the last attempt */
-        int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
+        uint32_t state; /* enum kvcache_gpu_gds_reason of the last attempt */
+        int32_t error;  /* the latest error: cuFile's number, from 5001 on, or -errno; 0: none */
         uint64_t writes, write_bytes;
-        uint64_t blocks;                             /* that went so */
-        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* that went through staging, by reason */
+        uint64_t blocks;                             /* blocks moved by cuFile */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks that passed through staging, by
+                                                        reason */
 };
-/* "the read or the write failed". Never NULL. */
+/* Returns a text such as "the read or the write failed". Never NULL. */
 const char *kvcache_gpu_gds_reason_name(int reason);
 
 struct kvcache_gpu_info {
@@ -182,11 +186,11 @@ struct kvcache_gpu_info {
         uint64_t staging_bytes, pool_bytes; /* registered with the driver */
         struct kvcache_gpu_counts counts;
         struct kvcache_gpu_gds gds;
-        uint64_t blocks_paced; /* asked for again: there were too many for the daemon's limit of
-                                  what may be leased at a time */
+        uint64_t blocks_paced; /* requested again, because they exceeded the daemon's limit of
+                                  leased bytes */
         struct kvcache_gpu_gds_puts gds_puts;
-        uint64_t bounce_bytes;  /* device memory that small pieces of gets come through */
-        uint64_t bounce_copies; /* into it */
+        uint64_t bounce_bytes;  /* device memory for small pieces of gets */
+        uint64_t bounce_copies; /* copies into that memory */
 };
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,
@@ -194,7 +198,7 @@ enum {
         KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets go straight from the pool */
         KVCACHE_GPU_HAS_BUFFER = 1 << 3, /* the staging memory is a registered buffer */
         KVCACHE_GPU_HAS_GDS = 1 << 4,    /* GPUDirect Storage is used */
-        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* but cuFile copies through host memory */
+        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* cuFile copies through host memory for it */
 };
 int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
@@ -202,57 +206,59 @@ struct kvcache_gpu_block {
         struct kvcache_key key;
         uint64_t block;   /* index in the layout; 0 in a request with `indices` */
         uint32_t tokens;  /* 0: all of a page */
-        uint32_t cost_us; /* put: as of struct kvcache_entry; 0: not said */
+        uint32_t cost_us; /* put: see struct kvcache_entry; 0: not given */
 };
 
 enum {
-        KVCACHE_GPU_NOTIFY_ISSUED = 1 << 8, /* a completion of kind KVCACHE_GPU_ISSUED, too */
+        KVCACHE_GPU_NOTIFY_ISSUED = 1 << 8, /* adds a completion of kind KVCACHE_GPU_ISSUED */
 };
 
 /* The index of a block that is left out of a chunk of several blocks. */
 #define KVCACHE_GPU_NO_BLOCK UINT64_MAX
 
 /* CUDA orders a request with the caller's own work, on both sides. Requests of one kind, puts or
- * gets, begin in the order of their calls; two under way at a time that write the same block are
- * the caller's to order.
+ * gets, begin in the order of their calls. If two requests in flight write the same block, the
+ * caller must order them.
  *
- * Before: no block is read or written before what `before_stream` holds at the time of the call, or
- * what `before_event` has been recorded after by then, is done.
- * After: when the last copy of the request has been put into a stream of the library's, it is
- * issued. Then `after_event` is recorded behind it and `after_stream` made to wait for it. Waiting
- * for `after_event` has a meaning from then on: KVCACHE_GPU_NOTIFY_ISSUED says when that is. After
- * a put, the blocks' memory may be overwritten in that order; after a get, blocks whose status is
- * good by then may be read.
- * Captures: a program may capture CUDA graphs in other threads at any time: every call makes the
- * thread's capture mode relaxed, so that none of its own calls of the driver invalidates a capture,
- * and restores it. cuFile's threads and its first use are outside of that: a program that uses
- * GPUDirect Storage attaches and opens its volumes before it captures. If `after_stream` is being
- * captured when the request could be issued, it is issued when that capture has ended.
+ * Before: no block is read or written until two things are done: the work in `before_stream` at the
+ * time of the call, and the work before the last record of `before_event` by then.
+ *
+ * After: a request is issued when its last copy is in a stream of the library. `after_event` is
+ * then recorded behind it, and `after_stream` is made to wait for it. Waiting for `after_event` is
+ * meaningful only from then on, which KVCACHE_GPU_NOTIFY_ISSUED reports. After a put, work in that
+ * order may overwrite the blocks; after a get, it may read blocks whose status is good by then.
+ *
+ * Captures: a program may capture CUDA graphs in other threads at any time. Every call relaxes the
+ * calling thread's capture mode, so that none of its driver calls invalidates a capture, and then
+ * restores it. This does not cover cuFile's threads and its first use: a program that uses
+ * GPUDirect Storage must attach, and open its volumes, before it captures. If `after_stream` is
+ * being captured when the request could be issued, the request is issued when that capture has
+ * ended.
  *
  * Chunks of several blocks: with `indices`, each entry of `blocks` is a chunk of `chunk_blocks`
- * blocks one after the other, block j at j × the layout's block_bytes. Its `block` and `tokens` are
- * 0, and `indices` has the blocks' indices in the layout. A get leaves the memory of a block as it
- * is if its index is KVCACHE_GPU_NO_BLOCK, such as those that the engine has already; a put stores
- * zeros in its place. At least one block of a chunk has an index.
+ * consecutive blocks, block j at j × the layout's block_bytes. Its `block` and `tokens` are 0, and
+ * `indices` has the blocks' indices in the layout. KVCACHE_GPU_NO_BLOCK leaves out a block, such as
+ * one that the engine already has: a get does not change its memory, and a put stores zeros in its
+ * place. At least one block of a chunk has an index.
  *
- * A get of more than the daemon leases at a time (limits.leased_bytes) goes in parts: the rest is
- * asked for when the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
- * leased with nothing else of this attachment's leased. */
+ * A get that exceeds the daemon's limit of leases (limits.leased_bytes) proceeds in parts: the rest
+ * is requested after the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
+ * leased while this attachment leases nothing else. */
 struct kvcache_gpu_request {
         uint32_t size;       /* sizeof(struct kvcache_gpu_request) */
         uint32_t block_size; /* sizeof(struct kvcache_gpu_block) */
         uint32_t namespace_handle;
         uint32_t flags;                 /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
         enum kvcache_ack ack;           /* put */
-        uint32_t first_layer, n_layers; /* get: these only; 0, 0: all. A put takes whole blocks */
+        uint32_t first_layer, n_layers; /* get: only these; 0, 0: all. A put takes whole blocks */
         int timeout_ms; /* limits the daemon's share of each group of blocks; 0: the handle's */
         const struct kvcache_layout *layout; /* this and `blocks` are read during the call only */
         const struct kvcache_gpu_block *blocks; /* a chain, root first, as in <kvcache.h> */
         size_t count;
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
-        int *statuses; /* `count` of them, enum kvcache_status; written until the completion is
+        int *statuses; /* `count` values of enum kvcache_status, written until the completion is
                           reaped. KVCACHE_MISMATCH: the chunk's length is not that of the block;
-                          KVCACHE_FAILED: the GPU's driver refused, or the device */
+                          KVCACHE_FAILED: the GPU's driver, or the device, failed */
         void *before_stream, *after_stream; /* CUstream; NULL: none; the default stream is
                                                CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
         void *before_event, *after_event;   /* CUevent; NULL: none */
@@ -263,12 +269,12 @@ struct kvcache_gpu_request {
                                     is one block, `block` */
 };
 
-/* Begins to take blocks out of GPU memory, or to bring them there, and returns. -EINVAL: the
- * request is not what it must be; -E2BIG: a chunk is longer than an eighth of the staging memory,
- * or has more than 16,384 pieces; -EOVERFLOW: a chunk or the layout is larger than all memory;
- * -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, which the request
- * would become a part of, or is CU_STREAM_LEGACY during a capture, which it would invalidate;
- * neither is touched; -ENOMEM; -EIO: the driver refuses. */
+/* Start a put of blocks from GPU memory, or a get into it, and return. Return -EINVAL: the request
+ * is invalid; -E2BIG: a chunk is longer than an eighth of the staging memory, or has more than
+ * 16,384 pieces; -EOVERFLOW: a chunk or the layout exceeds the address space; -EBUSY:
+ * `before_stream` or `after_stream` is being captured into a CUDA graph, which the request would
+ * become part of, or is CU_STREAM_LEGACY during a capture, which it would invalidate; neither is
+ * touched; -ENOMEM; -EIO: the driver refuses. */
 int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 
@@ -280,19 +286,20 @@ enum kvcache_gpu_completion_kind {
 struct kvcache_gpu_completion {
         uint64_t user_data;
         enum kvcache_gpu_completion_kind kind;
-        int error; /* 0, or -errno of what some of the blocks have failed by */
+        int error; /* 0, or the -errno of blocks that failed */
         size_t count;
-        /* Nanoseconds in which copies of the request were under way, by the GPU's clock: without
-         * what they waited for in the stream's order, at the daemon or in a queue. Divide bytes by
-         * it for the rate of the bus. 0: the driver cannot say. */
+        /* Nanoseconds during which copies of the request were in progress, by the GPU's clock,
+         * excluding waits for the stream's order, the daemon or a queue. Bytes divided by this give
+         * the rate of the bus. 0: the driver cannot measure it. */
         uint64_t copy_ns;
 };
 
-/* Readable when kvcache_gpu_reap() has something to do. Call that after kvcache_reap() of the same
- * handle, too, which takes replies for both. */
+/* Returns a descriptor that is readable when kvcache_gpu_reap() has work. Also call
+ * kvcache_gpu_reap() after kvcache_reap() of the same handle, which takes replies for both. */
 int kvcache_gpu_fd(struct kvcache_gpu *gpu);
-/* Goes on with the requests and takes up to `max` completions, waiting for the first at most
- * timeout_ms (0: not at all; < 0: until there is one or nothing is under way). Returns how many. */
+/* Continues the requests and takes up to `max` completions. Waits for the first one at most
+ * timeout_ms (0: not at all; < 0: until there is one or nothing is in flight). Returns the number
+ * of completions. */
 int kvcache_gpu_reap_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
                            size_t completion_size, size_t max, int timeout_ms);
 static inline int kvcache_gpu_reap(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
@@ -324,21 +331,21 @@ struct kvcache_gpu_leased_request {
         uint64_t user_data;
 };
 
-/* Puts copies of whole leased chunks into a stream of the library's and returns; it does not wait
- * for the daemon, nor for the device. Requests are copied one after another. The caller keeps the
- * leases until it has taken the request's completion. The first request makes streams and up to 64
- * MiB of device memory.
+/* Puts copies of whole leased chunks into a stream of the library and returns; waits neither for
+ * the daemon nor for the device. Requests are copied one after another. The caller keeps the leases
+ * until it has taken the request's completion. The first request creates streams and up to 64 MiB
+ * of device memory.
  *
- * -EINVAL: the request is not what it must be, or a chunk is not within its pool; -ESTALE: the pool
- * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
- * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is under way any more. A
- * request that returned 0 fails only if the device does. */
+ * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool is
+ * not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
+ * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is in flight. A request
+ * that returned 0 fails only if the device does. */
 int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
                             const struct kvcache_gpu_leased_request *request);
 
-/* Takes up to `max` completions of such requests, all of kind KVCACHE_GPU_DONE, in their order,
- * waiting for the first at most timeout_ms (0: not at all; < 0: until there is one or nothing is
- * under way). Returns how many. */
+/* Takes up to `max` completions of kvcache_gpu_copy_leased(), all of kind KVCACHE_GPU_DONE, in
+ * their order. Waits for the first one at most timeout_ms (0: not at all; < 0: until there is one
+ * or nothing is in flight). Returns the number of completions. */
 int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
                                   size_t completion_size, size_t max, int timeout_ms);
 static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
@@ -347,20 +354,21 @@ static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
 {
         return kvcache_gpu_reap_leased_sized(gpu, ret, sizeof(*ret), max, timeout_ms);
 }
-/* Why the last of these calls failed. Never NULL; valid until the next of them. */
+/* Returns why the last call of a function of this section failed. Never NULL; valid until the next
+ * such call. */
 const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
 
-/* The pools whose chunks can be copied, the latest first: writes up to `max` ids and returns how
- * many. After a restart of the daemon its new pool is one of them once a call on the handle has
- * reconnected. From the first kvcache_gpu_copy_leased() on, the pool before it remains one, mapped
- * and registered, for leases that were taken in it. At most four pools are kept: of more, the
- * oldest goes. */
+/* Writes up to `max` ids of pools whose chunks can be copied, the latest first, and returns their
+ * number. After a restart of the daemon its new pool is included once a call on the handle has
+ * reconnected. From the first kvcache_gpu_copy_leased() on, the previous pool stays mapped and
+ * registered, for leases that were taken in it. At most four pools are kept; a further one replaces
+ * the oldest. */
 int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
-/* Releases a pool in which the caller has no lease any more; the handle's next call unregisters
- * it. -ESTALE: there is no such pool; -EBUSY: it is that of the handle's session. */
+/* Releases a pool in which the caller has no lease; the handle's next call unregisters it. Returns
+ * -ESTALE if there is no such pool, or -EBUSY if the handle's session uses it. */
 int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
-/* Returns the first byte of such a pool in this process, read-only, and its length. NULL: there is
- * no such pool. The memory stays mapped until the pool is released or the GPU is detached. */
+/* Returns the address of such a pool in this process, read-only, and its length, or NULL if there
+ * is no such pool. The memory stays mapped until the pool is released or the GPU is detached. */
 const void *kvcache_gpu_pool_memory(struct kvcache_gpu *gpu, uint64_t pool_id, uint64_t *ret_bytes);
 
 #pragma GCC visibility pop

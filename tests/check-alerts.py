@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of conf/prometheus/alerts.yaml: well formed, complete, about what exists, and right against made-up series.
+"""Checks conf/prometheus/alerts.yaml: its rules must be well formed, complete, name existing metrics, and be right for made-up series.
 
     check-alerts.py [ROOT]      prints what is wrong
     check-alerts.py --self-test
 
-Without promtool what it would check is left out: then what else is wrong is printed all the same, and the exit status is
-77, for skipped, if nothing is. tests/daemon/test_alerts.py holds the rules against a real daemon.
+Without promtool, the checks that need it are skipped: other faults are still printed, and the exit status is 77 (skipped) if there are none.
+tests/daemon/test_alerts.py tests the rules with a real daemon.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ PARTS = ("summary", "description", "action")
 
 
 def metrics_of(root):
-    """The names of all samples, and those of histograms as a whole, which prose may name."""
+    """Returns the names of all samples, and of histograms as a whole, which prose may name."""
     rows = re.findall(r'^METRICS_(\w+)\(\w+, "(\w+)"', (root / "daemon/report/metrics.def").read_text(), re.M)
     names, families = set(), set()
     for kind, name in rows:
@@ -42,7 +42,7 @@ def keys_of(root):
 
 
 def alerts_of(rules):
-    """{name: the text of the rule}"""
+    """Returns {name: the text of the rule}."""
     return {m[1]: m[0] for m in re.finditer(r"^ *- alert: (\w+)\n(?:(?! *- (?:alert|record):).*\n?)*", rules, re.M)}
 
 
@@ -86,7 +86,7 @@ def promtool_says(promtool, root):
 
 
 def self_test(root):
-    """Each kind of mistake is found, and only it."""
+    """Plants each kind of mistake, and checks that it alone is reported."""
     rules, cases, guide = ((root / name).read_text() for name in (RULES, CASES, GUIDE))
     assert list(problems(root, rules, cases, guide)) == []
     wrong = [(rules.replace("kvcache_volume_hung", "kvcache_volume_hangs"), cases, guide, "no metric kvcache_volume_hangs"),

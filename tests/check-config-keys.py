@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of the configuration is read, and every key that a message names exists: check-config-keys.py ROOT, or --self-test.
+"""Checks that every key of the configuration is read, and that every key named in a message exists: check-config-keys.py ROOT, or --self-test.
 
-A row of daemon/config/config.def whose member nothing but the code that parses and prints settings (daemon/config/) reads is
-a setting that does nothing, and fails. A text in daemon/ or client/ that names a key which has no row is a remedy that does not
-work, and fails, too.
+A row of daemon/config/config.def fails if only the code that parses and prints settings (daemon/config/) reads its member, because such a
+setting does nothing. A text in daemon/ or client/ fails if it names a key that has no row, because its advice does not work.
 """
 
 import pathlib
@@ -13,22 +12,22 @@ import sys
 
 ROW = re.compile(r"^ROW\(\w+, (\w+), (\w+), (\w+),", re.M)
 TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-# Texts with a dot that are no keys: a media type, files of cgroups, the beginning of several keys, and an entry of a list.
+# Texts with a dot that are not keys: a media type, files of cgroups, the beginning of several keys, and an entry of a list.
 NO_KEYS = {"io.prometheus", "memory.limit_in_bytes", "memory.max", "limits.uid_", "tenants.default"}
 
 
 def unread(rows, text):
-    """The keys whose `section.member` is in no expression of the text."""
+    """Returns the keys whose `section.member` is in no expression of the text."""
     missing = []
     for section, key, member in rows:
-        # config->store.limit, c.store.limit, &config->io.workers: but not a struct of another name.
+        # Matches config->store.limit, c.store.limit and &config->io.workers, but not a struct of another name.
         if not re.search(rf"(->|\.)\s*{section}\s*\.\s*{member}\b(?!\s*=[^=])", text):
             missing.append(f"{section}.{key}")
     return missing
 
 
 def unknown(keys, text):
-    """The names in texts of C code that look like keys and are none."""
+    """Returns the names in texts of C code that look like keys and are none."""
     sections = "|".join(sorted({key.split(".")[0] for key in keys}))
     name = re.compile(rf"(?<![\w./-])(?:{sections})\.[a-z_]+(?![\w(/])")
     joined = re.sub(r'"\s*\n\s*"', "", re.sub(r"^#include.*$", "", text, flags=re.M))

@@ -45,7 +45,7 @@ class Tree:
         self.sections = {key.split(".")[0] for key in self.keys}
 
     def is_file(self, page, name):
-        """Beside the page, or from the root, daemon/ or tests/; NAME stands for any."""
+        """Returns whether a name exists beside the page, or in the root, daemon/ or tests/. NAME stands for any text."""
         name = name.replace("NAME", "*")
         if "/" not in name:
             return name in self.names

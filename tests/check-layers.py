@@ -26,7 +26,7 @@ BELOW_CACHE = {"store", "remote"} | BELOW_STORE
 BELOW_REQUEST = {"benchmark", "events", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
-# room: rooms that it may include, besides itself
+# The rooms that each room may include, in addition to itself.
 MAY = {
     "proto": set(),
     "base": {"proto"},
@@ -89,7 +89,7 @@ WHOLE = ("daemon/", "proto/", "client/")  # where there is no circle of modules
 
 
 def room_of(path):
-    """The room that a file, named from the root, belongs to; None if there is no such room."""
+    """Returns the room of a file, whose name begins at the root, or None if there is none."""
     folder = os.path.dirname(path)
     top, _, rest = folder.partition("/")
     if top in ("proto", "tests"):
@@ -203,7 +203,7 @@ def check(root):
 
 
 def self_test():
-    """Each case: a file, what it includes, and whether that is wrong."""
+    """Checks the cases: a file, an include, and whether that is wrong."""
     tree = [
         "proto/key.h", "proto/wire.h", "proto/checked.h", "daemon/base/list.h", "daemon/slab/slab.h",
         "daemon/slab/bitmap.h", "daemon/evict/evict.h", "daemon/evict/policy.h", "daemon/io/io.h", "daemon/io/backend.h",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SECURITY.md names tests for each of the rules R1 to R17: they must be there, and be run. Its tables of who pays for what
-name each resource that is charged, its limits, metrics and tests, and what each operation of the protocol costs: what they
-name must be there, and no resource, operation or key of `limits` may be missing.
+"""Checks that the tests that SECURITY.md names for the rules R1 to R17 exist and are run. Its tables of charges name each charged resource with
+its limits, metrics and tests, and the costs of each operation of the protocol: the named things must exist, and no resource, operation or key
+of `limits` may be missing.
 
     check-rules.py [ROOT]
 """
@@ -32,7 +32,7 @@ def section(text, title):
 
 
 def keys_of(root):
-    """Keys of the configuration, those of an entry of `tenants` included."""
+    """Returns the keys of the configuration, including those of an entry of `tenants`."""
     rows = (root / "daemon/config/config.def").read_text() + (root / "daemon/config/tenant.def").read_text()
     return {f"{a}.{b}" for a, b in re.findall(r"^ROW\(\w+, (\w+), (\w+),", rows, re.M)}
 

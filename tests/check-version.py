@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The version stands in meson.build; what has to repeat it, and the library's SONAME and symbols, agrees with that.
+"""Checks that all copies of the version, and the library's SONAME and symbols, agree with meson.build.
 
     check-version.py [ROOT]        prints FILE: what disagrees
     check-version.py --self-test
@@ -74,7 +74,7 @@ def disagreements(root):
 
 
 def self_test(root):
-    """Each thing that can disagree, made so in a copy."""
+    """Makes each kind of disagreement in a copy, which must be reported."""
     changes = [
         ("meson.build", r"version : '\d+\.\d+\.\d+'", "version : '9.9.9'"), ("meson.build", r"version : '\d+\.\d+\.\d+'", "version : '9.9'"),
         ("CHANGELOG.md", r"## \d+\.\d+\.\d+", "## 9.9.9"), ("CHANGELOG.md", r"(## 0.1.0) - .*", r"\1"),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One thing has one name, and it is the field's: words that a reader would not grep for stand nowhere in the tree.
+"""Finds words that a reader would not search for. One thing has one name in the tree, which is the standard term of the field.
 
     check-words.py [--count] [--self-test] [ROOT] [PATH...]
 
-Prints FILE:LINE: WORD -> what to say: LINE. --count: numbers by folder instead. PATH: only what lies there. A word
-that is meant in its plain English sense is allowed below, by the phrase that it stands in.
+Prints FILE:LINE: WORD -> what to say: LINE. --count prints the number of words of each folder instead. PATH limits the search. A word in its
+plain English sense is allowed by its phrase below.
 """
 
 import collections
@@ -56,8 +56,8 @@ SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/chec
 
 
 def literals(pattern):
-    """Returns the texts that every match of the pattern contains, in lower case: a run of letters for each alternative; None, if one has
-    none. A text without any of them need not be searched, which would take a hundred times as long."""
+    """Returns texts of which every match of the pattern contains one, in lower case: a run of letters for each alternative, or None if an
+    alternative has none. Searching for these first is a hundred times as fast."""
     pattern = re.sub(r"\\[a-zA-Z][*+?]?|\\.|\[[^\]]*\][*+?]?", " ", pattern)
     while "(" in pattern:
         pattern = re.sub(r"\([^()]*\)[*+?]?", " ", pattern)
@@ -75,7 +75,7 @@ def may_match(rules, text):
 
 
 def hits(text):
-    """(number of the line, word, advice, line); phrases are found across the line ends of a comment, too."""
+    """Yields (number of the line, word, advice, line). Phrases are also found across the line ends of a comment."""
     rules = may_match(RULES, text)
     if not rules:
         return

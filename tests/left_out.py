@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a sanitizer's build leaves out, and why; a value of the environment has all of them.
+"""Tests that a sanitizer's build leaves out, with the reasons; an environment variable includes them all.
 
-A sanitizer finds what code does wrong while it runs. It finds nothing more where the same code runs again: for a figure, for a
-document, or with one more value. Such a test has a marker of LEFT_OUT, and does not run with a sanitizer unless KVCACHE_TEST_ALL=1
-(run.sh --all). A test without which some code of daemon/, client/ or proto/ would not run at all has none.
+A sanitizer finds errors in code that runs. Running the same code again, for a figure, a document or one more value, finds no more. Such a
+test has a marker of LEFT_OUT, and is skipped with a sanitizer unless KVCACHE_TEST_ALL=1 (run.sh --all). A test has no marker if some code of
+daemon/, client/ or proto/ would not run without it.
 """
 
 import os
@@ -21,6 +21,6 @@ RUNS_ALL = os.environ.get("KVCACHE_TEST_ALL") == "1"
 
 
 def first_of(values, count=1):
-    """The values of a parameter, all but the first `count` of which are `repeated`."""
+    """Returns the values of a parameter, of which all after the first `count` are `repeated`."""
     return [value if i < count else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.repeated)
             for i, value in enumerate(values)]

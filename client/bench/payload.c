@@ -17,7 +17,7 @@ struct seeds {
         uint64_t of[LANES];
 };
 
-/* A bijective mix, so that words of one lane at different positions always differ. */
+/* Mixes bijectively, so that words of one lane at different positions always differ. */
 static inline uint64_t mix(uint64_t x)
 {
         x ^= x >> 32;

@@ -165,7 +165,7 @@ static double remote_number(struct through *t, const char *name)
         return -1;
 }
 
-/* Waits until that number is `wanted`, as long as it keeps changing. */
+/* Waits until the daemon's number `name` is `wanted`, as long as it keeps changing. */
 static int wait_for_number(struct through *t, const char *name, double wanted, const char *what)
 {
         uint64_t last_ns = latency_now_ns();

@@ -21,13 +21,13 @@ enum { WORKLOAD_SOURCE_MOST_TOKENS = 1000000 };
 #define WORKLOAD_SOURCE_TOKENS_HELP                                                                \
         "tokens of a block (default: 512, and a trace in which the blocks of a request do\n"       \
         "not fit its input_length is refused)"
-/* --time-unit. False: end with ctl->exit_status. */
+/* Parses --time-unit. Returns false if the command must end with ctl->exit_status. */
 bool workload_source_unit(struct ctl *ctl, const struct command *self, const char *argument,
                           struct workload_source *source);
-/* --tokens-per-block. False: end with ctl->exit_status. */
+/* Parses --tokens-per-block. Returns false if the command must end with ctl->exit_status. */
 bool workload_source_tokens(struct ctl *ctl, const char *argument, struct workload_source *source);
 
-/* --synthetic KIND. False: end with ctl->exit_status. */
+/* Parses --synthetic KIND. Returns false if the command must end with ctl->exit_status. */
 bool workload_source_kind(struct ctl *ctl, const struct command *self, const char *argument,
                           struct workload_source *source);
 /* Parses a share such as "50%", from 0 to 1. Returns false if the command must end with

@@ -33,8 +33,8 @@ struct workload {
 
 struct workload *workload_free(struct workload *w);
 
-/* The first `max_requests` of a trace, 0: all. 0; -EBADMSG, -ENODATA: malformed or empty; -errno.
- */
+/* Loads the first `max_requests` requests of a trace, or all if 0. Returns 0; -EBADMSG or -ENODATA
+ * if the trace is malformed or empty; or another -errno. */
 int workload_load(struct workload **ret, const char *path, const struct trace_format *format,
                   uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);

@@ -28,7 +28,7 @@ static void put_octal(char *field, size_t bytes, uint64_t n)
                 field[--bytes] = (char)('0' + (n & 7));
 }
 
-/* The sum of the header's bytes, in which the field of the checksum holds blanks. */
+/* Returns the sum of the header's bytes; the field of the checksum must hold blanks. */
 static unsigned checksum(const struct header *h)
 {
         const uint8_t *bytes = (const uint8_t *)h;

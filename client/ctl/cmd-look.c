@@ -197,11 +197,11 @@ static const char *why_text(const struct kvcache_standing *s)
         if (s->flags & KVCACHE_STANDING_NEXT)
                 return "next";
         if (s->flags & KVCACHE_STANDING_CONTINUED)
-                return "after what goes on from it";
+                return "after the chunks that continue it";
         if (s->reuse_class == KVCACHE_CLASS_FINAL)
                 return "before others: its chain has ended";
-        return s->reuse_class == KVCACHE_CLASS_RECENCY ? "after what was used before it"
-                                                       : "after what is worth less";
+        return s->reuse_class == KVCACHE_CLASS_RECENCY ? "after chunks used before it"
+                                                       : "after chunks worth less";
 }
 
 static void note_standing(struct stat_output *out, cJSON *to, const char *tier, const char *name,

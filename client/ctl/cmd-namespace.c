@@ -394,7 +394,7 @@ static int set_lifetime(struct ctl *ctl, const struct arguments *a)
         int r;
 
         r = kvcache_namespace_set_lifetime(ctl->kv, a->name, a->tenant, a->lifetime_s);
-        if (r == 0) /* it may be rounded up */
+        if (r == 0) /* the daemon may round the lifetime up */
                 r = kvcache_namespace_stat(ctl->kv, a->name, a->tenant, &ns, NULL);
         if (r < 0)
                 return complain_namespace(ctl, r, "namespace lifetime", a->name);

@@ -160,7 +160,7 @@ static int add_versions(struct report_writer *w)
         return add(w, "versions.txt", text);
 }
 
-/* A report of the daemon through a filter. One that this user may not have is left out. */
+/* Adds a report of the daemon through a filter. Omits a report that this user may not have. */
 static int add_filtered(struct ctl *ctl, struct report_writer *w, enum kvcache_report what,
                         const char *name,
                         bool (*keep)(const char *line, size_t length, size_t *state))

@@ -21,7 +21,7 @@
 #include "suggest.h"
 #include "watch.h"
 
-/* In the order of printing: on one screen, sections of one line come first. */
+/* The sections in the order of printing: on one screen, sections of one line come first. */
 static const struct {
         const char *name;
         void (*print)(cJSON *status, bool detail);

@@ -150,7 +150,7 @@ static void check_volume_errors(const cJSON *volume, cJSON *checks)
         }
         doctor_add(checks, all == 0 ? DOCTOR_OK : DOCTOR_PROBLEM, "errors",
                    "look for the device's errors with dmesg and smartctl, read the store back with "
-                   "kvcachectl verify, and replace the device if errors go on",
+                   "kvcachectl verify, and replace the device if errors continue",
                    "%s: %" PRIu64 " read, %" PRIu64 " write, %" PRIu64 " sync and %" PRIu64
                    " checksum errors since the daemon's start",
                    answer_text(volume, "volume"), by_kind[0], by_kind[1], by_kind[2], by_kind[3]);
@@ -226,7 +226,7 @@ static void check_remote(const cJSON *status, cJSON *checks)
                            "%s has no room: nothing is written to it", backend);
 }
 
-/* Limits that have refused something, one check for all of them. */
+/* Adds one check for all limits, which names those that have refused something. */
 static void check_limits(const cJSON *status, cJSON *checks)
 {
         const cJSON *resources = member(status, "resources"), *one;

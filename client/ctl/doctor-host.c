@@ -165,7 +165,8 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
                    "the daemon may lock %s of memory, and its pool has %s", allowed, wanted);
 }
 
-/* The least memory.max from the daemon's cgroup to the root; UINT64_MAX: there is none. */
+/* Returns the least memory.max from the daemon's cgroup to the root, or UINT64_MAX if there is
+ * none. */
 static uint64_t cgroup_limit(const char *root, char *group)
 {
         char path[PATH_MAX], text[HOST_FILE_MOST + 1];

@@ -16,7 +16,7 @@ enum doctor_level {
         DOCTOR_LEVELS
 };
 
-/* "ok", "unknown", "warning", "problem": the values of `level`. */
+/* Returns the text of a level: "ok", "unknown", "warning" or "problem". */
 const char *doctor_level_name(enum doctor_level level);
 /* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
 enum doctor_level doctor_level_of(const cJSON *check);
@@ -39,7 +39,7 @@ void doctor_check_daemon(const cJSON *status, cJSON *checks);
 /* Checks the resources that this host gives the daemon. `root` stands in front of /proc and /sys
  * ("", or a test's folder). */
 void doctor_check_host(const char *root, const cJSON *status, cJSON *checks);
-/* The socket's permissions. */
+/* Checks the socket's permissions. */
 void doctor_check_socket(const char *path, cJSON *checks);
 /* `state`: what adjtimex(2) returned for this host's clock. */
 void doctor_check_clock(int state, cJSON *checks);

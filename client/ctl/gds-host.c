@@ -222,7 +222,8 @@ void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v)
 
 /* --- file systems --- */
 
-/* Shared ones of cuFile's documentation; they have no block device. */
+/* Returns whether cuFile's documentation names the file system as a shared one, which has no block
+ * device. */
 static bool is_shared(const char *type)
 {
         static const char *const types[] = { "nfs",  "nfs4",   "lustre", "gpfs",

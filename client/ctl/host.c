@@ -46,7 +46,7 @@ const char *host_read_error(ssize_t error)
                                   : strerror((int)-error);
 }
 
-/* "\040" of mountinfo, in place. */
+/* Replaces octal escapes of mountinfo, such as "\040", in place. */
 static void unescape(char *text)
 {
         char *to = text;
@@ -75,7 +75,7 @@ static bool parse_mount(const char *line, struct host_mount *ret)
         return true;
 }
 
-/* How much of the path the mount point covers; 0: it is not below it. */
+/* Returns how much of the path the mount point covers, or 0 if the path is not below it. */
 static size_t covered(const char *path, const char *point)
 {
         size_t n = strlen(point);

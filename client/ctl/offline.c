@@ -110,7 +110,8 @@ static int look_at(const char *directory, uint64_t *ret_entries, struct stat *re
         return EXIT_OK;
 }
 
-/* Root gives up its rights: files that root creates, only root could open. */
+/* Gives up root's rights in favour of the directory's owner, because only root could open the files
+ * that root would create. */
 static int become_owner(struct offline *o, const char *directory, const struct stat *st)
 {
         if (geteuid() != 0 || st->st_uid == 0)

@@ -7,18 +7,18 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
-/* The daemon's operation: I/O, memory, eviction. */
+/* Print the daemon's operation: I/O, memory, eviction. */
 void status_print_io(cJSON *status, bool detail);
 void status_print_memory(cJSON *status, bool detail);
 void status_print_eviction(cJSON *status, bool detail);
-/* The store: its use, its volumes, its scrubbing. */
+/* Prints the store: its use, its volumes, its scrubbing. */
 void status_print_store(cJSON *status, bool detail);
 /* Writes to disk, and totals since the daemon started. */
 void status_print_writes(cJSON *status, bool detail);
 void status_print_totals(cJSON *status, bool detail);
-/* The tier shared with other hosts. */
+/* Prints the tier that hosts share. */
 void status_print_remote(cJSON *status, bool detail);
-/* The daemon's users: sessions, tenants, limits that were reached, namespaces. */
+/* Print the daemon's users: sessions, tenants, limits that were reached, namespaces. */
 void status_print_sessions(cJSON *status, bool detail);
 void status_print_tenants(cJSON *status, bool detail);
 void status_print_limits(cJSON *status, bool detail);

@@ -104,7 +104,7 @@ static void print_detail(cJSON *remote, const char *backend)
         if (rejected > 0) {
                 human_things(rejected, "object", a);
                 section_warn(COLOR_BAD, "REJECTED",
-                             "%s: not what was written there; misses, and deleted", a);
+                             "%s: not as they were written; counted as misses, and deleted", a);
         }
         if (section_bool(remote, "sweeping", &sweeping) && sweeping)
                 section_line("sweeping", "yes");

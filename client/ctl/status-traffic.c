@@ -194,7 +194,7 @@ void status_print_totals(cJSON *status, bool detail)
         declined = section_count(totals, "loads_declined");
         if (declined) {
                 human_things(declined, "chunk", a);
-                section_line("declined", "%s: there, and faster to compute than to load", a);
+                section_line("declined", "%s stored, but faster to compute than to load", a);
         }
         human_count(section_count(totals, "evictions"), a);
         section_line("evictions", "%s", a);

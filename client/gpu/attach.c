@@ -423,7 +423,7 @@ int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms)
         while (!blocks_progress(gpu))
                 if (!blocks_wait(gpu, deadline)) {
                         gpu_leave(gpu);
-                        return gpu_fail(gpu, -ETIMEDOUT, "requests are still under way");
+                        return gpu_fail(gpu, -ETIMEDOUT, "requests are still in flight");
                 }
         gpu_free(gpu);
         return 0;

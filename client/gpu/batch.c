@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches: consecutive blocks of an operation, on their way out of GPU memory or into it.
+/* Batches: consecutive blocks of an operation, moved to or from GPU memory together.
  *
  * Runs in the handle's thread. Owns the batches.
  *
- * A put's batch is gathered into a part of the staging memory, then put from there. A get's batch
- * is asked for, then scattered straight from the pool, whose leases last until the copies are done;
- * where the pool is not registered it is read into a part of the staging memory and scattered from
- * there.
+ * A put's batch is gathered into a part of the staging memory, and then put from there. A get's
+ * batch is requested, and then scattered directly from the pool, whose leases last until the copies
+ * are done. If the pool is not registered, the batch is read into a part of the staging memory and
+ * scattered from there.
  *
- * Order: operations of one direction share streams, and what their copies wait for holds up all
- * that follows there. So they put their copies into them strictly in the order in which they were
- * made, even when the daemon answers in another: an earlier request never waits for what a later
- * one waits for.
+ * Order: operations of one direction share streams, and the work that their copies wait for delays
+ * everything that follows in the stream. Therefore operations put their copies into the streams
+ * strictly in the order in which they were made, even if the daemon answers in another order. An
+ * earlier request thus never waits for work that only a later one waits for.
  *
- * Failures: a driver call that fails costs the blocks of its batch, KVCACHE_FAILED, once what was
- * put into the stream before it is done. Staging that a lost request may still reach stays taken
- * until the library says that it is settled. */
+ * Failures: a driver call that fails makes the blocks of its batch KVCACHE_FAILED, after the
+ * earlier work in the stream is done. Staging memory that a lost request may still access stays
+ * taken until the library reports it as settled. */
 #include "gpu/batch.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@
 #include "checked.h"
 
 enum {
-        DIRECT_PAGE = 4096, /* of staging: where blocks begin, for the daemon's direct I/O */
-        POOL_SHARE = 16,    /* of the pool that a batch leases, one part of so many */
+        DIRECT_PAGE = 4096, /* alignment of blocks in staging, for the daemon's direct I/O */
+        POOL_SHARE = 16,    /* a batch leases at most one part in this many of the pool */
 };
 
 /* --- verdicts --- */
@@ -87,7 +87,8 @@ static uint32_t block_most_pieces(const struct operation *op)
         return layout_most_pieces(&op->layout, op->layers.n_layers) * op->chunk_blocks;
 }
 
-/* How many blocks of what remains make a batch, if each batch holds `room` bytes. At least one. */
+/* Returns how many of the remaining blocks make a batch, if each batch holds `room` bytes; at least
+ * one. */
 static uint32_t batch_size(const struct operation *op, uint64_t room)
 {
         uint64_t bytes = 0, pieces = 0, offset, one;
@@ -182,8 +183,8 @@ static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *wha
         b->op->error = gpu_fail_driver(gpu, what, c);
 }
 
-/* One kernel's list and launch overlap with another's copies; batch calls of two streams would be
- * in each other's way. */
+/* Lists and launches of the kernel alternate between two streams, so that one's overlap with the
+ * other's copies. Batch calls use one stream, because those of two streams would interfere. */
 static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
@@ -212,7 +213,8 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
         b->issue = gpu->next_issue++;
         c = d->event_record(b->done, stream);
         if (c != CU_OK) {
-                /* With no mark behind the copies, only an empty stream says that they are done. */
+                /* Without an event after the copies, only an empty stream shows that they are
+                 * done. */
                 batch_fail(gpu, b, "an event cannot be recorded", c);
                 (void)d->stream_synchronize(stream);
         }
@@ -225,7 +227,7 @@ void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapp
 
         if (b->op->is_put)
                 batch_copy_in(gpu, b, gpu->put_stream, b->op->before, n, is_mapped, -1);
-        else /* what cuFile has read is in device memory already */
+        else /* blocks read by cuFile are in device memory already, and need no bouncing */
                 batch_copy_in(gpu, b, gpu->get_streams[stream], b->op->before, n, is_mapped,
                               b->device_part < 0 ? (int)stream : -1);
         b->op->unissued--;
@@ -256,7 +258,7 @@ int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_reques
         return 0;
 }
 
-/* False: it could not, and all its blocks are judged. */
+/* Sends the batch's request. Returns false if that failed and all its blocks have their status. */
 static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
 {
         int r = batch_submit(gpu, b, request);
@@ -441,7 +443,7 @@ static bool get_ask_into_staging(struct kvcache_gpu *gpu, struct operation *op)
                 return false;
         b = batch_new(gpu, op, part, gpu->staging.part_bytes);
         block_range(op, b->first, &offset, &bytes);
-        if (bytes > gpu->staging.part_bytes) { /* it is alone in its batch then */
+        if (bytes > gpu->staging.part_bytes) { /* such a block is alone in its batch */
                 gpu_fail(gpu, -E2BIG,
                          "a block of %llu bytes is longer than an eighth of the "
                          "staging memory",
@@ -470,7 +472,7 @@ bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op)
         return true;
 }
 
-/* What became of a block, and where its range is for the device. */
+/* Returns the block's status, and the device address of its range. */
 static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint32_t i,
                       cu_address *ret)
 {
@@ -489,7 +491,7 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
                 *ret = staging_address(gpu, b->entries[i].data);
                 return KVCACHE_OK;
         }
-        /* The session may have ended and another come in between, with a pool of its own. */
+        /* The session may have ended and been replaced by one with another pool. */
         at = (uint64_t)((uintptr_t)result->data - (uintptr_t)gpu->pool.base);
         if (!range_within(at, result->chunk_length, gpu->pool.bytes))
                 return KVCACHE_LOST;
@@ -498,7 +500,7 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
         return KVCACHE_OK;
 }
 
-/* Blocks that came from the disk while GPUDirect Storage was not to be had. */
+/* Counts the blocks that came from the disk while GPUDirect Storage was unavailable. */
 static void get_count(struct kvcache_gpu *gpu, const struct batch *b)
 {
         enum kvcache_gpu_gds_reason reason = gpu->gds.state;
@@ -521,7 +523,8 @@ static void get_judge(struct batch *b, uint32_t i, int status)
         b->is_judged[i] = true;
 }
 
-/* All that it got has its status: what others can use meanwhile is theirs. */
+/* Releases the batch's leases and device memory for other batches, because all blocks that it got
+ * have their status. */
 static void get_pace(struct kvcache_gpu *gpu, struct batch *b)
 {
         pace_give_back(gpu, b, true);
@@ -556,11 +559,11 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
                 b->results[i].status = status;
         }
         b->is_settling = may_be_used;
-        if (again && n == 0) { /* of another length, all that it got */
+        if (again && n == 0) { /* every block that it got has the wrong length */
                 get_pace(gpu, b);
                 return;
         }
-        b->op->unissued += again; /* there will be more copies */
+        b->op->unissued += again; /* the batch will make more copies */
         if (n > 0) {
                 batch_copy(gpu, b, n, b->part < 0 || gpu->staging.device != 0);
         } else {
@@ -591,7 +594,7 @@ static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
                 get_pace(gpu, b);
                 return;
         }
-        b->op->unissued -= again; /* there are no more copies */
+        b->op->unissued -= again; /* the batch makes no more copies */
         batch_end(gpu, b, b->is_settling);
 }
 
@@ -666,7 +669,8 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
                 if (c == CU_ERROR_NOT_READY)
                         return false;
                 if (c != CU_OK) {
-                        /* Their memory is given up next: nothing may still copy there. */
+                        /* The batch's memory is released next, so wait until nothing can copy
+                         * there. */
                         (void)gpu->driver.stream_synchronize(b->stream);
                         if (!b->is_failed)
                                 batch_fail(gpu, b, "blocks were not copied", c);

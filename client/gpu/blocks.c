@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests for blocks: what they may be, and going on with them.
+/* Requests for blocks: checks them and continues them.
  *
- * Runs in the handle's thread, inside of the program's calls. Owns the operations.
+ * Runs in the handle's thread, inside the program's calls. Owns the operations.
  *
- * An operation is cut into batches (batch.c), several of which are under way, so that the copies of
- * one overlap with the daemon's work on another. It is issued when the last of its copies is in a
- * stream, and done when every block has its status.
+ * An operation is cut into batches (batch.c). Several are in flight, so that the copies of one
+ * overlap with the daemon's work on another. An operation is issued when the last of its copies is
+ * in a stream, and done when every block has its status.
  *
- * Failures: a session that ends costs what was asked of it; the pool of the next one is registered
- * when no batch is active. */
+ * Failures: the end of a session fails the requests sent in it. The pool of the next session is
+ * registered when no batch is active. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +27,9 @@ enum {
          * locks and threads for it slow the program's own launches. */
         POLL_GET_NS = 30 * 1000,
         POLL_PUT_NS = 150 * 1000,
-        POLL_MOST_NS = 1000 * 1000, /* copies that wait for other work are asked after less often */
-        POLL_AGE = 8,               /* the pause is this part of the time that they have taken */
-        POLL_REST_NS = 10 * 1000 * 1000, /* settling; streams that are being captured */
+        POLL_MOST_NS = 1000 * 1000, /* longest pause, for copies that wait for other work */
+        POLL_AGE = 8,               /* the pause is this part of the time since the copies began */
+        POLL_REST_NS = 10 * 1000 * 1000, /* for settling memory and captured streams */
 };
 
 int64_t blocks_deadline(int timeout_ms)
@@ -60,7 +60,8 @@ static bool operation_is_ready(const struct operation *op)
         return !op->is_issued && op->next == op->count && op->unissued == 0;
 }
 
-/* The last copy of the operation is in a stream: those that follow it come after both. */
+/* Issues the operation, whose last copy is in a stream: makes the program's stream and event follow
+ * the copies. */
 static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
 {
         cu_stream stream = op->is_put ? gpu->put_stream : gpu->get_streams[0];
@@ -83,11 +84,12 @@ static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
                 c = d->stream_wait_event(op->after_stream, gpu->after, 0);
         if (c != CU_OK) {
                 gpu->engine.counts.driver_errors++;
-                op->error = gpu_fail_driver(gpu, "what follows cannot be made to wait", c);
+                op->error =
+                        gpu_fail_driver(gpu, "the stream cannot be made to wait for the copies", c);
         }
 }
 
-/* What is in no batch yet cannot be asked for. */
+/* Loses the blocks that are in no batch yet, because they cannot be requested now. */
 static void operations_lose(struct kvcache_gpu *gpu, int error)
 {
         struct operation *op;
@@ -99,7 +101,8 @@ static void operations_lose(struct kvcache_gpu *gpu, int error)
         }
 }
 
-/* The pool of the session that there is is known to the driver. False: not now. */
+/* Registers the current session's pool with the driver if necessary. Returns false if that is not
+ * possible now. */
 static bool blocks_are_connected(struct kvcache_gpu *gpu)
 {
         int r = 0;
@@ -176,7 +179,8 @@ static int64_t batch_pause(const struct batch *b, int64_t now)
         return MIN(MAX((now - b->began_ns) / POLL_AGE, least), (int64_t)POLL_MOST_NS);
 }
 
-/* When something is to be asked after again; INT64_MAX: descriptors tell all that is awaited. */
+/* Returns the time of the next poll, or INT64_MAX if descriptors report everything that is
+ * awaited. */
 static int64_t blocks_poll_at(const struct kvcache_gpu *gpu)
 {
         int64_t pause = INT64_MAX, now = gds_now();
@@ -267,7 +271,7 @@ static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
         return 0;
 }
 
-/* One event behind everything that the request is to follow, as it stands now. */
+/* Records an event after everything that the request must follow, as it stands now. */
 static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
                                 const struct kvcache_gpu_request *q)
 {

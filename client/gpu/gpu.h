@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An attached GPU: what attach.c makes and blocks.c moves blocks with. */
+/* An attached GPU. attach.c creates it, and blocks.c uses it to move blocks. */
 #pragma once
 
 #include <sys/queue.h>
@@ -24,29 +24,29 @@ enum {
 
 struct leased;
 
-/* One request of the program's. */
+/* One request of the program. */
 struct operation {
         TAILQ_ENTRY(operation) link;
         bool is_put, has_parent, is_issued, issued_is_known;
         uint32_t namespace_handle, flags;
         enum kvcache_ack ack;
-        struct layout_part layers; /* but for its tokens */
+        struct layout_part layers; /* except its tokens */
         int timeout_ms;
         struct layout layout;
-        struct kvcache_gpu_block *blocks; /* tokens of each are set */
+        struct kvcache_gpu_block *blocks; /* with `tokens` of each set */
         uint32_t chunk_blocks;            /* blocks of a chunk */
         bool has_holes;                   /* blocks of some chunks are left out */
         uint64_t *indices;                /* count × chunk_blocks; NULL: blocks[].block */
         size_t count;
-        size_t next;     /* the first that is in no batch yet */
-        size_t unissued; /* batches that are not in a stream yet */
-        size_t judged;   /* blocks that have their status */
+        size_t next;     /* index of the first block that is in no batch yet */
+        size_t unissued; /* number of batches that are not in a stream yet */
+        size_t judged;   /* number of blocks that have their status */
         struct kvcache_key parent;
         int *statuses;
-        cu_event before;  /* the request's own, recorded when it was made; NULL: none */
+        cu_event before;  /* the order of this request, recorded when it was made; NULL: none */
         cu_event begun;   /* timed, recorded before the first batch's copies; NULL: none yet */
-        double copied_ms; /* behind `begun`: the end of the copies that are counted in copy_ms */
-        double copy_ms;   /* in which copies were under way */
+        double copied_ms; /* time of the last copy counted in copy_ms, after `begun` */
+        double copy_ms;   /* time during which copies were in progress */
         cu_stream after_stream;
         cu_event after_event;
         uint64_t user_data;
@@ -56,50 +56,51 @@ TAILQ_HEAD(operation_list, operation);
 
 enum batch_state {
         BATCH_FREE,
-        BATCH_ASKING,   /* a request to the daemon is under way */
+        BATCH_ASKING,   /* a request to the daemon is in flight */
         BATCH_LENT,     /* waits for device memory to read into */
-        BATCH_READING,  /* cuFile is */
-        BATCH_PACED,    /* waits to ask for blocks again for which there was no lease */
-        BATCH_COPYING,  /* its copies are in a stream */
-        BATCH_SETTLING, /* of no operation any more: the daemon may still use its staging */
+        BATCH_READING,  /* cuFile reads into device memory */
+        BATCH_PACED,    /* waits to request blocks again that got no lease */
+        BATCH_COPYING,  /* the copies are in a stream */
+        BATCH_SETTLING, /* the operation has ended, but the daemon may still use the staging */
 };
 
-/* What a batch that borrows has asked for last. */
+/* The latest request of a batch that borrows. */
 enum borrow_question {
         BORROW_BLOCKS,
-        BORROW_GIVE_BACK, /* is what was read of the loans good? */
-        BORROW_GET,       /* the blocks that did not come so */
+        BORROW_GIVE_BACK, /* whether the bytes read from the loans are good */
+        BORROW_GET,       /* the blocks that were not lent or not read */
         BORROW_DONE,
 };
 
-/* What a batch that is written by cuFile does, one after another. */
+/* The steps of a batch that cuFile writes, in order. */
 enum write_step {
-        WRITE_GATHER, /* blocks to the device memory */
-        WRITE_FILE,   /* from there to the file */
-        WRITE_PUT,    /* the daemon takes them from the file */
-        /* What did not go so goes by way of the staging memory, in rounds: */
-        WRITE_WAIT,   /* for a part of it */
-        WRITE_BACK,   /* from the device memory to there */
-        WRITE_STAGED, /* the daemon takes them from there */
+        WRITE_GATHER, /* copies blocks to the device memory */
+        WRITE_FILE,   /* cuFile writes them from there to the file */
+        WRITE_PUT,    /* the daemon reads them from the file */
+        /* Blocks that failed pass through the staging memory, in rounds: */
+        WRITE_WAIT,   /* waits for a part of the staging memory */
+        WRITE_BACK,   /* copies from the device memory to that part */
+        WRITE_STAGED, /* the daemon reads them from there */
 };
 
-/* A block that is lent, or written. */
+/* A block that is lent or written. */
 struct borrowed {
-        struct kvcache_loan loan;           /* generation 0: it is not */
-        uint64_t at;                        /* of its range in the device memory */
-        uint32_t read;                      /* of the batch's reads; READ_NONE: it is not read */
-        bool is_good;                       /* it is there, and the daemon has said so */
-        enum kvcache_gpu_gds_reason reason; /* why it is not read */
+        struct kvcache_loan loan; /* generation 0: not lent */
+        uint64_t at;              /* position of its range in the device memory */
+        uint32_t read;            /* index of its read in the batch; READ_NONE: not read */
+        bool is_good;             /* the daemon has confirmed the bytes */
+        enum kvcache_gpu_gds_reason reason; /* why cuFile did not read the block */
 };
 enum { READ_NONE = UINT32_MAX };
 
-/* What a batch has put into a stream, of each side that it may have besides the engine's memory. */
+/* Counters of the copies that a batch put into a stream, by their other end: host memory or device
+ * memory. */
 enum { MOVED_HOST, MOVED_DEVICE, MOVED_SIDES };
 struct moved {
         uint64_t blocks, regions, pieces, bytes, device_bytes;
 };
 
-/* Consecutive blocks of an operation, under way together. */
+/* Consecutive blocks of an operation that are moved together. */
 struct batch {
         TAILQ_ENTRY(batch) link; /* kvcache_gpu.active */
         enum batch_state state;
@@ -107,36 +108,37 @@ struct batch {
         unsigned slot; /* its number */
         size_t first;
         uint32_t n;
-        int part;        /* of the staging memory; -1: none */
-        int device_part; /* of what cuFile reads into; -1: none */
+        int part;        /* number of its part of the staging memory; -1: none */
+        int device_part; /* number of its part of cuFile's device memory; -1: none */
         bool borrows;    /* borrow.c */
-        bool writes;     /* write.c, with these: */
-        bool is_written; /* all went well until now */
+        bool writes;     /* see write.c, which uses the following: */
+        bool is_written; /* no step has failed yet */
         enum write_step step;
-        uint32_t n_round; /* of `asked`: this round's */
+        uint32_t n_round; /* the number of blocks of `asked` in this round */
         enum borrow_question question;
         uint32_t n_asked, n_reads;
-        uint32_t asked[GPU_BATCH_BLOCKS]; /* what the question is about */
+        uint32_t asked[GPU_BATCH_BLOCKS]; /* blocks that the request is about */
         struct borrowed borrowed[GPU_BATCH_BLOCKS];
         struct gds_read reads[GPU_BATCH_BLOCKS];
         struct gds_group group;
-        bool is_paced, asked_alone; /* pace.c: it has asked again; with nothing of ours leased */
-        uint32_t n_again;           /* of `asked`, that were asked for again */
+        bool is_paced, asked_alone; /* see pace.c: the batch requested blocks again; it did so while
+                                       we had no lease */
+        uint32_t n_again;           /* number of blocks of `asked` that were requested again */
         bool is_judged[GPU_BATCH_BLOCKS];
         bool is_failed;   /* a driver call was refused */
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
-        cu_stream stream;     /* that its copies are in */
+        cu_stream stream;     /* the stream of its copies */
         uint64_t issue;       /* order in which batches were put into streams */
-        cu_event done, begun; /* of its copies; NULL: the driver cannot say how long they took */
+        cu_event done, begun; /* events around its copies; NULL: their time cannot be measured */
         bool is_timed;        /* `begun` is recorded */
         struct moved moved[MOVED_SIDES];
-        uint64_t copies;    /* that these were: operations of the driver's */
+        uint64_t copies;    /* driver operations that made the copies */
         uint32_t copies_by; /* enum kvcache_transfer_technology */
-        int64_t began_ns;   /* of these, or of its reads or writes */
+        int64_t began_ns;   /* start of the copies, or of the reads or writes */
         struct kvcache_entry entries[GPU_BATCH_BLOCKS];
         struct kvcache_result results[GPU_BATCH_BLOCKS];
-        struct kvcache_entry again[GPU_BATCH_BLOCKS]; /* these three as `asked` */
+        struct kvcache_entry again[GPU_BATCH_BLOCKS]; /* these three are indexed like `asked` */
         struct kvcache_loan loans[GPU_BATCH_BLOCKS];
         struct kvcache_result answers[GPU_BATCH_BLOCKS];
 };
@@ -153,23 +155,23 @@ struct kvcache_gpu {
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
-        cu_stream back_stream;      /* what is put, from the device memory to staging */
-        cu_stream get_streams[2];   /* of batches in turn: one's list and launch overlap with the
-                                       other's copies */
-        cu_stream order_streams[2]; /* in which what a request follows is brought together */
+        cu_stream back_stream;      /* for copies of puts from the device memory to staging */
+        cu_stream get_streams[2];   /* used by batches alternately, so that one's list and launch
+                                       overlap with the other's copies */
+        cu_stream order_streams[2]; /* collect the work that a request must follow */
         cu_event after;
         struct engine engine;
         bool has_engine;
         struct gds gds;
         enum kvcache_gpu_gds_option gds_option;
-        uint64_t gds_bytes; /* asked for */
+        uint64_t gds_bytes; /* requested size */
         uint64_t blocks_paced;
 
         struct parts_pool pool;
         cu_address pool_device; /* 0: not registered */
         struct leased *leased;  /* leased.h */
         struct staging_memory staging;
-        uint64_t staging_bytes; /* asked for */
+        uint64_t staging_bytes; /* requested size */
 
         struct operation_list operations;
         struct batch_list active, idle;
@@ -177,8 +179,8 @@ struct kvcache_gpu {
         struct copy *copies;                            /* scratch: a batch's */
         struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* a block's */
 
-        int event_fd; /* written by threads for cuFile when they have read or written */
-        int timer_fd; /* readable when copies are to be asked after */
+        int event_fd; /* written by cuFile's threads after a read or write */
+        int timer_fd; /* readable when copies must be polled */
         int epoll_fd;
         bool is_watched; /* the program has the epoll descriptor */
         uint64_t next_issue;
@@ -187,27 +189,27 @@ struct kvcache_gpu {
 
 int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-/* The same for a call of the driver's. */
+/* Reports a failed driver call, like gpu_fail(). */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
-/* Every public call is between these: -ECHILD after fork(); -EBADF: the handle is closed; else the
- * context is current and the thread's capture mode is relaxed (driver.h). Detaching needs
- * gpu_make_current() only. */
+/* Enclose every public call. gpu_enter() returns -ECHILD after fork() and -EBADF if the handle is
+ * closed; otherwise the context is current and the thread's capture mode is relaxed (driver.h).
+ * Detaching needs gpu_make_current() only. */
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
-/* Holds the pool of the session that there is and registers it. With no batch active. */
+/* Takes a hold on the current session's pool and registers it. No batch may be active. */
 int gpu_pool_open(struct kvcache_gpu *gpu);
 void gpu_pool_close(struct kvcache_gpu *gpu);
 
-/* Prepares for GPUDirect Storage if the daemon that there is lends and it has not been tried. 0;
- * -EOPNOTSUPP: it is required and cannot be had. */
+/* Prepares for GPUDirect Storage, unless that was tried before or the daemon does not lend. Returns
+ * 0, or -EOPNOTSUPP if it is required and not available. */
 int gpu_gds_open(struct kvcache_gpu *gpu);
 
-/* Goes on with all operations. True: nothing is under way. */
+/* Continues all operations. Returns true if nothing is in progress. */
 bool blocks_progress(struct kvcache_gpu *gpu);
-/* Waits for the socket, the driver or `deadline`, then goes on. */
+/* Waits for the socket, the driver or `deadline`, and then continues all operations. */
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
-/* Makes the program's epoll descriptor readable when blocks_wait() would end by itself. */
+/* Makes the program's epoll descriptor readable when blocks_wait() would return. */
 void blocks_set_timer(struct kvcache_gpu *gpu);
 int64_t blocks_deadline(int timeout_ms);
 void operation_free(struct kvcache_gpu *gpu, struct operation *op);

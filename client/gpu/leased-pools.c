@@ -20,7 +20,7 @@ struct leased_pool *leased_find(struct leased *l, uint64_t id)
         return NULL;
 }
 
-/* Takes a row out of the table, behind whose copies the streams are at rest. */
+/* Removes a row from the table after waiting for all copies in the streams. */
 static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
 {
         struct leased *l = gpu->leased;
@@ -34,7 +34,8 @@ static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
         return pool;
 }
 
-/* Unregisters a pool that is in the table no more, outside of the lock: it takes its time. */
+/* Unregisters a pool that was removed from the table. Called without the lock, because it takes
+ * long. */
 static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool)
 {
         if (pool->is_current) /* kvcache_gpu.pool has it */

@@ -248,7 +248,7 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
 
 /* --- a request --- */
 
-/* All arguments are checked before anything is put into a stream. */
+/* Checks all arguments before anything is put into a stream. */
 static int leased_check(struct leased *l, const struct kvcache_gpu_leased_request *q,
                         const struct layout *layout, const struct leased_pool *pool)
 {
@@ -284,7 +284,8 @@ static struct leased_copy *copy_new(struct kvcache_gpu *gpu)
         return NULL;
 }
 
-/* Makes the first stream follow what the request names, and marks where its copies begin. */
+/* Makes the first stream wait for the work that the request must follow, and marks where its copies
+ * begin. */
 static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
                               const struct kvcache_gpu_leased_request *q)
 {
@@ -302,7 +303,7 @@ static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
         return c == CU_OK ? d->event_record(copy->begun, stream) : c;
 }
 
-/* A slot whose list is not under way any more. */
+/* Returns a slot whose list is no longer in use, or ENGINE_NO_SLOT. */
 static unsigned leased_slot(struct kvcache_gpu *gpu)
 {
         struct leased *l = gpu->leased;

@@ -14,7 +14,7 @@
 #include "lib/parts.h"
 
 enum {
-        LEASED_POOLS = 4, /* that are registered at a time, the session's own included */
+        LEASED_POOLS = 4, /* registered at a time, including the session's own */
         LEASED_SLOTS = 16,
         LEASED_STREAMS = 2, /* in which lists for the kernel alternate */
         LEASED_TEXT = 512,
@@ -32,7 +32,7 @@ struct leased_pool {
         bool is_released;  /* the program has no lease in it */
 };
 
-/* A request that is under way. */
+/* A request in flight. */
 struct leased_copy {
         STAILQ_ENTRY(leased_copy) link;
         cu_event before, begun, done;
@@ -63,20 +63,20 @@ struct leased {
 
 /* --- in the handle's thread --- */
 
-/* 0 or -ENOMEM. */
+/* Returns 0 or -ENOMEM. */
 int leased_new(struct leased **ret);
-/* Waits for what is under way. No other thread calls anything any more. */
+/* Waits for the requests in flight, and frees everything. No other thread may be in a call. */
 void leased_free(struct kvcache_gpu *gpu);
-/* The session's pool has been registered: copies may name it. */
+/* Publishes the session's pool, which has been registered, so that copies may use it. */
 void leased_publish(struct kvcache_gpu *gpu);
-/* The session's pool is about to be unregistered. True: leased copies may still name it, and its
- * registration and its hold are theirs now. */
+/* Called before the session's pool is unregistered. Returns true if leased copies may still use it;
+ * they then own its registration and its hold. */
 bool leased_keep(struct kvcache_gpu *gpu);
-/* Drops the pools that the program has released, and counts what was copied. */
+/* Drops the pools that the program has released, and counts the finished copies. */
 void leased_progress(struct kvcache_gpu *gpu);
 /* Unregisters the pools that the program has released, or all. */
 void leased_drop_pools(struct kvcache_gpu *gpu, bool all);
-/* Adds what leased copies have done. */
+/* Adds the counters of leased copies. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 
 /* --- in any thread, in the lock --- */

@@ -230,7 +230,7 @@ int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *
         if (r < 0)
                 return r;
         if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for what is listed");
+                return handle_fail(kv, -EINVAL, "there is no array for the listed chunks");
         if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
                 return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
         r = begin_in(kv, namespace_handle, &id);
@@ -492,7 +492,7 @@ static int read_text(int fd, uint64_t bytes, char **ret)
         return 0;
 }
 
-/* The text that a reply's descriptor has, which is closed. */
+/* Reads the text from a reply's descriptor, and closes the descriptor. */
 static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
 {
         int r = read_text(c->fd, c->value64, ret_text);

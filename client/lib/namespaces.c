@@ -132,7 +132,7 @@ int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_
         if (r < 0)
                 return r;
         if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for what is listed");
+                return handle_fail(kv, -EINVAL, "there is no array for the listed namespaces");
         if (!abi_size_is_valid(info_size, ABI_NAMESPACE_INFO_MIN))
                 return handle_fail(kv, -EINVAL, "%zu bytes are no namespace_info", info_size);
         r = check_names(kv, NULL, tenant);

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the package: libkvcache.so.1 with the C compiler ($CC, else cc), the daemon and the tools with meson if what they need
-is installed (build_programs.py), and a wheel around them. A build backend as pip calls one (PEP 517, PEP 660), on the standard
-library alone.
+"""Builds the package as a PEP 517 and PEP 660 backend of pip, with the standard library alone.
 
-The C sources are those of the tree that this folder is in; a source distribution has a copy of them in csrc/. The wheel's tag
-names the glibc that the symbols of all binaries need, so that pip refuses it where they would not load.
+The wheel contains libkvcache.so.1, built with the C compiler ($CC, else cc), and the daemon and the tools, built with meson if their
+dependencies are installed (build_programs.py).
+
+The C sources are those of the surrounding tree; a source distribution has a copy of them in csrc/. The wheel's tag names the glibc version
+that the symbols of all binaries require, so that pip refuses the wheel where they would not load.
 """
 
 import base64
@@ -26,7 +27,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 CSRC = HERE / "csrc"
 TREE = CSRC if CSRC.is_dir() else HERE.parents[1]
-GLIBC_AT_LEAST = (2, 34)  # so that the tag does not depend on which of two old machines built it
+GLIBC_AT_LEAST = (2, 34)  # fixed, so that the tag does not depend on the age of the machine that built it
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffunction-sections",
          "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wl,--gc-sections", "-Wl,--strip-all", "-Wl,-soname,libkvcache.so.1"]
 
@@ -53,7 +54,7 @@ def compile_library(output):
         for folder in (scratch, TREE, TREE / "proto", TREE / "client"):
             command += ["-I", str(folder)]
         command += [f"-Wl,--version-script={TREE / 'client/lib/libkvcache.map'}", "-o", str(output), *compiled]
-        command += ["-pthread", "-Wl,--as-needed", "-ldl"]  # which glibc 2.34 and later have in libc itself
+        command += ["-pthread", "-Wl,--as-needed", "-ldl"]  # glibc 2.34 and later have these in libc itself
         try:
             subprocess.run(command, check=True)
         except FileNotFoundError:
@@ -63,7 +64,7 @@ def compile_library(output):
 
 
 def glibc_needed(library):
-    """The newest version of glibc that a symbol of this library is from; None: none is, it is another libc's."""
+    """Returns the newest glibc version that a symbol of this library requires, or None if the library does not use glibc."""
     names = re.findall(rb"GLIBC_(\d+)\.(\d+)", pathlib.Path(library).read_bytes())
     return max((int(a), int(b)) for a, b in names) if names else None
 
@@ -92,7 +93,7 @@ def entry_points(has_programs):
 
 
 def write_wheel(folder, files, binaries):
-    """`files`: (name in the wheel, bytes). No binaries: the wheel is for any machine."""
+    """Writes a wheel of `files`, pairs of a name in the wheel and its bytes. A wheel without binaries is tagged for any machine."""
     name, wheel_tag = f"kvcache-{version()}", tag(*binaries) if binaries else "py3-none-any"
     info = f"{name}.dist-info"
     files = files + [
@@ -133,18 +134,19 @@ def build_programs():
 # --- what pip calls ---
 
 def get_requires_for_build_wheel(config_settings=None):
-    """With daemon=yes, pip gets meson and ninja where they are missing; otherwise an installation downloads nothing."""
+    """Returns the packages that pip installs for the build: meson and ninja with daemon=yes, if they are missing. Otherwise an installation
+    downloads nothing."""
     if setting(config_settings, "daemon", ("auto", "yes", "no")) != "yes":
         return []
     return ["meson", "ninja"] if build_programs().environment() is None else []
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """`config_settings`, pip's --config-settings:
+    """Builds the wheel. `config_settings` is pip's --config-settings:
 
-    daemon=auto|yes|no   whether the wheel has the daemon and the tools; auto: if what their build needs is installed
-    build-dir=FOLDER     where they are built; a build that is there is continued
-    library=system       neither them nor the library, for a distribution that has them
+    daemon=auto|yes|no   whether the wheel contains the daemon and the tools; auto: if the dependencies of their build are installed
+    build-dir=FOLDER     folder of that build; an existing build is continued
+    library=system       omits the library and the programs, for a distribution that has packages of them
     """
     library = setting(config_settings, "library", ("bundled", "system"))
     daemon = setting(config_settings, "daemon", ("auto", "yes", "no"))
@@ -172,7 +174,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    """The package is used where it lies, with the library beside it."""
+    """Builds a wheel that refers to this folder, and compiles the library into it."""
     library = HERE / "kvcache/lib/libkvcache.so.1"
     library.parent.mkdir(exist_ok=True)
     compile_library(library)

@@ -19,7 +19,7 @@ TARGETS = ("daemon/kvcache-daemon", "client/ctl/kvcachectl", "client/bench/kvcac
 COMMANDS = {"meson": "meson", "ninja": "ninja-build", "pkg-config": "pkg-config"}
 LIBRARIES = {"libevent_core": "libevent-dev", "libevent_extra": "libevent-dev", "liburing": "liburing-dev", "yaml-0.1": "libyaml-dev",
              "libcjson": "libcjson-dev", "libisal": "libisal-dev", "libmd": "libmd-dev"}
-# Libraries that every system with glibc has, which the tag of the wheel speaks for.
+# Every system with glibc has these libraries; the wheel's tag states the glibc version that they need.
 OF_THE_SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[\w-]*)\.so\.\d+")
 FOLDERS = ("proto", "daemon", "client/bench", "client/common", "client/ctl", "client/events", "client/examples", "client/gpu", "client/lib", "conf/models",
            "conf/deployments")
@@ -80,7 +80,7 @@ def build(tree, folder):
         _run("meson", "setup", folder, tree, "--buildtype=release", "--prefix=/kvcache", "--libdir=lib", "-Dtests=disabled",
              "-Dsystemd=disabled", "-Dio_uring=enabled", "-Dprograms_only=true", "-Dprefer_static=true",
              f"-Dc_args=-fmacro-prefix-map={here}/= {os.environ.get('CFLAGS', '')}".rstrip(),
-             # Not written as meson writes the path of its own build, which it removes when it installs.
+             # $ORIGIN/./../lib differs from the spelling that meson uses for its own rpath, which it removes at installation.
              "-Dc_link_args=-Wl,--disable-new-dtags,-rpath,$ORIGIN/./../lib", env=tools, stdout=sys.stderr)
     _run("ninja", "-C", folder, *TARGETS, env=tools, stdout=sys.stderr)
     installed = folder / "installed"

@@ -28,7 +28,7 @@
 #include "transfer-page.h"
 
 enum {
-        /* No host exceeds these: the memory of one GPU moves 5 to 8 bytes per nanosecond. */
+        /* No host is faster: the memory of one GPU moves 5 to 8 bytes per nanosecond. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
         MOST_AT_ONCE = 65536, /* transfers in flight, in addition to those counted */

@@ -134,7 +134,7 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
                 else if (status == CACHE_MISS)
                         c->stats.misses[miss_reason(c, req)]++;
         } else if (req->fetched) {
-                /* a put by the cache itself is not counted */
+                /* puts by the cache itself are not counted */
         } else if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts_by_ack[req->ack]++;
         } else if (status == CACHE_EXISTS) {
@@ -191,7 +191,7 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
 
         while ((n = list_pop(puts))) {
                 struct cache_request *req = container_of(n, struct cache_request, node);
-                /* A request that has completed may be freed. */
+                /* Copies what is needed later, because complete() may free the request. */
                 uint32_t namespace_id = req->namespace_id;
                 struct key key = req->key;
                 uint64_t hash = req->hash;

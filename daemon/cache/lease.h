@@ -44,7 +44,7 @@ struct lease_limits {
         bool shared;
 };
 
-/* With this value, a user that leases alone gets at most three quarters. */
+/* This share gives a user that leases alone at most three quarters. */
 enum { LEASE_SHARE = 3 };
 
 struct pool;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the pool, and the functions that its files share. Only they include this header. */
+/* The state of the pool, and the functions that its files share. Only the files of the pool include
+ * this header. */
 #pragma once
 
 #include "base/histogram.h"

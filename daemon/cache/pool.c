@@ -312,8 +312,8 @@ uint32_t pool_take_record(struct pool *p)
 {
         uint32_t chunk = p->free_chunk;
 
-        /* Each slot in use has a record, and there are as many of these as 4 KiB slots: one is
-         * free. */
+        /* At least one record is free: each slot in use has one, and there are as many records as 4
+         * KiB slots. */
         if (chunk != POOL_NONE) {
                 p->free_chunk = p->chunks[chunk].next;
                 return chunk;

@@ -111,7 +111,7 @@ static void next_step(struct populate *p)
         uint64_t available, slab_bytes;
         int slab;
 
-        /* finds the next pool that lacks memory, beginning with the current one */
+        /* Finds the next pool that lacks memory, beginning with the current one. */
         for (unsigned i = 0; i < p->params.n_pools && pool_next_slab(p->pools[p->pool]) < 0; i++)
                 next_pool(p);
         slab = pool_next_slab(p->pools[p->pool]);

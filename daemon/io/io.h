@@ -53,8 +53,8 @@ struct kio_params {
         const int *lock_fds;
         unsigned n_lock_fds;
 
-        /* A file of which the self-test reads 4 KiB at offset 0, into the pool if that has no
-         * data, and with O_DIRECT if it was opened with it. -1: no file. */
+        /* The self-test reads 4 KiB at offset 0 of this file, into the pool if that has no data,
+         * and with O_DIRECT if the file was opened with it. -1: no file. */
         int probe_fd;
         struct stages *stages; /* records the times of all operations while enabled; may be NULL */
 };

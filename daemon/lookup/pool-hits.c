@@ -24,8 +24,8 @@ static bool is_of_keys(uint64_t counted, uint64_t more, uint64_t keys, uint64_t 
         return more <= UINT64_MAX - counted && (counted + more) / most <= keys;
 }
 
-/* Clients increment `keys` first. The other counters are read before it, so they never belong to
- * more keys than it says. */
+/* Clients increment `keys` first, and this function reads it last, so the other counters never
+ * exceed it. */
 bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_ns,
                       struct pool_index_count *ret)
 {

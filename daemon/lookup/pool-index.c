@@ -394,8 +394,9 @@ static void mark(void *userdata, uint64_t hold)
                 note_held(s->pi, record);
 }
 
-/* A client of the library's never holds more than its allowance. What is read here while it holds
- * and releases is of no one moment, so more than that is asked for, and more than once. */
+/* Returns whether a client holds too much. A client of the library never holds more than its
+ * allowance. The reads here are not atomic while the client holds and releases, so the limit is
+ * higher, and must be exceeded repeatedly. */
 static bool is_too_much(const struct pool_client *client, uint64_t bytes)
 {
         return bytes > client->allowance * REVOKE_FACTOR;
@@ -561,7 +562,8 @@ struct pool_index *pool_index_free(struct pool_index *pi)
         return NULL;
 }
 
-/* A user has at most three quarters of it, whatever number of sessions it opens. */
+/* Returns the allowance of a user's next session: all sessions of a user together get at most three
+ * quarters of `most`. */
 static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
 {
         uint64_t of_user = 0, left;

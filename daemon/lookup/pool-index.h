@@ -24,7 +24,7 @@ struct pool_index;
 /* Counts already taken from a client for one namespace. */
 struct pool_index_seen {
         struct pool_page_count last;    /* the counters as last read */
-        struct pool_page_count counted; /* the part of them that was accepted */
+        struct pool_page_count counted; /* the part of `last` that was accepted */
 };
 
 /* The state of a session that has joined. All zero before. */
@@ -37,7 +37,7 @@ struct pool_client {
         uint64_t allowance;
         uint64_t taken;                /* words of its ring */
         struct pool_index_seen *seen;  /* counts by namespace */
-        uint64_t joined_ns, keys_seen; /* for what is possible */
+        uint64_t joined_ns, keys_seen; /* time and keys by which counts are bounded */
         bool is_over;                  /* the last scan found that it holds too much */
         bool revoked;                  /* the daemon has taken its holds away */
 };

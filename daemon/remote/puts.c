@@ -195,7 +195,6 @@ static unsigned writes_most(const struct remote *r)
         return MAX(r->params.backend.depth / 4 * 3, 1u);
 }
 
-/* Returns whether a write may begin now. */
 static bool may_write(const struct remote *r, uint64_t now_ns)
 {
         if (r->stopping || r->breaker.state != REMOTE_CLOSED ||

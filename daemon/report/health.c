@@ -92,7 +92,7 @@ static void check_checksums(const struct store_volume_stats *p, uint64_t now_ns,
             units_ms((now_ns - MIN(now_ns, failed_ns)) / 1000000, since));
 }
 
-/* A table or a directory that is missing says nothing of the number of chunks. */
+/* Reports lost chunks, without a number if a table or directory is missing. */
 static void check_losses(const struct store_volume_stats *p, uint64_t now_ns,
                          struct status_health *h)
 {

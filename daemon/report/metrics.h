@@ -15,7 +15,7 @@
 
 enum { METRICS_OPS = 40, METRICS_STATUSES = 24 }; /* indexed by wire ops and statuses */
 
-/* Indices of the other members that are arrays. */
+/* Indices of the members that are arrays. */
 enum {
         METRICS_TIER_MEMORY,
         METRICS_TIER_DISK,

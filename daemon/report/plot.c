@@ -20,7 +20,6 @@ enum {
         TICKS_MAX = 12,
 };
 
-/* The axis of values. */
 struct axis {
         double least, most; /* values at the bottom and the top */
         bool log;

@@ -151,15 +151,16 @@ static bool is_allowed(const struct client *client, enum service_gds to)
         return false;
 }
 
-/* A descriptor exposes a whole data file, and direct reads bypass the scheduling of users. A data
- * file contains chunks of one tenant only, which the tenant may read anyway. Nevertheless, by
- * default only trusted users get the disk's time without a limit. */
+/* Returns whether the client may borrow data files. A descriptor exposes a whole file, and direct
+ * reads bypass the scheduling of users. The file contains only chunks that the tenant may read
+ * anyway, but only trusted users get unlimited disk time by default. */
 bool client_may_borrow(const struct client *client)
 {
         return is_allowed(client, client->tenant->service->gds);
 }
 
-/* All clients share the one thread that reads such files. */
+/* Returns whether the client may register files. All clients share the one thread that reads such
+ * files. */
 bool client_may_register_files(const struct client *client)
 {
         return is_allowed(client, client->tenant->service->gds_puts);

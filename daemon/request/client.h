@@ -63,12 +63,12 @@ struct client {
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
                                                        is one more than the place */
         unsigned n_namespaces;                      /* places that are, or were, in use */
-        unsigned open_namespaces;                   /* that are */
+        unsigned open_namespaces;                   /* places that are in use now */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct audit audit;                         /* evicted or pinned keys not logged yet */
         struct tally_page page;                     /* lookups that the client answered itself */
-        struct pool_client hits;      /* chunks that the client gets without a message */
-        uint32_t hits_left;           /* words of its ring to read, as it has ended */
+        struct pool_client hits; /* chunks that the client gets without a message */
+        uint32_t hits_left;      /* words of the ended session's ring that are still to be read */
         struct bench_page *transfers; /* transfers of the client; NULL: there is no page */
         uint64_t since_ns;            /* when it connected */
         bool looks_up;                /* the lookup index was sent to it */

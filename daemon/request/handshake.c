@@ -32,7 +32,7 @@ struct namespace_open {
         unsigned removals; /* started for this open */
 };
 
-/* One open tries no more removals, since a namespace may turn out to be used. */
+/* Most removals that one open attempts, since each namespace may turn out to be in use. */
 enum { MOST_REMOVALS = 8 };
 
 /* Returns the number of entries free for further namespaces. */

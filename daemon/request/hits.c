@@ -245,7 +245,8 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
         return more || pace->is_behind;
 }
 
-/* A volume that has returned may also have changed lifetimes. */
+/* Decides again which namespaces clients may read without a message, because a volume that has
+ * returned may have changed their lifetimes. */
 void hits_tick(struct service *service)
 {
         for (unsigned i = 0; i < service->n_tenants; i++) {

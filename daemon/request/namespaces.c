@@ -238,7 +238,7 @@ static bool refuse_open(struct client_removal *op)
                 return false;
         if (others == 0) {
                 refuse(op, WIRE_BUSY, 0, op->dropped,
-                       "requests of this session are under way: wait for their replies");
+                       "requests of this session are in flight: wait for their replies");
                 return true;
         }
         snprintf(text, sizeof(text), "%u other session%s it open%s", others,
@@ -288,7 +288,7 @@ static void on_removed(struct store_namespace_remove *store)
                         refuse_not_empty(op, ns->chunks);
                 else
                         refuse(op, WIRE_BUSY, 0, op->dropped,
-                               "puts into the namespace, or opens of it, are under way: try again");
+                               "puts into the namespace, or opens of it, are in flight: try again");
                 return;
         default:
                 if (!store_namespace_get(op->request.client->tenant->service->store, op->id))

@@ -348,7 +348,7 @@ void loans_forget_volume(struct store *s, unsigned volume);
 void health_tell(struct member *p, enum store_volume_event event, const char *text);
 /* Reports that the volume is new, and the losses that opening it has found. */
 void health_tell_losses(struct member *p);
-/* The one place that changes `up`. */
+/* Sets the state of a volume. No other function changes `up`. */
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason);
 /* Implement volume_ops.bypassed, .doubtful and .full; userdata is the store. */
 void health_on_bypassed(void *userdata, struct volume *v);
@@ -367,7 +367,7 @@ int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_
 /* Called by store_reap(): report a bypass, and continue a suspend. */
 void health_tell_news(struct member *p);
 void health_rest_when_quiet(struct member *p);
-/* Called by store_reap(): continue a resume when its number is recorded. At the stop: end a suspend
- * or resume that has not completed. */
+/* Continues a resume whose volume number has been recorded; store_reap() calls it. */
 void health_number_when_marked(struct member *p);
+/* Ends a suspend or resume that has not completed, when the store stops. */
 void health_stop(struct member *p);

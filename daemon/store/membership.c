@@ -45,7 +45,8 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-/* Epochs that a startup skips: more than are given before the first of them is on disk. */
+/* Epochs that a startup skips. A daemon gives fewer than these before the first of them is on
+ * disk. */
 #define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)

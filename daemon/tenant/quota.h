@@ -67,7 +67,7 @@ struct quota_limits {
         bool shared[QUOTA_THINGS];
 };
 
-/* With this value, a single user gets at most three quarters of the total. */
+/* This share gives a single user at most three quarters of the total. */
 enum { QUOTA_SHARE = 3 };
 
 struct quota_params {

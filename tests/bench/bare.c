@@ -158,7 +158,7 @@ static int ring_batch(struct bare *b)
 
                 for (; begun < b->o->batch && begun - done < DEPTH; begun++)
                         ring_prepare(b);
-                /* The last of them are waited for together: one wake-up. */
+                /* Waits for the last ones together, which costs one wake-up. */
                 n = io_uring_submit_and_wait(&b->ring,
                                              begun < b->o->batch ? 1 : (unsigned)(begun - done));
                 if (n < 0 && n != -EINTR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch at a time: what a caller waits for 16 chunks, against a loop that asks the disk, or the page cache, itself."""
+"""Measures one batch at a time: how long a caller waits for 16 chunks, beside a loop that reads the disk, or the page cache, directly."""
 
 import contextlib
 import statistics
@@ -39,7 +39,7 @@ def batch_pairs(bench, daemon, load, process, what, yardstick, size):
 
 
 def batch_us(pairs, size):
-    """How long a batch takes, of both, from their median rates."""
+    """Returns the time of a batch on both sides, from their median rates."""
     return {side: round(BATCH * size / statistics.median(rates) * 1e6, 1)
             for side, rates in zip(("ours", "yardstick"), zip(*pairs)) if statistics.median(rates) > 0}
 
@@ -71,14 +71,14 @@ def batch_size(bench, fio, name, limit, report):
 
 
 def all_at_once(loads, wanted):
-    """Bytes per second of one slice of all of them."""
+    """Runs one slice of all loads at once. Returns their bytes per second."""
     for load in loads:
         load.tell("run 0.25 0")
     return sum(answer[wanted] / answer["seconds"] for answer in [load.answer() for load in loads])
 
 
 def batch_hot(bench, fio, report):
-    """Clients that each get chunks in memory into registered memory, against as many that read them from the page cache."""
+    """Compares clients that get chunks in memory into registered memory with as many that read them from the page cache."""
     name = "64KiB"
     size, pool = SIZES[name], 4 * HOT_SET
     count, region = HOT_SET // size, ("--region", HOT_REGION)

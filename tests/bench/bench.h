@@ -32,7 +32,7 @@ struct bench_options {
         bool steps;
 };
 
-/* One thing to do. */
+/* A step of a run: its name, and a limit of seconds or bytes. */
 struct bench_step {
         char word[16];
         double seconds;
@@ -64,8 +64,8 @@ struct kvcache_key content_key(uint64_t number);
 /* Returns the key of a number, in either scheme. */
 struct kvcache_key bench_key(const struct bench_options *o, uint64_t number);
 /* Returns the number of the i-th of n chunks that represent all --count of them: one from each
- * part, so that none is repeated, and the same in every process, so that chunks which one has
- * brought into memory are those that another gets. */
+ * part, so that none is repeated. Every process computes the same numbers, so that chunks that one
+ * has brought into memory are those that another gets. */
 uint64_t bench_sample(const struct bench_options *o, uint64_t i, uint64_t n);
 void content_fill(void *place, uint64_t size, uint64_t pattern);
 void content_stamp(void *place, uint64_t size, uint64_t number, uint64_t pattern);

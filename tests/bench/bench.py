@@ -46,7 +46,7 @@ class Bench:
         print(f"[{time.monotonic() - self.begin:5.1f} s] {text}", file=sys.stderr, flush=True)
 
     def fio(self, file_bytes):
-        """fio and its file, written at the first use."""
+        """Returns fio with its file, which the first use writes."""
         if not self.one_fio or self.one_fio.file_bytes < file_bytes:
             self.say("fio: writing its file")
             self.one_fio = Fio(self, file_bytes, disk.DEPTH)

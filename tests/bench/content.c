@@ -50,7 +50,7 @@ struct kvcache_key bench_key(const struct bench_options *o, uint64_t number)
         return key;
 }
 
-/* Word i of a pattern. */
+/* Computes word i of a pattern. */
 static uint64_t word_at(uint64_t pattern, uint64_t i)
 {
         return mix(pattern << 32 ^ i);

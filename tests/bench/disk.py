@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk: cold gets and written puts against fio, and what they cost the processors."""
+"""Measures cold gets and written puts against fio, and their CPU time."""
 
 import shutil
 
@@ -22,7 +22,7 @@ def disk_figure(pairs, tally, side, what, notes=()):
 
 
 def disk_pairs(bench, daemon, load, side, tally):
-    """Pairs with fio, and every second time one with fio's buffers in huge pages: (pairs, pairs or why there are none)."""
+    """Returns pairs with fio, and as many pairs with fio's buffers in huge pages, or the reason why there are none."""
     why, huge = side.fio.huge_pages(), []
 
     def ours():
@@ -43,7 +43,7 @@ def huge_figure(huge, what, side):
 
 
 def disk_fresh(bench, daemon, put, side, size, limit, tally):
-    """Three pairs that together nearly fill the store."""
+    """Returns the few pairs that together nearly fill the store."""
     request = PUT_BATCH * size
     count = int(limit * 0.85 / bench.fresh_pairs) // request * request
     return in_pairs(bench.fresh_pairs, lambda: our_slice(daemon, put, tally, count=count), lambda: side.slice(count=count),
@@ -51,7 +51,7 @@ def disk_fresh(bench, daemon, put, side, size, limit, tally):
 
 
 def disk_fill(daemon, put, limit):
-    """Until every put evicts, and a little further."""
+    """Puts until every put evicts, and a little longer."""
     for _ in range(100):
         put.run(count=limit // 10)
         daemon.settle()
@@ -129,7 +129,7 @@ def disk_size(bench, fio, name, limit, report):
 
 
 def disk_limit(bench):
-    """Bytes that the store may have, and fio's file beside it."""
+    """Returns the bytes that the store may take beside fio's file."""
     taken = bench.fio_file_bytes()
     free = shutil.disk_usage(bench.work).free + taken
     return min(GIB + GIB // 4 if bench.quick else 2 * GIB, int((free - GIB) / 2.2) // MIB * MIB)
@@ -180,7 +180,7 @@ def measure_disk(bench, report):
 # --- the processor time of cold gets ---
 
 def measure_cpu(bench, report):
-    """A GiB of cold gets, daemon and client, against fio's GiB and one checksum pass over a GiB."""
+    """Compares the CPU time of a GiB of cold gets, in daemon and client, with that of fio's GiB and one checksum pass over a GiB."""
     name, size, limit = "2MiB", SIZES["2MiB"], disk_limit(bench)
     try:
         if limit < 512 * MIB:

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An echo server on the kind of socket that the daemon serves: SOCK_SEQPACKET, one thread; what its
- * round trip costs, no server on this machine can undercut. A message begins with the length that
- * its answer is to have.
+/* An echo server on a socket like the daemon's (SOCK_SEQPACKET), with one thread. No server on this
+ * machine can have a shorter round trip. A message begins with the length of the answer that it
+ * requests.
  *
  *   measure-echo SOCKET [--blocking]
  *
  * By default it runs on libevent, as the daemon does: a loop that wakes for a readable socket, one
  * recv() and one send(). With --blocking it serves one connection with recv() and send() alone. It
- * ends when it is killed. */
+ * runs until it is killed. */
 #include <errno.h>
 #include <event2/event.h>
 #include <signal.h>
@@ -28,7 +28,7 @@ static int fail(const char *what)
         return 1;
 }
 
-/* False: the connection has ended. */
+/* Answers one message. Returns false if the connection has ended. */
 static bool answer(int fd, int flags)
 {
         static uint8_t message[MESSAGE_MAX];

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of five million entries: hits, lookups, memory, and recovery after kill -9.
+"""Measures a store of five million entries: hits, lookups, memory, and recovery after kill -9.
 
-many-entries makes it without its bytes: tables as puts leave them, data files that are sparse. Two forms: 2 MiB chunks and a
-ring that years of puts have filled, for memory and the start; 4 KiB chunks for hits, so that very many of them fit the pool,
-drawn from all over the index.
+many-entries makes the store without its bytes: tables as puts leave them, and sparse data files. There are two forms. One has 2 MiB chunks
+and a ring filled by years of puts, for memory and recovery. The other has 4 KiB chunks for hits, so that very many of them, from all over the
+index, fit into the pool.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from slices import in_pairs
 MIB, GIB = 2**20, 2**30
 ENTRIES = 5_000_000
 CHUNK = 4096
-HITS, FEW_HITS = 131072, 2048  # chunks in memory that are hit: what the index has on them fits no cache, or all of it does
+HITS, FEW_HITS = 131072, 2048  # chunks in memory that are hit; their index entries fit into no cache, or all into one
 GROUPS = {
     "entries": ("hit_batch128_vs_echo", "hit_spread_vs_near", "hits_per_second", "match_ns_per_key", "match32_us"),
     "start": ("ready_seconds_5M", "bytes_per_entry"),
@@ -57,7 +57,7 @@ def named(entries, chunk, *more):
 
 
 def together(loads, seconds):
-    """One slice of all at once: keys per second from memory, and keys that came from elsewhere or not at all."""
+    """Runs one slice of all loads at once. Returns keys per second from memory, and the number of keys that came from elsewhere or were missing."""
     for load in loads:
         load.tell(f"run {seconds} 0")
     answers = [load.answer() for load in loads]
@@ -141,7 +141,7 @@ def matches_asked(daemon):
 
 
 def wait_for_index(daemon, match, limit_s=20):
-    """Until a client's matches do not reach the daemon any more: seconds, or None if they always do."""
+    """Waits until a client's matches no longer reach the daemon. Returns the seconds, or None if they always do."""
     begin = time.monotonic()
     while time.monotonic() - begin < limit_s:
         before = matches_asked(daemon)
@@ -189,7 +189,7 @@ def measure_entries(bench, report):
 
 
 def memory_in_use(daemon):
-    """Beside a client that has asked for keys: what the daemon makes for that is there."""
+    """Returns the daemon's memory while a client has the lookup index, which the daemon makes for the first lookup."""
     with daemon.load("match", "--steps", *named(ENTRIES, 2 * MIB, "--batch", 1024)) as match:
         wait_for_index(daemon, match)
         daemon.settle()
@@ -197,8 +197,8 @@ def memory_in_use(daemon):
 
 
 def starts(bench, report, superseded, rounds):
-    """With so many superseded entries for each that counts: seconds and processor seconds of each start, memory in use before
-    and after them all, and chunks."""
+    """Measures startups with `superseded` superseded entries for each valid one. Returns the seconds and CPU seconds of each startup, the memory
+    in use before and after all of them, and the number of chunks."""
     bench.say(f"making a store of {ENTRIES} chunks of 2 MiB, with {superseded * ENTRIES} superseded entries")
     with Store(bench, ENTRIES, "--history", superseded) as store:
         settings = {**store.settings, "store.entries": "auto", "memory.pool": 64 * MIB}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures: the ratio of two things that were measured in turn, with what is known of its error; and how they are printed.
+"""Computes and prints figures: ratios of two measurements that alternated, with an estimate of the error.
 
-A figure is made of pairs, each one slice of ours and one of the yardstick's, right after one another. Its value is the
-median of the pairs' ratios, so a slice that something else disturbed does not move it. Its bounds are those of the
-median at 95 % (order statistics; they assume nothing about the distribution), its spread is the distance of the
-quartiles over the median.
+A figure consists of pairs, each of them a slice of ours followed by one of the yardstick's. Its value is the median of the pairs' ratios, so
+that a disturbed slice does not change it. Its bounds are those of the median at 95 % (order statistics, which assume nothing about the
+distribution); its spread is the distance of the quartiles over the median.
 """
 
 import math
@@ -15,7 +14,7 @@ LEFT_OUT = "left out: --only"
 
 
 def median_bounds(values):
-    """The 95 % confidence interval of the median; of less than six values the least and the largest."""
+    """Returns the 95 % confidence interval of the median, or the smallest and largest of fewer than six values."""
     ordered, n = sorted(values), len(values)
     k, below = 0, 0.0
     while True:
@@ -40,7 +39,7 @@ def missing(reason):
 
 
 def ratio(pairs, unit, ours, yardstick, notes=(), **more):
-    """`pairs`: (ours, yardstick) of each pair, in `unit`; `ours`, `yardstick`: what they are, in words."""
+    """Returns a figure. `pairs` are (ours, yardstick) in `unit`; `ours` and `yardstick` describe the two sides."""
     if not pairs or any(theirs <= 0 for _, theirs in pairs):
         return missing("nothing was measured")
     ratios = [a / b for a, b in pairs]
@@ -67,7 +66,7 @@ def ratio(pairs, unit, ours, yardstick, notes=(), **more):
 
 
 def count(by_size, worst, what):
-    """A quotient of counters for each size; its value is that of the worst one."""
+    """Returns a figure of counters: a quotient for each size, of which the worst is the value."""
     known = {size: value for size, value in by_size.items() if value is not None}
     if not known:
         return missing("nothing was counted")
@@ -88,12 +87,12 @@ def measured(values, unit, what, notes=(), digits=3, **more):
 
 # --- goals ---
 
-# Bytes that an entry takes with the index, the lookup index and the policy's state, as measured with 5,000,000 entries; and the
-# default of eviction.policy. README.md and conf/sizing.md state these figures; test_bench.py compares them, and the default.
+# Bytes of an entry with the index, the lookup index and the policy's state, measured with 5,000,000 entries, and the default of eviction.policy.
+# README.md and conf/sizing.md state these figures; test_bench.py compares them and the default.
 ENTRY_BYTES = {"cq": 151, "lru": 112}
 DEFAULT_POLICY = "cq"
 
-# Part of the name up to a dot, and whole name, in this order of preference: what is compared, how, with what.
+# The goals: a bound, a comparison and a value for each name. The whole name has precedence over its part up to a dot.
 GOALS = {
     "disk_read_vs_fio": ("high", ">=", 0.95),
     "disk_write_vs_fio": ("high", ">=", 0.95),
@@ -129,7 +128,7 @@ GOALS = {
 
 
 def add_goals(report):
-    """`goal` and `reached` beside each figure: a report, never a failure."""
+    """Adds `goal` and `reached` to each figure. A missed goal is reported and fails nothing."""
     for name, figure in walk(report):
         goal = GOALS.get(name) or GOALS.get(name.split(".")[0])
         if not goal:
@@ -155,7 +154,7 @@ def amount(value, unit):
 
 
 def plain(value):
-    """Three digits or four, and no power of ten."""
+    """Formats a number with three or four digits, without a power of ten."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 
@@ -186,7 +185,7 @@ WORDS = {True: "yes", False: "no", None: "-"}
 
 
 def walk(report, prefix=""):
-    """(dotted name, figure) of all in the report."""
+    """Yields (dotted name, figure) for all figures of the report."""
     for key, value in report.items():
         if not isinstance(value, dict):
             continue

@@ -101,7 +101,7 @@ static uint64_t next_random(uint64_t *state)
         return *state;
 }
 
-/* The numbers to get: all, or with --sample some. */
+/* Returns how many chunks to get: all, or those of --sample. */
 static int get_number(struct traffic *t)
 {
         const struct bench_options *o = t->o;

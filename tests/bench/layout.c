@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast one core gathers blocks of host memory into chunks and scatters them back, against plain
- * memcpy() of as many bytes, and how long it takes to compute the pieces of a block:
- * measure-layout.
+/* measure-layout: measures how fast one core gathers blocks of host memory into chunks and scatters
+ * them back, against memcpy() of the same number of bytes, and how long it takes to compute the
+ * pieces of a block.
  *
- * Copying and memcpy() take turns in slices of a few milliseconds over the same memory, far larger
+ * Copies and memcpy() alternate in slices of a few milliseconds over the same memory, far larger
  * than the caches, so that a machine whose speed drifts slows both. Prints the median of the
- * ratios, by layout and bytes of a piece. Listed regions are those of the outer-first layout, so
- * that their lines show what the list costs; "padded" has a gap of 64 bytes behind each page. */
+ * ratios, by layout and piece size. Listed regions are those of the outer-first layout, so that
+ * their lines show the cost of the list; "padded" has a gap of 64 bytes after each page. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static void shape_regions(struct bench_layout *b, uint64_t region, uint64_t gap)
                 };
 }
 
-/* Seconds for a byte of one slice that begins with block `first`. */
+/* Returns the seconds per byte of one slice that begins with block `first`. */
 static double slice(const struct bench_layout *b, int way, uint64_t first, uint64_t n)
 {
         struct kvcache_layout_copy copies[64];
@@ -172,7 +172,7 @@ static void measure_pieces(const struct kvcache_layout *l, const char *name)
         printf("%-28s %5d pieces  %8.0f ns a call\n", name, n, times[SLICES / 2] * 1e9);
 }
 
-/* 1,024 regions, in the order of their addresses and backwards. */
+/* Measures lists of 1,024 regions, by ascending and descending address. */
 static void measure_long_lists(void)
 {
         static struct kvcache_layout_region regions[1024];

@@ -29,7 +29,7 @@ def last_line(path):
 
 
 def size_of(text):
-    """"32768K" in bytes."""
+    """Returns a text such as "32768K" in bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     if text and text[-1] in units:
         return int(text[:-1]) * units[text[-1]]
@@ -44,7 +44,7 @@ def memory_available():
 
 
 def mount_of(path):
-    """(device, file system) of the mount that holds the path."""
+    """Returns (device, file system) of the mount that holds the path."""
     best = ("", "?", "?")
     path = os.path.realpath(path)
     for line in read("/proc/mounts").splitlines():
@@ -56,7 +56,7 @@ def mount_of(path):
 
 
 def has_volatile_cache(directory):
-    """Does its disk say that what is written is lost with the power until it is flushed? None: it says nothing."""
+    """Returns whether the directory's disk loses written data at a power loss until it is flushed, or None if the disk does not report that."""
     number = os.stat(directory).st_dev
     device = pathlib.Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     for queue in (device / "queue", device / "../queue"):  # the disk's own; a partition's
@@ -106,13 +106,13 @@ def note_mode(report, daemon):
 
 
 def listens(path):
-    """Asked without a program, which would take the processor from a server that starts."""
+    """Returns whether the socket accepts connections, without starting a program, which would compete with a starting server for the processor."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         return s.connect_ex(str(path)) == 0
 
 
 class Process:
-    """A program that answers each line of its input with a line of JSON, or only runs."""
+    """A program that only runs, or answers each line of its input with a line of JSON."""
 
     def __init__(self, command, log):
         self.command = [str(part) for part in command]
@@ -155,7 +155,7 @@ class Process:
         self.errors.close()
 
     def end(self):
-        """For what does not end by itself."""
+        """Ends a process that does not end by itself."""
         self.process.terminate()
         self.close()
 
@@ -167,7 +167,7 @@ class Process:
 
 
 class Daemon:
-    """A daemon on an empty store, or on one that is there, which stays."""
+    """A daemon on an empty store, or on an existing one, which it keeps."""
 
     def __init__(self, bench, settings, store=None):
         self.bench = bench
@@ -197,7 +197,7 @@ class Daemon:
         self._wait_for_answers()
 
     def kill_and_start(self):
-        """Seconds from kill -9 to the first answer."""
+        """Kills the daemon with kill -9 and starts it again. Returns the seconds until the first answer."""
         self.reporter.close()
         self.reporter = None
         begin = time.monotonic()
@@ -243,7 +243,7 @@ class Daemon:
         return cpu_seconds(self.process.pid)
 
     def settle(self, limit_s=60):
-        """Until it does nothing: the pool is there, nothing is unwritten, nothing is prewritten."""
+        """Waits until the daemon is idle: the pool is populated, all chunks are written, and nothing is being prewritten."""
         deadline, before, quiet = time.monotonic() + limit_s, None, 0
         while quiet < 3:
             if time.monotonic() > deadline:
@@ -279,7 +279,7 @@ class Daemon:
 
 
 class Fio:
-    """fio on a file that was written through once, in the same directory as the store."""
+    """fio on a file in the directory of the store that was written through once."""
 
     def __init__(self, bench, file_bytes, depth):
         self.bench, self.file_bytes, self.depth = bench, file_bytes, depth
@@ -312,7 +312,7 @@ class Fio:
 
     @staticmethod
     def huge_pages():
-        """Why its buffers cannot be in huge pages, or None: malloc() asks for them when a setting says so."""
+        """Returns why fio's buffers cannot be in huge pages, or None. malloc() requests huge pages if a setting requires that."""
         setting = read("/sys/kernel/mm/transparent_hugepage/enabled", "[never]")
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
         if "[never]" in setting:
@@ -337,7 +337,7 @@ class Fio:
         return job
 
     def slice(self, rw, block_bytes, seconds, count=0, huge=False, depth=None, options=()):
-        """Bytes per second, and CPU seconds per byte."""
+        """Runs fio. Returns bytes per second, and CPU seconds per byte."""
         how = ["--ioengine=io_uring", f"--iodepth={depth or self.depth}", *options]
         if count:
             how += [f"--io_size={count}"]

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the leading run of a chain takes to find: one call of the library's MATCH at a time, for
- * chains of --batch keys that are all there, drawn anew for each call from all --count chunks, so
- * that an index of millions of them is not in a cache. Drawing them is not measured. Which way a
- * call goes, to the daemon or past it, is the library's business; the daemon's count of requests
- * tells. */
+/* Measures how long the library takes to find the leading run of a chain: one MATCH at a time, for
+ * chains of --batch stored keys. Each call draws new keys from all --count chunks, so that an index
+ * of millions of them is in no cache; drawing is not measured. The library decides whether a call
+ * reaches the daemon, and the daemon's counter of requests shows that. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures memory: one core's memcpy() over a working set, one core's checksum over one; and
+/* Measures one core's memcpy() over a working set and one core's checksum over one; and runs
  * spinners that keep the cores awake.
  *
- * Copies are made as the daemon makes them: from a source of --source bytes (as large as the
- * staging area for a put) to a target that is the rest of the working set, piece by piece, both in
- * turn, so that neither end is in a cache. The memory is private to the process, in pages as the
- * kernel provides them, all touched before. */
+ * Copies are made as the daemon makes them, piece by piece, from a source of --source bytes (as
+ * large as the staging area for a put) to the rest of the working set. Both ends advance, so that
+ * neither is in a cache. The memory is private to the process, in pages as the kernel provides
+ * them, and touched before. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>

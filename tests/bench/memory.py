@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: copies against memcpy, hits against an echo, and what a client pays that does nothing, or begins."""
+"""Measures memory: copies against memcpy, hits against an echo, and the costs of an idle or new client."""
 
 import shutil
 import statistics
@@ -24,7 +24,7 @@ GROUPS = {
 # --- copies ---
 
 class Memcpy(Process):
-    """One core's memcpy() over a working set."""
+    """Measures one core's memcpy() over a working set."""
 
     def __init__(self, bench, piece, source, working_set):
         super().__init__([bench.build / "tests/bench/measure", "memcpy", "--steps", "--size", piece, "--source", source,
@@ -44,7 +44,7 @@ def copy_figure(bench, report, pairs, tally, what, working_set, **more):
 
 
 def measure_put(bench, report, daemon, pool):
-    """Accepted puts from the staging area, and from registered memory."""
+    """Measures accepted puts from the staging area, and from registered memory."""
     piece = SIZES["2MiB"]
     count = pool // 5 // piece * piece
     for name, where, source, arguments in (("put_vs_memcpy", "the staging area", 64 * MIB, ()),
@@ -117,7 +117,7 @@ def measure_recording(bench, report, daemon, pool):
 # --- hits ---
 
 def echo_company(bench, name, arguments, measure):
-    """measure(socket, pid) beside an echo server and one spinner per core."""
+    """Calls measure(socket, pid) while an echo server and one spinner per core run."""
     path = bench.sockets / (name + ".sock")
     echo = Process([bench.build / "tests/bench/measure-echo", path, *arguments], bench.work / "load.log")
     spin = Process([bench.build / "tests/bench/measure", "spin"], bench.work / "load.log")
@@ -135,7 +135,7 @@ def echo_company(bench, name, arguments, measure):
 
 
 def rtt_pairs(bench, daemon, name, arguments, *more):
-    """Slices of round trips, ours and the echo's."""
+    """Measures round trips in slices that alternate between our hits and the echo."""
     n, slice_ms = (8, 50) if bench.quick else (20, 100)
 
     def measure(path, pid):

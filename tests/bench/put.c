@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts: each chunk a new one, whose number says what is in it. */
+/* Measures puts. Each one stores a new chunk, whose contents derive from its number. */
 #include "traffic.h"
 
 #include <string.h>

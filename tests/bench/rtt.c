@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One round trip at a time: a batch of mapped hits through the library, one by default, and the
- * same bytes to and from an echo server.
+/* Measures one round trip at a time: a batch of mapped hits through the library (by default one
+ * hit), and an exchange of messages of the same length with an echo server.
  *
- * One thread does both, in slices that alternate, the first of a pair in turn. The echo is asked
- * with a plain send() and recv() that block: it has no library, no lease, no lookup. Its messages
- * are as long as the hits' are: a batch with as many releases riding along, and the reply with as
- * many results. The processor time of a slice is that of this thread and of the server's process,
- * by their clocks, which are exact.
+ * One thread does both, in slices that alternate; the side that begins a pair alternates, too. The
+ * echo uses plain blocking send() and recv(): no library, no lease, no lookup. Its messages are as
+ * long as those of the hits, with the same number of releases and results. The CPU time of a slice
+ * is that of this thread and of the server's process, by their clocks, which are exact.
  *
- * The chunks are put here; or, with --count, they are --sample of those that are there, and are got
- * once before anything is measured. */
+ * The program puts the chunks. With --count, it instead takes --sample of those stored, and gets
+ * each once before it measures. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -117,7 +116,7 @@ static int hit_once(struct rtt *t)
         r = not_a_hit(result);
         if (r != 0)
                 return r;
-        /* Rides on the next request. */
+        /* The next request carries this release. */
         r = kvcache_release(t->kv, &result->lease, 1);
         return r < 0 ? bench_fail("cannot release: %s", kvcache_error(t->kv)) : 0;
 }
@@ -252,7 +251,7 @@ static int prepare_own(struct rtt *t)
         return r;
 }
 
-/* Chunks that are there, in a random order, each got once. */
+/* Chooses stored chunks in a random order, and gets each once. */
 static int prepare_sample(struct rtt *t)
 {
         int r = 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rates go with the number of clients, of workers, of entries, with the size of chunks, and with the depth.
+"""Measures how rates depend on the number of clients, workers and entries, on the size of chunks, and on the depth.
 
-Tables, each row measured by itself: medians of a few short slices, with fio's in turn where there is one.
+The result is tables. Each row is measured separately: medians of a few short slices, which alternate with fio's where fio applies.
 """
 
 import shutil
@@ -28,7 +28,7 @@ def megabytes(rates):
 
 
 def powers(last):
-    """1, 2, 4, ..., last."""
+    """Returns 1, 2, 4, ..., last."""
     n, numbers = 1, []
     while n < last:
         numbers.append(n)
@@ -37,7 +37,7 @@ def powers(last):
 
 
 def fill(daemon, size, bytes_, batch=16, outstanding=64, region=0):
-    """Chunks 0 and up; how many, and bytes per second."""
+    """Puts chunks from number 0 on. Returns their number, and bytes per second."""
     arguments = ("--region", region) if region else ()
     with daemon.load("put", "--steps", "--size", size, "--batch", batch, "--outstanding", outstanding, *arguments) as put:
         answer = put.run(count=bytes_)
@@ -155,7 +155,7 @@ def scale_chunk(bench, rows, report):
 
 
 def scale_entries(bench, rows, report):
-    """Hits over as many chunks in memory, disk gets over as many on disk, whatever else is in the store."""
+    """Measures hits over a fixed number of chunks in memory, and gets over a fixed number on disk, in stores of different size."""
     chunk, clients = 4 * KIB, 4
     for entries in (10_000, 100_000, 1_000_000, 5_000_000):
         bench.say(f"{entries} entries")
@@ -186,14 +186,14 @@ def scale_entries(bench, rows, report):
 
 
 def kept(rows, column, bound):
-    """The last row's part of the first's."""
+    """Returns the ratio of the last row to the first."""
     whole = len(rows) == 4 and rows[0][column]
     value = round(rows[-1][column] / rows[0][column], 4) if whole else None
     return {"value": value, "goal": f">= {bound}", "reached": figures.reached(value, ">=", bound)}
 
 
 def scale_iops(bench, rows, report):
-    """Small random gets of one client against fio, at the same depth."""
+    """Compares small random gets of one client with fio at the same depth."""
     limit = min(GIB, shutil.disk_usage(bench.work).free // 4 // MIB * MIB)
     fio = bench.fio(limit)
     for size in (4 * KIB, 64 * KIB):

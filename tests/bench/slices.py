@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices: one of ours, one of the yardstick's, in pairs; and what is counted beside them."""
+"""Runs slices in pairs, one of ours and one of the yardstick's, and counts CPU time and other events meanwhile."""
 
 from machine import cpu_seconds
 
@@ -35,7 +35,7 @@ class Tally:
 
 
 def our_slice(daemon, load, tally, seconds=0.0, count=0):
-    """Bytes per second of one slice; the daemon is at rest before and after."""
+    """Runs one slice, before and after which the daemon is idle. Returns bytes per second."""
     before = daemon.cpu_seconds() + cpu_seconds(load.process.pid)
     answer = load.run(seconds, count)
     tally.add(answer, daemon.cpu_seconds() + cpu_seconds(load.process.pid) - before)
@@ -44,7 +44,7 @@ def our_slice(daemon, load, tally, seconds=0.0, count=0):
 
 
 def in_pairs(n, ours, theirs, before=lambda: None):
-    """n times both, the first of a pair in turn, and `before` each of them."""
+    """Returns n pairs of rates. The side that begins a pair alternates, and before() is called ahead of each slice."""
     pairs = []
     for i in range(n):
         rates = {}
@@ -79,7 +79,7 @@ def quotient(a, b, digits=4):
 
 
 class FioSide:
-    """fio's slices of one figure, and their CPU."""
+    """Runs fio's slices of one figure, and sums their CPU time."""
 
     def __init__(self, fio, rw, size):
         self.fio, self.rw, self.size, self.cpu = fio, rw, size, []

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of `batch` keys, so many on their way that the daemon always has `outstanding` keys
- * at hand; one thread, one connection. What a request is, put.c and get.c say.
+/* Keeps requests of `batch` keys in flight, enough that the daemon always has `outstanding` keys to
+ * serve. One thread, one connection. put.c and get.c define the requests.
  *
- * * A slice begins before its first request and ends when its last one is drained, as a slice of
- * fio does: filling and emptying the queue count. Only what was meant to be measured counts as
- * `bytes`: chunks that a put brought in, chunks that a get brought from the disk. What came from
- * memory, was there already, was busy or failed is counted beside it, so that one is not taken
- * for the other. */
+ * A slice begins before its first request and ends when its last one is reaped, like a slice of
+ * fio: filling and emptying the queue count. `bytes` counts only the operations that are to be
+ * measured: chunks that a put stored, and chunks that a get read from the disk. Chunks that came
+ * from memory, existed already, were busy or failed have counters of their own, so that they are
+ * not mistaken for measured ones. */
 #pragma once
 
 #include "bench.h"
@@ -53,15 +53,15 @@ void traffic_fini(struct traffic *t);
 typedef int (*traffic_submit_fn)(struct traffic *t, uint32_t flight);
 typedef void (*traffic_take_fn)(struct traffic *t, uint32_t flight);
 
-/* One slice, and its line of JSON. */
+/* Runs one slice, and prints its line of JSON. */
 int traffic_slice(struct traffic *t, const struct bench_step *step, traffic_submit_fn submit,
                   traffic_take_fn take);
 void traffic_count_failure(struct counts *c, int status);
 
-/* Places of the staging area, all of it; or, with --region, of registered memory.
- * Filled with contents for a put, touched in any case. */
+/* Makes the places of the requests: the whole staging area or, with --region, registered memory.
+ * Puts get contents, and every place is touched. */
 int traffic_make_places(struct traffic *t);
-/* For a flight, until it is given back: the whole of them in turn, so that bytes come from memory
- * and go there, not from or to a cache. Its number. */
+/* Takes a place for a flight until traffic_give_place(), and returns its number. Places are used in
+ * turn, so that bytes move from and to memory rather than a cache. */
 uint64_t traffic_take_place(struct traffic *t, uint32_t flight);
 void traffic_give_place(struct traffic *t, uint32_t flight);

@@ -2,10 +2,10 @@
 /* bitflip: every run flips one bit of a store, checks its answers, and flips the bit back.
  *
  * Thirty-one runs of 32 flip a bit of the first data file while the store is open, in an order that
- * reaches each bit once: --count 8659209 flips all 8,388,608. Under a chunk the get must be a miss,
- * and the chunk is put again; elsewhere no answer may change. The other runs flip a bit of the
- * table, the namespaces or the superblock of a closed store and open it: entries of the damaged
- * page of the table may be misses, everything else must be there, byte for byte. */
+ * reaches each bit once: --count 8659209 flips all 8,388,608. If the bit belongs to a chunk, its
+ * get must be a miss, and the chunk is put again; otherwise no answer may change. The other runs
+ * flip a bit of the table, the namespaces or the superblock of a closed store and open it: entries
+ * of the damaged page of the table may be misses, all other chunks must be there, byte for byte. */
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>

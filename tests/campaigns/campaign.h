@@ -123,8 +123,8 @@ void world_set_volumes(unsigned n);
 void world_use(unsigned volumes);
 unsigned world_used(void); /* number of volumes in use */
 unsigned world_volume_at(unsigned number);
-/* Inform the oracle that the store has been opened with these volumes, or is about to end. Called
- * by the functions below. */
+/* Inform the oracle that the store has been opened with these volumes, or is about to end. The
+ * functions below call both. */
 void world_begin_life(void);
 void world_end_life(void);
 void world_wipe(void); /* removes all files, and all knowledge of the oracle */
@@ -140,8 +140,8 @@ void world_iterate(void);
 void world_settle(void);
 /* Waits until at most `pending` requests are pending. */
 void world_wait_for(uint64_t pending);
-/* Completes one simulated operation, and starts what follows from it. Returns false if none is at
- * the device. */
+/* Completes one simulated operation, and starts the operations that follow from it. Returns false
+ * if none is at the device. */
 bool world_step(void);
 
 unsigned item_namespace(uint32_t k);

@@ -212,7 +212,7 @@ STATES = [greeted, staging, leases, put_with_leases, mid_put, mid_get, mid_into,
 
 
 def stand_by(daemon):
-    """The bystander. It holds no lease, so that the reported numbers belong to the victims alone. Runs until it is killed."""
+    """Runs the bystander until it is killed. It holds no lease, so that the reported numbers belong to the victims alone."""
     with daemon.client(name="bystander", timeout=TIMEOUT_S * slow()) as c:
         ns = c.namespace("common")
         c.staging(2 * MIB)

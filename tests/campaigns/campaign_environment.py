@@ -98,7 +98,7 @@ def copied(c):
 
 
 def linked(c):
-    """The directory moves, and a symbolic link to it takes its name: it is the same directory."""
+    """Moves the directory, and gives its name to a symbolic link to it, so that the name still leads to the same directory."""
     undo = moved(c)
     c.store.symlink_to(c.store.with_name("away"))
     return undo
@@ -140,7 +140,7 @@ def cut(c):
 
 
 def exchanged(c):
-    """A copy of a file takes its name; what is written to the original after that is not in it."""
+    """Replaces a file by a copy. Later writes to the original are missing in the copy."""
     def act(path):
         copy = path.with_name(path.name + ".copy")
         shutil.copy2(path, copy)
@@ -154,7 +154,7 @@ def full(c):
         left = shutil.disk_usage(c.store.parent).free - c.rng.choice([0, 4096, MIB])
         try:
             os.posix_fallocate(f.fileno(), 0, max(left, 1))
-        except OSError:  # the daemon was faster: the file system is as full as it gets
+        except OSError:  # the daemon was faster: the file system is full
             pass
     return filler.unlink
 
@@ -167,7 +167,7 @@ def read_only(c):
 
 
 def limited(c):
-    """The process that is limited may be another one than the one that is freed: a restart frees it, too."""
+    """Limits the size of the process's files. A restart removes the limit, too, and the process may be another one by then."""
     if c.daemon.process is None:
         return nothing
     pid = c.daemon.pid
@@ -186,7 +186,7 @@ def shifted(c):
 
 EVENTS = [emptied, moved, replaced, copied, linked, linked_to_copy, removed, removed, cut, cut, cut, exchanged, exchanged, limited, shifted]
 MOUNTED_EVENTS = [full, mounted_over]
-STOPPED_EVENTS = [read_only]  # with files open for writing it cannot be had
+STOPPED_EVENTS = [read_only]  # impossible while files are open for writing
 HARMLESS = {linked, shifted, read_only, limited}
 LASTING = {emptied, removed, cut, exchanged}  # the daemon notices them: nothing takes them back
 SWAPS = {moved, replaced, copied, linked_to_copy, mounted_over}
@@ -231,7 +231,7 @@ class Campaign:
     # --- one run ---
 
     def put(self, stop, begun, batches):
-        """Puts until it is to stop or the daemon ends, and keeps what was answered `written`."""
+        """Puts until told to stop or until the daemon ends, and records the chunks that were answered `written`."""
         try:
             with self.daemon.client() as c:
                 ns, done = c.namespace("n"), 0
@@ -315,7 +315,7 @@ class Campaign:
         said, self.mark = log[self.mark:], len(log)
         reported = count_reported(said, status["store"]["volumes"][0]["errors"])
         covered = reported is None or status["degraded"] and "bypassed" in str(status["degraded"])
-        # A volume that cannot grow evicts, as every cache does; a kill takes the count with it.
+        # A volume that cannot grow evicts, as any cache does, and a kill loses the count of evictions.
         evicts = self.crowded and "does not grow" in log
         if not covered and not evicts and reported < len(missing):
             raise Finding("lost", f"{where}: {len(missing)} of {len(self.written)} chunks that were answered `written`, of which "
@@ -336,7 +336,7 @@ class Campaign:
         self.facts.add("noticed")
 
     def expect_one_report(self, where):
-        """Another restart reports nothing."""
+        """Checks that another restart reports nothing."""
         self.daemon.stop()
         self.start_again(nothing)
         said = self.daemon.log()[self.mark:]

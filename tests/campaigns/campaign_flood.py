@@ -60,7 +60,7 @@ class Campaign(campaign_clientkill.Campaign):
     # --- the processes ---
 
     def flood(self, connections, busy, seed):
-        """A generator that opens its share of connections, reports how many were refused, and then continues forever."""
+        """Runs a generator that opens its share of connections, reports how many were refused, and then continues forever."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         rng = random.Random(seed)

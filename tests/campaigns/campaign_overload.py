@@ -54,7 +54,7 @@ class Campaign(campaign_clientkill.Campaign):
         return int(fields["RssAnon"].split()[0])
 
     def work(self, who):
-        """A generator that makes one round of puts and gets each time. The results of the keys are written to a file."""
+        """Runs a generator that makes one round of puts and gets each time, and writes the results of the keys to a file."""
         rng = random.Random(f"{self.seed}:{who}")
         c = self.daemon.client(name=f"worker {who}", timeout=120 * slow())
         ns, counts, number, own = c.namespace("n"), {}, 0, []

@@ -418,9 +418,9 @@ static uint64_t recovery_and_verify(void)
         return n;
 }
 
-/* Ends a recovery that did not come to the place at which it was to die. With threads, two writes
- * of the superblock can become one: that depends on whether the first has ended when the second is
- * asked for. It must be rare. */
+/* Ends a recovery that did not reach the place at which it was to die. With threads, two writes of
+ * the superblock may become one if the first has not ended when the second is requested. That must
+ * be rare. */
 static void end_early(uint64_t places_of_start, uint64_t done)
 {
         tally.early++;
@@ -545,7 +545,8 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                 done++;
                 recovery_and_verify();
                 sim_stop();
-                /* In some lives the ring has no surplus pages. */
+                /* The ring of some lives has no surplus pages, so some places are not reached in
+                 * every life. */
                 if (tally.passes == 0 && passed_over++ < 16 && !comes_everywhere())
                         continue;
                 for (unsigned i = 0; i < n && done < count; i++) {

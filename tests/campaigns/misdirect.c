@@ -61,7 +61,7 @@ static uint32_t some_key(void)
 
 static const char *const fault_names[] = { "right", "misdirected", "stale", "swapped", "flipped" };
 
-/* Each function returns whether a fault occurred, which makes it a run. */
+/* Each function tries one fault. Returns whether it occurred, which makes it a run. */
 static bool one_pair(void)
 {
         uint32_t a = some_key(), b, va, vb;

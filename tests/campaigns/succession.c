@@ -51,16 +51,16 @@ static struct tally {
  * seen. */
 static _Atomic uint64_t faults_made;
 
-/* On the real disk: results of a life in a process. */
+/* Results of a life that ran in a process of its own, on the real disk. */
 static struct {
         struct world world;
         struct tally tally;
 } * left;
 
-/* In a process: the chunks that must be found are known, because they have been verified. */
+/* Whether the chunks that must be found are known, because a process has verified them. */
 static bool verified;
 
-/* Chunks that must be found may be in the page cache only. */
+/* Whether chunks that must be found may exist in the page cache only. */
 static bool fragile;
 
 static enum sim_fault fail_some(const char *operation, unsigned dir, const char *file,

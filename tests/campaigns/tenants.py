@@ -166,7 +166,7 @@ class Tenant:
         return [(at + a, b - a, number) for a, b in zip([0] + cuts, cuts + [room])]
 
     def ask_for_all(self, rng, where):
-        """Gets everything put recently, and scans for what the answers may have left behind before the next ones cover it."""
+        """Gets everything put recently, and scans memory for bytes of other tenants before later answers cover them."""
         keys, at, unseen = self.keys, 0, 0
         while at < len(keys):
             part = keys[at:at + rng.randint(1, 24)]

@@ -19,7 +19,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
         return sim_draw(&state);
 }
 
-/* Mostly one size, so that world_slots are reused; some smaller, a few of any size. */
+/* Returns an item's length. Most items have the same size, so that world_slots are reused; some are
+ * smaller, and a few have any size. */
 uint32_t item_length(uint32_t k, uint32_t version)
 {
         uint64_t x = mix(k, version), y = x >> 8;
@@ -41,13 +42,13 @@ unsigned item_tenant(uint32_t k)
         return item_namespace(k) % CAMPAIGN_TENANTS;
 }
 
-/* No flipped bit turns one mark into another. */
+/* Returns the mark of a tenant. No flipped bit turns one mark into another. */
 uint64_t item_tenant_mark(unsigned tenant)
 {
         return UINT64_C(0x6b72616d73746e61) * (tenant + 1);
 }
 
-/* Each sector belongs to this put and place alone, and contains the tenant's mark. */
+/* Fills a payload. Each sector is unique to this put and place, and contains the tenant's mark. */
 void item_payload(uint32_t k, uint32_t version, void *buf)
 {
         uint32_t length = item_length(k, version), words = (length + 7) / 8;

@@ -65,7 +65,8 @@ void world_forget_requests(void)
 
 /* --- namespaces --- */
 
-/* Derived from the name, and so long that a list of all takes several sectors. */
+/* Derives the fingerprint from the name, and makes it so long that a list of all takes several
+ * sectors. */
 const char *world_fingerprint(const char *name)
 {
         static char text[512];
@@ -249,7 +250,7 @@ static void removed(struct store_namespace_remove *req)
         if (req->result != 0)
                 return;
         world.removals++;
-        /* Unless it is being opened again. */
+        /* The namespace no longer exists, unless it is being opened again. */
         world.namespaces[n].asked = openings[n].busy;
         world.namespaces[n].removed = !openings[n].busy;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
@@ -264,7 +265,7 @@ bool world_remove(unsigned n)
         removal.n = n;
         removal.answered = world.namespaces[n].answered;
         world.others_busy++;
-        /* Until the answer arrives, it may exist or not. */
+        /* The namespace may or may not exist until the answer arrives. */
         world.namespaces[n].answered = false;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
                 removal.shut[k] = world.items[k].version;

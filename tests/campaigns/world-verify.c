@@ -7,7 +7,7 @@
 #include "campaign.h"
 #include "checked.h"
 
-/* A namespace whose opening was answered exists, with the same id. */
+/* Verifies that each namespace whose opening was answered exists, with the same id. */
 static void verify_namespaces(void)
 {
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
@@ -86,8 +86,8 @@ static uint64_t evictions(void)
         return stats.evictions;
 }
 
-/* All chunks must be found once the store is open. A store that finds more slots than its ring has
- * room for evicts at its first iteration: that many losses are accepted, and none later. */
+/* Verifies that all chunks are found once the store is open. A store with more slots than its ring
+ * has room for evicts in its first iteration; that many losses are accepted, and none later. */
 static void verify_index(void)
 {
         uint64_t before = evictions(), last, gone = 0;

@@ -61,7 +61,8 @@ void world_set_volumes(unsigned n)
 
 /* --- opening --- */
 
-/* In lockstep only one thread runs at a time, so handing over is cheaper on a single processor. */
+/* Pins the process to one processor. In lockstep only one thread runs at a time, and handing over
+ * is cheaper there. */
 static void stay_on_one_processor(void)
 {
         cpu_set_t set;
@@ -179,8 +180,8 @@ void world_wait_io(void)
                 return;
 }
 
-/* In lockstep, requests are submitted only to a waiting worker; otherwise merging of requests would
- * depend on timing. */
+/* Flushes the I/O. In lockstep, waits for a worker before that, because otherwise the merging of
+ * requests would depend on timing. */
 static void flush_io(void)
 {
         kio_flush(world.io);

@@ -17,7 +17,7 @@ import sys
 
 
 def instructions(text):
-    """(word, rest) of each; lines that end in a backslash go on, comments are left out."""
+    """Yields (word, rest) of each line. A backslash at the end joins lines, and comments are skipped."""
     joined = ""
     for line in text.splitlines():
         if not joined and (not line.strip() or line.lstrip().startswith("#")):
@@ -39,7 +39,7 @@ def run(command, **how):
 
 
 def run_in(root, shell, environment):
-    """In namespaces of its own, so that what it mounts and leaves running ends with it."""
+    """Runs a shell in its own namespaces, so that its mounts and processes end with it."""
     run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
          'mount --make-rprivate / && mount -t proc proc "$0/proc" && exec chroot "$0" /bin/sh -c "$1"', str(root), shell],
         env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", **environment})

@@ -111,7 +111,7 @@ class World:
                               timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **self.image["environment"]})
 
     def client(self, *command, check=0, **changed):
-        """In a container as the engine's, with other namespaces than the daemon's."""
+        """Runs a command in a container like the engine's, whose namespaces differ from the daemon's."""
         self.n += 1
         engine = self.kubernetes["engine"]["spec"]
         container = engine["containers"][0]
@@ -197,14 +197,14 @@ def pods_share_the_daemon(world):
         said = world.client("sh", "-c", "kvcachectl get -n n text:a | cmp - /mnt/bytes && echo the same")
         assert "the same" in said, said
         assert "pid 0, uid 1000" in daemon.log(), daemon.log()
-        # A member of the group may not administer, root of a container may, and who is not in the group is refused.
+        # A member of the group may not administer, root of a container may, and a user outside the group is refused.
         assert "admin" in world.client("kvcachectl", "reload", check=None)
         world.client("kvcachectl", "reload", runAsUser=0, runAsGroup=0)
         said = world.client("kvcachectl", "ping", check=None, runAsUser=1001, runAsGroup=1001, supplementalGroups=[])
         assert "ermission denied" in said, said
     assert daemon.status == 0 and "stopped" in daemon.log(), daemon.log()
 
-    # The profile is in force: without the calls of io_uring the daemon has to do without, and says so.
+    # The seccomp profile is in force: without io_uring's system calls the daemon uses another back end, and reports it.
     seccomp = world.seccomp()
     seccomp["syscalls"] = [rule for rule in seccomp["syscalls"] if not any(n.startswith("io_uring") for n in rule["names"])]
     lesser = Pod(world, "lesser", world.pod, world.daemon, command, mounts, env, seccomp)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium, driven over its debugging pipe: opens a page as on a screen of some width, in light or dark, and keeps
-what the browser complains of."""
+"""A headless Chromium, driven over its debugging pipe: opens a page on a screen of a given width, in light or dark, and collects the browser's
+complaints."""
 
 import base64
 import json
@@ -24,8 +24,8 @@ def why_not():
 
 
 class Browser:
-    """`complaints` has what the console, the log and the audits of the browser say: errors of scripts and of loading, and
-    violations of the Content-Security-Policy."""
+    """A browser. `complaints` has the messages of its console, log and audits: errors of scripts and of loading, and violations of the
+    Content-Security-Policy."""
 
     def __init__(self, directory):
         self.complaints = []
@@ -54,7 +54,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def _read(self, timeout):
-        """One message, or None."""
+        """Returns one message, or None."""
         deadline = time.monotonic() + timeout
         while b"\0" not in self._left:
             if not select.select([self._out], [], [], max(0, deadline - time.monotonic()))[0]:
@@ -95,7 +95,7 @@ class Browser:
         raise AssertionError(f"the browser does not answer {method}")
 
     def wait_for(self, method, timeout=60):
-        """The next event of that name since it was last waited for."""
+        """Returns the next event of that name since the previous wait for it."""
         deadline = time.monotonic() + timeout * harness.slow()
         while True:
             for i, event in enumerate(self._events):

@@ -30,7 +30,7 @@ def punch(fd, offset, length):
 
 
 def touch(fd, size):
-    """All of it is there: what is only allocated is a hole to SEEK_HOLE."""
+    """Writes to the whole file, because SEEK_HOLE treats bytes that are only allocated as a hole."""
     for at in range(0, size, MIB):
         os.pwrite(fd, bytes(min(MIB, size - at)), at)
 
@@ -53,7 +53,7 @@ def sealed_memfd(size, seals=kvwire.F_SEAL_SHRINK, flags=0):
 
 
 def shm_file(size, unlink=True):
-    """(descriptor, path) of a file in /dev/shm, all of it there."""
+    """Makes a file without holes in /dev/shm. Returns (descriptor, path)."""
     if not os.access(SHM, os.W_OK) or harness.filesystem_of(SHM) != "tmpfs":
         pytest.skip(f"{SHM} is no tmpfs to write to")
     fd, path = tempfile.mkstemp(prefix="kvcache-test-", dir=SHM)
@@ -64,7 +64,7 @@ def shm_file(size, unlink=True):
 
 
 def huge_pages_now():
-    """(how many are in use, how many are free)"""
+    """Returns (how many huge pages are in use, how many are free)."""
     meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
         pytest.skip("huge pages are not of 2 MiB here")
@@ -101,7 +101,7 @@ def huge_pages(count):
 
 @contextlib.contextmanager
 def memory(kind, size):
-    """A descriptor of memory of this kind that may be registered."""
+    """Makes memory of this kind, which may be registered. Returns its descriptor."""
     with contextlib.ExitStack() as turn:
         path = None
         if kind == "memfd":
@@ -139,7 +139,7 @@ class Region:
         return (at, length, self.number)
 
     def assert_guarded(self, *places):
-        """Is all that lies in none of these (offset, length, ...) as it was?"""
+        """Checks that all bytes outside these (offset, length, ...) are unchanged."""
         end = 0
         for at, length, *_ in sorted(places):
             assert self.map[end:at] == GUARD * max(at - end, 0), f"something was written before {at}"
@@ -170,7 +170,7 @@ def backend(request):
 
 @pytest.fixture
 def both(backend, make_daemon):
-    """A session with a daemon, with each I/O backend in turn."""
+    """Provides a session with a daemon, for each I/O backend."""
     with make_daemon(backend).start().client() as c:
         yield c
 
@@ -194,7 +194,7 @@ def refused(client, fd, size=MIB, offset=0, other=()):
 
 
 def bystander(daemon):
-    """A session, its namespace, and chunks that must stay what they are."""
+    """Returns a session, its namespace, and chunks that must not change."""
     c = daemon.client(name="bystander")
     ns = c.namespace("bystander")
     pairs = items("bystander", 10, 40000)

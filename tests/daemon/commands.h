@@ -14,10 +14,11 @@ extern struct kvcache *kv;
 extern uint32_t ns;
 extern struct kvcache_key keys[KEYS_MAX];
 
-/* The next words of strtok()'s line, `most` of them, into `keys`: in hexadecimal. How many. */
+/* Reads the next words of strtok()'s line, at most `most`, as hexadecimal keys into `keys`. Returns
+ * their number. */
 size_t take_keys(size_t most);
-/* "error -ERRNO TEXT" */
+/* Prints "error -ERRNO TEXT". */
 void say_error(int r);
-/* CLIENT SOCKET NAMESPACE [FLAGS]: connects, says "ready", and has each line answered. The exit
- * status. */
+/* Implements CLIENT SOCKET NAMESPACE [FLAGS]: connects, prints "ready", and passes each line to
+ * answer(). Returns the exit status. */
 int answer_commands(int argc, char **argv, const char *client_name, void (*answer)(char *line));

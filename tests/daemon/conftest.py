@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: `daemon` is one that runs, `make_daemon` makes more of them, `each_leg` runs a test on every leg.
+"""Fixtures: `daemon` is a running daemon, `make_daemon` makes more of them, `each_leg` runs a test on every leg.
 
-A daemon that a test leaves running must end cleanly on SIGTERM, and none may print a sanitizer's report; what they
-logged is shown when the test fails. KVCACHE_BUILD is the build folder, KVCACHE_TEST_DIR a folder on a disk,
-KVCACHE_TEST_KEEP=1 keeps what the tests leave there.
+A daemon that a test leaves running must end cleanly on SIGTERM, and none may print a sanitizer's report; their logs are shown if the test
+fails. KVCACHE_BUILD is the build folder, KVCACHE_TEST_DIR a folder on a disk, and KVCACHE_TEST_KEEP=1 keeps the files of the tests there.
 """
 
 import itertools
@@ -27,7 +26,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def base_directory():
-    """On a disk, with a short name (a socket's path has 107 bytes), and open to any uid."""
+    """Makes a folder on a disk, with a short name (a socket's path has 107 bytes), and open to any uid."""
     parent = os.environ.get("KVCACHE_TEST_DIR", "/var/tmp")
     path = tempfile.mkdtemp(prefix="kvcache-test-", dir=parent)
     os.chmod(path, 0o755)
@@ -41,7 +40,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def end_processes():
-    """Kills all processes that the test has started and not ended. Those of fixtures of a wider scope were started before."""
+    """Kills all processes that the test has started and not ended. Processes of fixtures with a wider scope were started before, and stay."""
     before = processes.count()
     yield before
     processes.end_since(before)
@@ -59,7 +58,7 @@ def directory(base_directory, end_processes):
 
 @pytest.fixture
 def make_daemon(directory):
-    """make_daemon(leg=..., settings={...}, ...): a Daemon that is not started yet."""
+    """Provides make_daemon(leg=..., settings={...}, ...), which makes a Daemon that is not started yet."""
     made = []
 
     def make(leg=harness.DEFAULT_LEG, settings=None, **how):
@@ -97,7 +96,7 @@ def each_leg(request):
 
 @pytest.fixture
 def leg_daemon(each_leg, make_daemon):
-    """A daemon that runs, on each leg in turn."""
+    """Provides a running daemon, for each leg."""
     return make_daemon(each_leg).start()
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that fails on command: one file "disk" in a FUSE file system, for a loop device to lie on.
+"""A disk that fails on command: a FUSE file system with one file, "disk", which backs a loop device.
 
     python3 fusedisk.py MOUNT-POINT BACKING-FILE SWITCH
 
-passes reads and writes on to the backing file. While the file SWITCH exists, those that it names ("read", "write", or
-both) fail with EIO; if it names "hang", reads and writes wait until the file is removed; and, if it names "flush", a process that
-closes the file waits until we end. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
-in a process of its own, since a user of the file system waits for it in the kernel. Prints "ready" when mounted;
-SIGTERM ends it and takes the mount away.
+Passes reads and writes to the backing file. While the file SWITCH exists, the operations that it names ("read", "write", or both) fail with
+EIO. If it names "hang", reads and writes wait until it is removed. If it names "flush", a process that closes the file waits until this
+program ends.
+
+The program implements the kernel's protocol over /dev/fuse, so it needs no library, but root. It runs in a process of its own, because a user
+of the file system waits for it in the kernel. Prints "ready" when mounted; SIGTERM unmounts and ends it.
 """
 
 import ctypes
@@ -84,7 +85,7 @@ class Disk:
 
 
 def reply(fd, disk, request):
-    """False: not now."""
+    """Answers a request. Returns False if the disk answers it later."""
     _, op, unique, node = struct.unpack_from("<IIQQ", request)
     answer = disk.answer(op, node, request[40:])
     if answer is LATER:
@@ -112,7 +113,7 @@ def main(mount_point, backing, switch):
         libc.umount2(os.fsencode(mount_point), 2)  # lazily: a process that still uses it gets errors
         os._exit(0)
 
-    # A signal that comes just before select() ends it, too.
+    # A signal that arrives just before select() must end it, too.
     signalled, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGTERM, end)

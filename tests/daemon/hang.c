@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file
- * HANG_SWITCH names is there, a write of a data file (segment-*) waits. A shared directory that
- * hangs: while the file SHARED_SWITCH names is there, reads and writes of files below a directory
- * "shared" wait; if SHARED_SPOILED is set, each read there has a wrong byte in its middle. And a
- * loop that is slow: while the file SLOW_SWITCH names is there, each reply to a client takes
- * 80 ms. */
+/* Makes files and replies slow, by LD_PRELOAD, for io.backend posix. While the file named by
+ * HANG_SWITCH exists, a write of a data file (segment-*) waits. While the file named by
+ * SHARED_SWITCH exists, reads and writes of files below a directory "shared" wait; if
+ * SHARED_SPOILED is set, each read there has a wrong byte in its middle. While the file named by
+ * SLOW_SWITCH exists, each reply to a client takes 80 ms. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts daemons and looks at them from outside: processes, files, sockets; nothing of the project's C code.
+"""Starts daemons and observes them from outside, by processes, files and sockets, without the project's C code.
 
-A Daemon owns one process at a time and one directory; the store in it outlives the process, so that a test can
-stop or kill the daemon and start it again. A Leg is a way to run: which I/O backend, under which limits, on which
-file system. The main data tests run on all of them.
+A Daemon owns one process at a time and one directory. Its store outlives the process, so that a test can stop or kill the daemon and start it
+again. A Leg is a way to run: an I/O backend, limits, and a file system. The main data tests run on all legs.
 """
 
 import concurrent.futures
@@ -37,7 +36,7 @@ BENCH = BUILD / "client" / "bench" / "kvcache-bench"
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE = 4096
-# A uid, and a gid, that is unused; another one in each run, since RLIMIT_MEMLOCK is charged to the user.
+# An unused uid and gid, different in each run, because RLIMIT_MEMLOCK is charged to the user.
 STRANGER = 300000 + os.getpid()
 
 SANITIZER_REPORT = re.compile(
@@ -50,13 +49,13 @@ def is_sanitized():
 
 
 def preload(library):
-    """LD_PRELOAD for a daemon with a library of the tests: a sanitizer's own must be the first that is loaded."""
+    """Returns LD_PRELOAD for a daemon with a library of the tests. A sanitizer's own library must be loaded first."""
     linked = subprocess.run(["ldd", DAEMON], capture_output=True, text=True, check=True).stdout if is_sanitized() else ""
     return " ".join(re.findall(r"=> (\S*/lib[at]san\.so\S*)", linked) + [str(BUILD / library)])
 
 
 def slow():
-    """How much longer things may take: sanitizers are slow."""
+    """Returns by which factor things may take longer, because sanitizers are slow."""
     return float(os.environ.get("KVCACHE_TEST_SLOW", "1")) * (5 if is_sanitized() else 1)
 
 
@@ -65,8 +64,8 @@ def is_thread_sanitized():
 
 
 def wait_until(condition, what, timeout=10.0):
-    """Waits for a condition and returns what it gave; fails if it does not come true in time. `what` may be a function
-    that says more when it fails."""
+    """Waits until condition() returns a true value, and returns that. Fails if it does not do so in time. `what` describes the condition, and
+    may be a function that is called on failure."""
     deadline, pause_s = time.monotonic() + timeout * slow(), 0.005
     while True:
         value = condition()
@@ -75,7 +74,7 @@ def wait_until(condition, what, timeout=10.0):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout * slow():.0f} s in vain: {what() if callable(what) else what}")
         time.sleep(pause_s)
-        pause_s = min(1.1 * pause_s, 0.05)  # a long wait takes no processor time from what it waits for
+        pause_s = min(1.1 * pause_s, 0.05)  # longer pauses leave the processor to the awaited process
 
 
 def in_threads(count, work):
@@ -112,7 +111,7 @@ class _Program(ctypes.Structure):
     _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(_Filter))]
 
 
-# Load the system call's number; 425 to 427 (io_uring_setup, _enter, _register; the same on every architecture): EPERM.
+# Makes the system calls 425 to 427 (io_uring_setup, _enter, _register; the same numbers on every architecture) fail with EPERM.
 _NO_IO_URING = (_Filter * 5)(
     _Filter(0x20, 0, 0, 0),            # ld [0]
     _Filter(0x35, 0, 2, 425),          # jge 425, else to the end
@@ -124,7 +123,7 @@ _NO_IO_URING_PROGRAM = _Program(5, _NO_IO_URING)
 
 
 def refuse_io_uring():
-    """A seccomp filter, as container runtimes have it."""
+    """Installs a seccomp filter like those of container runtimes."""
     if _libc.prctl(38, 1, 0, 0, 0) != 0 or _libc.prctl(22, 2, ctypes.byref(_NO_IO_URING_PROGRAM), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
@@ -140,7 +139,7 @@ def become_stranger():
 
 
 def has_io_uring():
-    """Does this host let a process make a ring?"""
+    """Returns whether this host lets a process create a ring."""
     params = (ctypes.c_uint8 * 120)()
     fd = _libc.syscall(425, 1, ctypes.byref(params))
     if fd < 0:
@@ -154,14 +153,14 @@ def filesystem_of(path):
 
 
 class Leg:
-    """A way to run the daemon, and what its status must then say."""
+    """A way to run the daemon, and the status that it must report."""
 
     def __init__(self, name, *, settings=None, deprive=(), unprivileged=False, base=None):
         self.name, self.settings, self.deprive = name, dict(settings or {}), tuple(deprive)
         self.unprivileged, self.base = unprivileged, base
 
     def why_not(self):
-        """Why this leg cannot run here, or None."""
+        """Returns why this leg cannot run here, or None."""
         if self.name in ("io_uring", "memlock") and not has_io_uring():
             return "this host refuses io_uring"
         if self.base and (not os.access(self.base, os.W_OK) or filesystem_of(self.base) != "tmpfs" or
@@ -170,7 +169,7 @@ class Leg:
         return None
 
     def check(self, io):
-        """Does the status's `io` tell the mode, and why?"""
+        """Checks that the status's `io` reports the mode and its reason."""
         if self.name == "io_uring":
             assert io["backend"] == "io_uring" and io["ring_flags"]
         elif self.name == "posix":
@@ -197,7 +196,7 @@ DEFAULT_LEG = Leg("default")
 
 @functools.lru_cache(None)
 def daemon_for_strangers(directory):
-    """The binary where any uid can execute it; the build folder may be out of reach."""
+    """Returns a copy of the binary that any uid can execute, because the build folder may be out of reach."""
     copy = pathlib.Path(directory) / "kvcache-daemon"
     shutil.copy(DAEMON, copy)
     os.chmod(copy, 0o755)
@@ -347,7 +346,7 @@ class Daemon:
         return code
 
     def stop(self):
-        """SIGTERM, and a clean end."""
+        """Stops the daemon with SIGTERM, and checks that it ends cleanly."""
         self.process.send_signal(signal.SIGTERM)
         code = self._reap()
         self.exit_checked = True
@@ -355,7 +354,7 @@ class Daemon:
         assert code == 0, f"exit status {code} after SIGTERM\n{self.log()}"
 
     def kill(self):
-        """SIGKILL."""
+        """Sends SIGKILL to a daemon that runs, waits for its end, and checks its log."""
         assert self.process.poll() is None, f"it ended by itself, with {self.process.returncode}\n{self.log()}"
         self.process.kill()
         self._reap()
@@ -370,8 +369,8 @@ class Daemon:
             self.process = None
 
     def pause(self):
-        """SIGSTOP, until every thread has stopped: a request sent at once after the signal may still be answered by a
-        thread that runs on another CPU. A daemon that has ended is found by whatever asks it next."""
+        """Sends SIGSTOP and waits until every thread has stopped, because a thread that runs on another CPU may still answer a request sent
+        right after the signal. If the daemon has ended, the next request finds that."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -394,7 +393,7 @@ class Daemon:
         return self.start()
 
     def clean_up(self):
-        """At the end of a test: whatever still runs must end well."""
+        """Ends a daemon that still runs at the end of a test, and checks that it ends well."""
         try:
             if self.process is not None:
                 ended = self.process.poll()
@@ -421,7 +420,7 @@ class Daemon:
         return kvwire.Client(self.socket, **how)
 
     def raw(self):
-        """A connected socket that has said nothing yet."""
+        """Returns a connected socket on which nothing was sent."""
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         s.connect(self.socket)
         return s
@@ -431,21 +430,21 @@ class Daemon:
             return json.loads(c.report(kvwire.Report.STATUS))
 
     def populated_status(self):
-        """The status once the pool has all its memory, and the rings know it, or not."""
+        """Returns the status once the pool has all its memory, whether or not the rings have registered it."""
         def populated():
             status = self.status()
             return status if status["pool"]["populated_bytes"] == status["pool"]["bytes"] else None
         return wait_until(populated, "the pool is populated")
 
     def metrics(self):
-        """Every sample of the Prometheus page, by name with labels as they are written."""
+        """Returns every sample of the Prometheus page, by its name with labels."""
         with self.client(name="metrics") as c:
             samples = parse_metrics(c.report(kvwire.Report.METRICS))
         remember_moved(samples)
         return samples
 
     def note_metrics(self):
-        """Records what this daemon has moved so far, if it can answer at once."""
+        """Records which metrics this daemon has moved so far, if it can answer at once."""
         try:
             if self.process is not None and self.process.poll() is None:
                 with self.client(name="metrics", timeout=2) as c:
@@ -458,9 +457,10 @@ class Daemon:
         return self.metrics()[name]
 
     def fd_count(self):
-        """Descriptors that the daemon has open, but for the store's files, which grow in number as it fills. A client
-        is connected meanwhile: once it is answered, those that closed before it have been dealt with. The least of three
-        readings, as some files are open for a moment only, such as those of /proc that say how much memory it has."""
+        """Returns the number of open descriptors of the daemon, without the store's files, which increase as it fills.
+
+        A client is connected meanwhile: once it is answered, the daemon has handled all earlier closes. The result is the minimum of three
+        readings, because some files are open only briefly, such as those of /proc that report free memory."""
         with self.client(name="fds") as c:
             counts = []
             for _ in range(3):
@@ -484,7 +484,7 @@ class Daemon:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def assert_idle(self, seconds=0.4):
-        """Nothing is asked of it, so it does nothing: a loop that spins would use all of this time."""
+        """Checks that a daemon without requests uses no CPU time, as a spinning loop would."""
         def used():
             before = self.cpu_seconds()
             time.sleep(seconds)
@@ -499,8 +499,8 @@ class Daemon:
             return dict(sessions, fds=self._fd_count())
 
     def holdings_at_rest(self):
-        """The same several times in a row: the daemon opens a file now and then on its own account. And no session that
-        has ended has a staging area any more."""
+        """Waits until the daemon's resources are the same several times in a row, because it sometimes opens a file of its own, and until no
+        staging area of an ended session is left."""
         seen = []
 
         def settled():
@@ -514,7 +514,7 @@ class Daemon:
         wait_until(lambda: self.holdings() == wanted, lambda: f"{wanted} again; it is {self.holdings()}")
 
     def disk_usage(self):
-        """Bytes that the store occupies, as du counts."""
+        """Returns the bytes that the store occupies, as counted by du."""
         total = 0
         for directory, _, files in os.walk(self.store):
             for name in files:
@@ -525,7 +525,7 @@ class Daemon:
         return total
 
     def http(self, path, method="GET", headers=None):
-        """(status, headers, body) over the HTTP Unix socket."""
+        """Sends a request over the HTTP Unix socket. Returns (status, headers, body)."""
         connection = UnixHTTPConnection(self.http_socket, timeout=30 * slow())
         try:
             connection.request(method, path, headers=headers or {})
@@ -622,7 +622,7 @@ def put_all(client, namespace, pairs, *, batch=32, **how):
 
 
 def get_all(client, namespace, keys, *, batch=16):
-    """The bytes of each key, or None; leases are given back at once."""
+    """Returns the bytes of each key, or None; leases are released at once."""
     values = {}
     keys = list(keys)
     for i in range(0, len(keys), batch):

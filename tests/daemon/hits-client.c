@@ -50,7 +50,7 @@ static bool is_cut;
 __attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t bytes,
                                                     int flags);
 
-/* In the C library's place: as if the daemon had ended a moment ago. */
+/* Replaces the C library's function. If cut, behaves as if the daemon had just ended. */
 ssize_t send(int fd, const void *data, size_t bytes, int flags)
 {
         if (is_cut) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client for the stress of test_pool_index.py: hits-stress SOCKET NAMESPACE get|put SEED MS KEYS
- * BYTES
+/* A client for the stress test of test_pool_index.py: hits-stress SOCKET NAMESPACE get|put SEED MS
+ * KEYS BYTES
  *
- * Every byte of a chunk follows from its key's number, one of KEYS; it has at most BYTES of them.
- * `put` puts random keys, and drops and puts again those with the lowest numbers, which are what
- * `get` gets most: mapped and into its memory, one or a few at a time. It compares all words of
- * them, keeps some leases for a while and compares again before it releases them. The last line is
- * "gets LOCAL ASKED MISSES DROPPED WRONG"; of the first wrong chunk stderr has more. */
+ * Every byte of a chunk follows from its key's number, one of KEYS; a chunk has at most BYTES
+ * bytes. `put` puts random keys, and repeatedly evicts and puts those with the lowest numbers,
+ * which `get` prefers. `get` gets one or a few keys at a time, mapped or into its memory. It
+ * compares all words, keeps some leases for a while, and compares again before it releases them.
+ * The last line is "gets LOCAL ASKED MISSES DROPPED WRONG"; stderr has details of the first wrong
+ * chunk. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ static struct kvcache_key key_of(uint64_t number)
         return k;
 }
 
-/* Two sizes, each a multiple of a word. */
+/* Returns one of two sizes, each a multiple of a word. */
 static uint64_t length_of(uint64_t number)
 {
         return number % 4 ? bytes_most : bytes_most / 4;
@@ -161,8 +162,8 @@ static void put(void)
         put_drawn(n);
 }
 
-/* Until another one takes its place, some time later. What is got seldom is kept for long, so that
- * it becomes the oldest of its size. */
+/* Keeps the lease until another one replaces it later. Leases of rare keys are kept longer, so that
+ * their chunks become the oldest of their size. */
 static void keep(const struct kvcache_result *result, uint64_t number)
 {
         bool is_hot = number < HOT;
@@ -212,7 +213,7 @@ static void get_into(unsigned n)
                               "copied");
 }
 
-/* Gets the same keys repeatedly, leaving out those that were missing. */
+/* Gets the same keys repeatedly, and leaves out missing ones. */
 static void get(void)
 {
         unsigned most = draw() % 4 ? 4 : BATCH, n = 1 + (unsigned)(draw() % most);

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of kvcache-daemon in plain Python, written from proto/README.md alone.
 
-It uses nothing of the project's C code: that it works proves that the page is enough. Section numbers are that page's.
-For tests, so it is strict: every reply is checked against the tables, and what does not fit raises ProtocolError.
+The client uses nothing of the project's C code, and thus proves that the page is sufficient. Section numbers refer to that page. It is
+strict, because it is for tests: it checks every reply against the tables, and raises ProtocolError for anything else.
 
-One Client is one session. Blocking calls (put, get, ...) send one request and wait for its reply; submit() and wait()
-are underneath, for several requests in flight; send() sends any bytes, for tests of what a daemon refuses.
+One Client is one session. Blocking calls (put, get, ...) send one request and wait for its reply. submit() and wait(), on which they are
+built, allow several requests in flight; send() sends any bytes, for tests of invalid messages.
 
-Here is the session itself: the socket, messages, the handshake. The rest of a Client is in kvwire_messages.py (one message
-each) and kvwire_batches.py (keys), what they are made up of in kvwire_format.py, the lookup index in kvwire_lookup.py, the
-pool index in kvwire_pool_index.py.
+This file has the session: the socket, messages, the handshake. The other parts of a Client are in kvwire_messages.py (one message each) and
+kvwire_batches.py (keys), its formats in kvwire_format.py, the lookup index in kvwire_lookup.py, and the pool index in kvwire_pool_index.py.
 """
 
 import array
@@ -29,7 +28,7 @@ from kvwire_pool_index import *  # noqa: F403
 
 
 class Client(Messages, Batches):
-    """One session. `path`: of the socket; or `sock`: a connected one. Says HELLO unless `greet` is false."""
+    """One session, over the socket at `path` or the connected socket `sock`. Sends HELLO unless `greet` is false."""
 
     def __init__(self, path=None, *, sock=None, name="kvwire", timeout=30.0, greet=True):
         self.timeout = timeout
@@ -99,7 +98,7 @@ class Client(Messages, Batches):
             return
 
     def send(self, message, fds=()):
-        """Any bytes as one message. For tests: nothing is checked, no reply is expected."""
+        """Sends any bytes as one message. Checks nothing and expects no reply."""
         deadline = time.monotonic() + self.timeout
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         while True:
@@ -114,7 +113,7 @@ class Client(Messages, Batches):
             raise ProtocolError(f"sent {sent} of {len(message)} bytes")
 
     def receive(self, timeout=None):
-        """The next reply, whichever it is. SessionEnded at the end of the stream."""
+        """Returns the next reply to any request. Raises SessionEnded at the end of the stream."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             try:
@@ -156,7 +155,7 @@ class Client(Messages, Batches):
         return Reply(op, tag, status, count, value, value64, body, fds)
 
     def submit(self, op, body=b"", flags=0, tag=None, fds=()):
-        """Sends one request; its tag, for wait()."""
+        """Sends one request. Returns its tag, for wait()."""
         if tag is None:
             tag = next(self._tags)
         self._waiting.setdefault(tag, []).append(op)
@@ -168,7 +167,7 @@ class Client(Messages, Batches):
         return tag
 
     def wait(self, tag, check=True):
-        """The reply to this request; others that come before it are kept. Refused if its status is not OK."""
+        """Returns the reply to this request, and keeps others that arrive before it. Raises Refused if its status is not OK."""
         deadline = time.monotonic() + self.timeout
         while tag not in self._replies:
             reply = self.receive(max(deadline - time.monotonic(), 0.001))
@@ -188,7 +187,7 @@ class Client(Messages, Batches):
         return reply
 
     def answered(self, tag):
-        """Has its reply come before that to a PING sent now?"""
+        """Returns whether its reply arrives before that to a PING sent now."""
         self.ping()
         return tag in self._replies
 
@@ -230,7 +229,7 @@ class Client(Messages, Batches):
     # --- the end (section 10) ---
 
     def settled(self):
-        """After SessionEnded: is all I/O of that daemon over, so that staging memory may be reused?"""
+        """Returns whether, after SessionEnded, all I/O of that daemon is over, so that staging memory may be reused."""
         try:
             fcntl.flock(self.liveness_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -238,7 +237,7 @@ class Client(Messages, Batches):
         fcntl.flock(self.liveness_fd, fcntl.LOCK_UN)
         return True
 
-    # names that programs written before the rename use
+    # Earlier names, which older programs use.
     lane = lambda self, size=0: self.staging(size)
     lane_write = lambda self, offset, data: self.staging_write(offset, data)
     lane_read = lambda self, offset, length: self.staging_read(offset, length)

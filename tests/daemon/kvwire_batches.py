@@ -65,7 +65,7 @@ class Batches:
         return self.put_results(reply, len(entries))
 
     def put_chain(self, namespace, items, *, size=None, **how):
-        """A chain of any length, as several messages (section 8)."""
+        """Sends a chain of any length in several messages (section 8)."""
         items, results, parent = list(items), [], ROOT
         parts = list(_batches(items, size or self.max_keys))
         for i, part in enumerate(parts):
@@ -102,12 +102,12 @@ class Batches:
         return self.get_results(self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how)), len(keys))
 
     def give_back(self, loans):
-        """Ends loans (6.26): a status each. OK: what was read of it before is the chunk."""
+        """Ends loans (6.26). Returns a status for each: OK if the bytes read before are those of the chunk."""
         entries = [LEASE.pack(loan.id, loan.generation) for loan in loans]
         return [Status(s) for s, in struct.iter_unpack("<H", self._batch(Op.GIVE_BACK, 0, entries, 2).body)]
 
     def lent_file(self, file, check=True):
-        """A descriptor of the data file (6.25), the caller's; or the refusal's reply with check=False."""
+        """Returns a descriptor of the data file (6.25), which the caller closes, or the refusal's reply with check=False."""
         reply = self.call(Op.LENT_FILE, struct.pack("<II", file, 0), check=check, n_fds=1)
         if reply.status != Status.OK:
             return reply
@@ -116,7 +116,7 @@ class Batches:
         return reply.fds[0]
 
     def get_into(self, namespace, keys, room, *, at=0, ranges=None, nowait=False, more=False, **how):
-        """Copies to the staging area, `room` bytes for each key, one after the other from `at` on."""
+        """Gets keys into the staging area, `room` bytes for each key, from `at` on."""
         if self.staging_map is None:
             self.staging()
         places = [at + i * ((room + 63) & ~63) for i in range(len(keys))]
@@ -129,7 +129,7 @@ class Batches:
     # --- places in registered buffers (6.5, 6.6) ---
 
     def submit_put_from(self, namespace, items, *, lease=False, nowait=False, more=False, **how):
-        """`items`: (key, (offset, length, region)), or (key, [pieces]) for all of them. Returns a tag."""
+        """Submits a get. `items` are (key, (offset, length, region)), or (key, [pieces]) for all of them. Returns a tag."""
         items, pieces = list(items), b""
         if items and isinstance(items[0][1], list):
             pieces, places = pack_pieces(p for _, p in items)
@@ -163,7 +163,7 @@ class Batches:
         return self.get_results(reply, len(items), None if how.get("lease") else [0] * len(items), may_copy=how.get("lease"))
 
     def value(self, namespace, key):
-        """One whole chunk as bytes, or None."""
+        """Returns one whole chunk as bytes, or None."""
         result, = self.get(namespace, [key])
         if result.status != Status.OK:
             return None
@@ -172,21 +172,22 @@ class Batches:
         return data
 
     def release(self, leases):
-        """How many of them were stale."""
+        """Releases leases. Returns how many were stale."""
         return self._batch(Op.RELEASE, 0, (), 0, releases=leases).value
 
     def exists(self, namespace, keys, **how):
         return [Tier(b) for b in self._batch(Op.EXISTS, namespace, keys, 1, **how).body]
 
     def match(self, namespace, keys, **how):
-        """Keys of the leading run that are there."""
+        """Returns the number of leading keys that are stored."""
         value = self._batch(Op.MATCH, namespace, keys, 0, **how).value
         if value > len(keys):
             raise ProtocolError(f"MATCH: {value} of {len(keys)}")
         return value
 
     def reach(self, namespace, keys, **how):
-        """Keys of the leading run that are there; how many with those behind it that the shared tier has; is that final?"""
+        """Returns the number of leading keys that are stored here, the number of further ones that the shared tier has, and whether that is
+        final."""
         reply = self._batch(Op.MATCH, namespace, keys, 0, flags=Flag.REMOTE, **how)
         shared = reply.value64 & ~MATCH_SEARCHING
         if reply.value + shared > len(keys):

@@ -35,7 +35,7 @@ FEATURE_EVENTS = 2097152
 MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # counters of a namespace: keys found, keys missing
-TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
+TALLY_BYTES = 2 * 256 * TALLY.size  # a second row for each namespace counts declined keys
 TALLY_LOADS = TALLY_BYTES // 2
 TRANSFERS_BYTES = 16384
 
@@ -157,7 +157,7 @@ class Report(enum.IntEnum):
 
 
 class WireError(Exception):
-    """Anything that goes wrong between this client and a daemon."""
+    """The base of all errors between this client and a daemon."""
 
 
 class SessionEnded(WireError):
@@ -165,15 +165,15 @@ class SessionEnded(WireError):
 
 
 class ReplyTimeout(WireError):
-    """No reply in time; the request is still in flight."""
+    """Reports that no reply came in time; the request is still in flight."""
 
 
 class ProtocolError(WireError):
-    """The daemon sent what the specification does not allow."""
+    """Reports that the daemon violated the specification."""
 
 
 class Refused(WireError):
-    """A message was answered with a status other than OK."""
+    """Reports a reply with a status other than OK."""
 
     def __init__(self, op, status, text):
         super().__init__(f"{op.name}: {status.name}" + (f": {text}" if text else ""))
@@ -230,12 +230,12 @@ class PutResult:
 
     @property
     def stored(self):
-        """Is the chunk there?"""
+        """Returns whether the chunk is stored."""
         return self.status in (Status.OK, Status.EXISTS, Status.NOT_DURABLE)
 
     @property
     def data(self):
-        """The chunk as it is in the pool now; valid while the lease is held."""
+        """Returns the chunk's present bytes in the pool, which are valid while the lease is held."""
         return self._client.pool_read(self.offset, self.length) if self.lease else None
 
     def __repr__(self):
@@ -253,7 +253,7 @@ class GetResult:
 
     @property
     def data(self):
-        """The bytes got: from the pool while the lease is held, or from the staging area; None if there are none."""
+        """Returns the bytes got, from the pool while the lease is held, or from the staging area; None if there are none."""
         if self.status != Status.OK:
             return None
         if self.into is not None:
@@ -265,7 +265,7 @@ class GetResult:
 
 
 def pack_pieces(groups):
-    """Pieces of several keys, each a list of (offset, length, region): (bytes, [(first, n, length) of each key])."""
+    """Packs the pieces of several keys, each a list of (offset, length, region). Returns (bytes, [(first, n, length) of each key])."""
     body, keys, first = b"", [], 0
     for pieces in groups:
         body += b"".join(PIECE.pack(*p) for p in pieces)
@@ -275,12 +275,12 @@ def pack_pieces(groups):
 
 
 def fingerprint(**fields):
-    """The canonical text (6.2) of keyword arguments."""
+    """Returns the canonical text (6.2) of keyword arguments."""
     return "".join(f"{k}={v}\n" for k, v in sorted(fields.items(), key=lambda kv: kv[0].encode())).encode()
 
 
 def crc32c(data, _table=[]):
-    """CRC-32C as in STAT (6.12). Slow: for tests."""
+    """Computes the CRC-32C of STAT (6.12), slowly."""
     if not _table:
         for n in range(256):
             for _ in range(8):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lookup index (section 5.4), as a client maps and reads it. Part of kvwire, which has all of these names."""
+"""The lookup index (section 5.4), mapped and read as a client does. kvwire exports all of these names."""
 
 import fcntl
 import mmap
@@ -15,7 +15,7 @@ LOOKUP_LIVE, LOOKUP_SUPERSEDED = 1, 2
 
 
 def key_hash(secret, number, block):
-    """SipHash-1-3 of 32 bytes and a number."""
+    """Computes SipHash-1-3 of 32 bytes and a number."""
     def rotate(x, n):
         return (x << n | x >> 64 - n) & U64
 
@@ -94,7 +94,7 @@ class Lookup:
         return tiers, full
 
     def find(self, namespace, key):
-        """(tiers, is that all?) of a key, by the name of its namespace."""
+        """Returns (tiers, whether that is complete) of a key, by the name of its namespace."""
         tag = key_hash(self.secret_of(namespace), 0, key) & ~7 & U64
         while True:
             before = self.removals

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of one message each: what a Client of kvwire has of sections 6.1 to 6.3, 6.13 to 6.20 and 6.22 to 6.23."""
+"""Requests of one message each, for sections 6.1 to 6.3, 6.13 to 6.20 and 6.22 to 6.23."""
 
 import fcntl
 import mmap
@@ -33,7 +33,7 @@ class Messages:
         return reply.value
 
     def set_lifetime(self, name, lifetime_s, tenant=b"", check=True):
-        """The lifetime that it has from now on; or the refusal's reply with check=False."""
+        """Sets the lifetime of a namespace. Returns the new one, or the refusal's reply with check=False."""
         name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
         reply = self.call(Op.NAMESPACE, NAMESPACE.pack(0, len(name), len(tenant), lifetime_s) + name + tenant, Flag.SET,
                           check=check)
@@ -78,7 +78,7 @@ class Messages:
         return reply
 
     def lookup(self, check=True):
-        """The tenant's lookup index (6.20), mapped; or the refusal's reply with check=False."""
+        """Maps the tenant's lookup index (6.20). Returns it, or the refusal's reply with check=False."""
         reply = self.call(Op.LOOKUP, check=check, n_fds=1)
         if reply.status != Status.OK:
             return reply
@@ -91,7 +91,7 @@ class Messages:
             os.close(fd)
 
     def pool_index(self, check=True):
-        """The tenant's pool index and the session's page (6.33), mapped, once; or the refusal's reply with check=False."""
+        """Maps the tenant's pool index and the session's page (6.33), once. Returns it, or the refusal's reply with check=False."""
         reply = self.call(Op.POOL_INDEX, check=check, n_fds=2)
         if reply.status != Status.OK:
             return reply
@@ -104,7 +104,7 @@ class Messages:
                 os.close(fd)
 
     def tally(self):
-        """The session's tally (5.5), once: its descriptor, which is the caller's."""
+        """Requests the session's tally (5.5), which is possible once. Returns its descriptor, which the caller must close."""
         reply = self.call(Op.LOOKUP, flags=Flag.TALLY, n_fds=2)
         os.close(reply.fds[0])
         fd = reply.fds[1]
@@ -115,7 +115,7 @@ class Messages:
         return fd
 
     def transfers(self):
-        """The session's counters of what it moves (5.6), once: their descriptor, which is the caller's."""
+        """Requests the page for the session's own transfers (5.6), once. Returns its descriptor, which the caller closes."""
         reply = self.call(Op.TRANSFERS, n_fds=1)
         fd, = reply.fds
         wanted = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW
@@ -125,14 +125,14 @@ class Messages:
         return fd
 
     def list_page(self, namespace, cursor=0, count=1024):
-        """One LIST: (entries, next cursor; 0 at the end)."""
+        """Sends one LIST. Returns (entries, next cursor), where 0 is the end."""
         reply = self.call(Op.LIST, LIST.pack(namespace, count, cursor))
         if reply.count > count or len(reply.body) != reply.count * LIST_RESULT.size:
             raise ProtocolError(f"LIST: {reply.count} results in {len(reply.body)} bytes")
         return [Listed(*r) for r in LIST_RESULT.iter_unpack(reply.body)], reply.value64
 
     def list(self, namespace, count=1024):
-        """All of a namespace that is on disk."""
+        """Yields all chunks of a namespace that are on disk."""
         cursor = 0
         while True:
             entries, cursor = self.list_page(namespace, cursor, count)
@@ -169,7 +169,7 @@ class Messages:
         return EventsReply(epoch, first, following, bool(flags & 1), events, names, reply.value64)
 
     def namespaces_page(self, cursor=0, count=128, name=b"", tenant=b"", check=True):
-        """One NAMESPACES: (entries, next cursor; 0 at the end, how many there are), or the refusal's reply."""
+        """Sends one NAMESPACES. Returns (entries, next cursor or 0, total number), or the refusal's reply."""
         name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
         reply = self.call(Op.NAMESPACES, NAMESPACES.pack(cursor, count, len(name), len(tenant), 0) + name + tenant,
                           check=check)
@@ -191,7 +191,7 @@ class Messages:
         return entries, reply.value64, reply.value
 
     def namespaces(self, count=128, tenant=b""):
-        """All that the daemon lists for this client (6.22)."""
+        """Returns all namespaces that the daemon lists for this client (6.22)."""
         cursor = 0
         while True:
             entries, cursor, _ = self.namespaces_page(cursor, count, tenant=tenant)
@@ -205,7 +205,7 @@ class Messages:
         return page if isinstance(page, Reply) else page[0][0]
 
     def namespace_remove(self, name, tenant=b"", purge=False, check=True):
-        """Chunks that were purged with it (6.23); or the refusal's reply with check=False."""
+        """Removes a namespace. Returns the number of chunks purged with it (6.23), or the refusal's reply with check=False."""
         name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
         reply = self.call(Op.NAMESPACE_REMOVE, NAMESPACE_REMOVE.pack(len(name), len(tenant), 0, 0) + name + tenant,
                           Flag.PURGE if purge else 0, check=check)
@@ -216,11 +216,11 @@ class Messages:
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.ALL if everything else 0).value64
 
     def purge_remote(self, namespace=0, everything=False, check=True):
-        """The reply: `value` is for how many seconds other hosts may still have it."""
+        """Returns the reply; `value` says for how many seconds other hosts may still have the namespace's chunks."""
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.REMOTE | (Flag.ALL if everything else 0), check=check)
 
     def sweep(self, limit, dry_run=False, check=True):
-        """(seen, bytes, deleted, bytes), or the refusal's reply with check=False."""
+        """Returns (seen, bytes, deleted, bytes), or the refusal's reply with check=False."""
         reply = self.call(Op.SWEEP, struct.pack("<QII", limit, 1 if dry_run else 0, 0), check=check)
         return struct.unpack("<4Q", reply.body) if reply.status == Status.OK else reply
 
@@ -228,7 +228,7 @@ class Messages:
         return self.text_of(self.call(Op.REPORT, struct.pack("<II", what, 0), n_fds=1))
 
     def bench(self, action, name="", options=0):
-        """A benchmark session, as the object that the reply's JSON is."""
+        """Sends a BENCH command. Returns the session's JSON as an object."""
         name = name.encode()
         return json.loads(self.text_of(self.call(Op.BENCH, struct.pack("<BBHI", action, len(name), options, 0) + name, n_fds=1)))
 
@@ -246,12 +246,12 @@ class Messages:
         return text.decode()
 
     def device(self, action, path=0, check=True):
-        """`action`: suspend or resume. True if that changed something; the refusal's reply with check=False."""
+        """Suspends or resumes a volume, by `action`. Returns whether that changed its state, or the refusal's reply with check=False."""
         reply = self.call(Op.DEVICE, struct.pack("<II", path, {"suspend": 1, "resume": 2}[action]), check=check)
         return reply if reply.status != Status.OK else reply.value64 == 0
 
     def verify(self, path=0, segment=0, slot=0, max_chunks=4096, max_bytes=16 << 20, check=True):
-        """One stretch; a Verified, or the refusal's reply with check=False."""
+        """Verifies one range. Returns a Verified, or the refusal's reply with check=False."""
         reply = self.call(Op.VERIFY, struct.pack("<IIIIQ", path, segment, slot, max_chunks, max_bytes), check=check)
         if reply.status != Status.OK:
             return reply
@@ -260,7 +260,7 @@ class Messages:
         return Verified(*struct.unpack("<IIIIQQQQQII", reply.body)[:10])
 
     def verify_volume(self, path=0, **how):
-        """All of a path: sums, as a Verified whose place is the end."""
+        """Verifies a whole volume. Returns the sums, as a Verified whose place is the end."""
         segment = slot = 0
         sums = [0] * 5
         while True:

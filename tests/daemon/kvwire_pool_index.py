@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool index (section 5.7), as a client maps it, and the page by which a client holds chunks. Part of kvwire, which has
-all of these names. Words are read and written as a whole: a memoryview of native 64 bits does that."""
+"""The pool index (section 5.7), mapped as a client does, and the page by which a client holds chunks. kvwire exports all of these names. A
+memoryview of native 64 bits reads and writes each word atomically."""
 
 import fcntl
 import mmap
@@ -16,7 +16,7 @@ POOL_RECORD = struct.Struct("<32sQQIIII")
 POOL_INDEX_LIVE = 1
 POOL_PAGE_BYTES = 143360
 POOL_PAGE_BUCKETS, POOL_PAGE_WAYS, POOL_PAGE_RING, POOL_PAGE_NAMESPACES = 1024, 8, 8192, 256
-# Words of the page.
+# Positions of the words in the page.
 _WRITTEN, _TAKEN, _ALLOWANCE, _TAGS, _USED, _COUNTS, _HOLDS, _RING = 0, 8, 9, 16, 272, 512, 1536, 9728
 
 
@@ -56,7 +56,7 @@ class PoolIndex:
         return self.page[_TAGS + number - 1]
 
     def find(self, number, key):
-        """(record, offset, length, generation) of a chunk of the session's namespace, or None. It is not held."""
+        """Finds a chunk of the session's namespace without holding it. Returns (record, offset, length, generation), or None."""
         tag = self.tag(number)
         hash_ = key_hash((self.secret[0] ^ tag, self.secret[1]), 0, key)
         m = hash_ * 0x9E3779B97F4A7C15 & U64
@@ -72,7 +72,7 @@ class PoolIndex:
         return None
 
     def _read(self, record, tag, key):
-        """(offset, length, generation) of the key's chunk, at one moment."""
+        """Reads the record of the key's chunk consistently. Returns (offset, length, generation)."""
         serial = self._serial(record)
         found, its, offset, length, generation, _, _ = POOL_RECORD.unpack_from(self.map, self._records + 64 * record)
         is_it = tag != 0 and serial & 1 == 1 and found == key and its == tag and self._serial(record) == serial
@@ -82,7 +82,7 @@ class PoolIndex:
         return self.words[(self._records + 64 * record + 56) // 8] & 0xFFFFFFFF
 
     def set_hold(self, bucket, way, value):
-        """Any word, as the client writes it."""
+        """Writes any word of the page, as a client may."""
         self.page[_HOLDS + POOL_PAGE_WAYS * bucket + way] = value
         self.page[_USED + bucket // 64] |= 1 << bucket % 64
         with self._fence:  # a full barrier
@@ -97,7 +97,7 @@ class PoolIndex:
         return bucket, way
 
     def hold(self, number, key):
-        """(place, offset, length) of a chunk that stays where it is from now on, or None."""
+        """Takes a hold, so that the chunk stays in its place. Returns its (place, offset, length), or None."""
         tag, found = self.tag(number), self.find(number, key)
         if not found:
             return None
@@ -117,7 +117,7 @@ class PoolIndex:
             self.page[_USED + bucket // 64] &= ~(1 << bucket % 64) & U64
 
     def count(self, number, keys=0, mapped=0, copied=0, untold=0):
-        """More that was got of the namespace."""
+        """Adds to the counters of gets from the namespace."""
         at = _COUNTS + 4 * (number - 1)
         for i, by in enumerate((keys, mapped, copied, untold)):
             self.page[at + i] = self.page[at + i] + by & U64

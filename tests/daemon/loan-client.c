@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user of the library's loans, for test_gds.py: loan-client SOCKET SCENARIO
+/* Uses the library's loans, for test_gds.py: loan-client SOCKET SCENARIO
  *
- *     roundtrip   what is borrowed, read with pread() and given back is what was put
- *     denied      nothing is lent to this user, and all comes as ever
- *     restart     says "ready" and waits for a line: the daemon is started anew meanwhile
+ *     roundtrip   borrowed chunks, read with pread() and returned, have the bytes that were put
+ *     denied      nothing is lent to this user, and gets work as usual
+ *     restart     prints "ready" and waits for a line, while the test restarts the daemon
  *
- * The last line is "ok", and the exit status 0, if all was as it must be. */
+ * The last line is "ok", and the exit status 0, if everything was right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

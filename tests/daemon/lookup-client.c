@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user of the library's EXISTS and MATCH, for test_lookup.py: lookup-client SOCKET NAMESPACE
- * [FLAGS]
+/* Uses the library's EXISTS and MATCH, for test_lookup.py: lookup-client SOCKET NAMESPACE [FLAGS]
  *
- * Lines on stdin, an answer to each on stdout. Keys are in hexadecimal.
+ * Reads lines from stdin and answers each with a line on stdout. Keys are hexadecimal.
  *
- *     exists KEY...     tiers of each, then how many of them were answered without the daemon
- *     match KEY...      keys of the leading run, then the same
- *     put KEY BYTES     accepted: its status
- *     storm N KEY...    `match` N times: how often not all were there, how often without the daemon
- *     info              bytes of the table that is mapped, reconnects
+ *     exists KEY...     the tiers of each key, then the number of keys answered without the daemon
+ *     match KEY...      the number of leading keys, then the same
+ *     put KEY BYTES     puts with ack accepted: the status
+ *     storm N KEY...    repeats `match` N times: how often not all were found, how often
+ *                       without the daemon
+ *     info              bytes of the mapped table, reconnects
  *
- * A call that fails answers "error -ERRNO TEXT". */
+ * A failed call answers "error -ERRNO TEXT". */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -17,7 +17,7 @@ _started = []
 
 
 def die_with_parent():
-    """Has the kernel kill this process when the thread that started it ends; called in the child between fork and exec."""
+    """Makes the kernel kill this process when the thread that started it ends. Called in the child between fork and exec."""
     _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 

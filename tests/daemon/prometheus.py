@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus that scrapes daemons under test, with time scaled: the rules' durations are divided by a factor, and it
-scrapes and evaluates as much oftener, so that an hour of alerts takes seconds. It is a process of its own, with a folder
-and a port of its own; it ends with the block. Prometheus comes from the distribution; where it is missing, tests skip."""
+"""Runs a real Prometheus that scrapes daemons under test, with scaled time: the rules' durations are divided by a factor, and scraping and
+evaluation are as much more frequent, so that an hour of alerts takes seconds. Prometheus is a process with its own folder and port, and ends
+with the block. It comes from the distribution; without it, tests skip."""
 
 import json
 import re
@@ -21,7 +21,7 @@ DURATION = re.compile(r"(\[|\bfor: )(\d+)(ms|s|m|h|d)\b")
 
 
 def scale(text, factor):
-    """Rules or a query whose ranges (`[5m]`) and waiting times (`for: 5m`) are shorter by the factor; what are names stays."""
+    """Divides the ranges (`[5m]`) and waiting times (`for: 5m`) of rules or a query by the factor, and leaves names unchanged."""
     return DURATION.sub(lambda m: f"{m[1]}{max(int(m[2]) * UNITS_MS[m[3]] // factor, 1)}ms", text)
 
 
@@ -33,8 +33,8 @@ def free_port():
 
 
 class Prometheus:
-    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run; `token_file` that of the daemons,
-    `features` what it has to be asked for."""
+    """Scrapes {job: {instance: port}}. `rules` is the text of a rules file, already scaled; `token_file` is that of the daemons; `features` are
+    Prometheus features to enable."""
 
     def __init__(self, directory, jobs, rules="", interval_ms=250, token_file=None, features=()):
         self.program = shutil.which("prometheus")
@@ -108,7 +108,8 @@ class Prometheus:
         return found[0][1] if len(found) == 1 else None
 
     def firing(self, over=None):
-        """{(alert, instance)} that fire now, or fired at any time of the last `over`; of an alert on a whole job, its name."""
+        """Returns {(alert, instance)} of the alerts that fire now, or fired at any time of the last `over`; an alert on a whole job has its name
+        as the instance."""
         alerts = 'ALERTS{alertstate="firing"}'
         found = self.query(f"last_over_time({alerts}[{over}])" if over else alerts)
         return {(m["alertname"], m.get("instance", m["job"])) for m, _ in found}

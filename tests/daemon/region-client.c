@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user of libkvcache's registered buffers, for test_buffers.py: region-client SOCKET SCENARIO
+/* Uses libkvcache's registered buffers, for test_buffers.py: region-client SOCKET SCENARIO
  *
- *     roundtrip   odd sizes at odd places, pieces, mixed memory: all comes back, nothing else
- * changes restart     says "ready" and waits for a line, three times: the daemon is started anew
- * meanwhile settled     says "ready", waits for a line, then keeps gets in flight until the daemon
- * has ended
+ *     roundtrip   odd sizes at odd places, pieces, mixed memory: gets return the bytes
+ *                 that were put, and change nothing else
+ *     restart     prints "ready" and waits for a line, three times, while the test restarts the
+ *                 daemon
+ *     settled     prints "ready", waits for a line, then keeps gets in flight until the
+ *                 daemon has ended
  *
- * The last line is "ok", and the exit status 0, if all was as it must be. */
+ * The last line is "ok", and the exit status 0, if everything was right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -101,7 +103,7 @@ static bool filled(const uint8_t *p, size_t bytes, uint64_t n)
         return true;
 }
 
-/* Is all of the memory but [at, at + bytes) as it was? */
+/* Returns whether all memory outside [at, at + bytes) is unchanged. */
 static bool guarded(const uint8_t *base, size_t size, size_t at, size_t bytes)
 {
         for (size_t i = 0; i < size; i++)
@@ -243,7 +245,7 @@ static void roundtrip(void)
                 }
         in_pieces(base, size, own);
 
-        /* A hole is filled; the daemon's words for what it does not take. */
+        /* A hole is filled; other unusable memory is refused in the daemon's words. */
         bad.fd = memfd_create("hole", MFD_CLOEXEC);
         CHECK(bad.fd >= 0 && ftruncate(bad.fd, 8192) == 0);
         CHECK(kvcache_buffer_register(kv, &bad, &other, &where) == -EINVAL);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conf/prometheus/alerts.yaml with a real Prometheus and daemons that really have the faults: each alert fires on its fault,
-on no other daemon, and none fires on a daemon that replays for an hour. Time is scaled: SCALE times faster, see prometheus.py.
-tests/check-alerts.py has what needs no daemon: the rules against made-up series."""
+"""conf/prometheus/alerts.yaml with a real Prometheus and daemons with real faults: each alert fires for its fault and for no other daemon, and
+none fires for a daemon that replays for an hour. Time is scaled by SCALE; see prometheus.py. tests/check-alerts.py tests the rules with
+made-up series, which needs no daemon."""
 
 import contextlib
 import functools
@@ -32,8 +32,8 @@ HOUR = 3600 / SCALE
 
 
 class Fault:
-    """A daemon, what happens to it, and the alert that this is for. `begin` is called when all are scraped and well; `go_on`
-    again and again from then on, `before` until then."""
+    """A daemon, a fault, and the alert that must fire. `before` is called repeatedly until all daemons are scraped and well, then `begin` once,
+    and then `go_on` repeatedly."""
     alert, job, settings = None, "kvcache", {}
 
     def __init__(self, make_daemon, directory):
@@ -74,7 +74,7 @@ class Fault:
 
 
 class Clean(Fault):
-    """A replay at the pace of its timestamps, as much faster as the alerts are."""
+    """A replay at the pace of its timestamps, which is scaled like the alerts."""
 
     def leg(self):
         return harness.DEFAULT_LEG if os.geteuid() == 0 else super().leg()
@@ -192,7 +192,7 @@ class Memlock(Fault):
 
 
 class Misses(Fault):
-    """Engines whose keys change all at once: nothing of what is there fits."""
+    """Engines whose keys all change at once, so that nothing stored is found."""
     alert = "KvcacheHitRatioCollapse"
 
     def before(self):
@@ -217,7 +217,7 @@ class Damage(Fault):
 
 
 class Leak(Fault):
-    """A client that gets and does not release."""
+    """A client that gets chunks and does not release them."""
     alert, settings = "KvcacheQuotaExhausted", {"limits.uid_leases": 10}
 
     def begin(self):
@@ -229,7 +229,7 @@ class Leak(Fault):
 
 
 class SlowLoop(Fault):
-    """Each reply takes 80 ms, as on a processor that the loop must share."""
+    """A daemon whose replies take 80 ms each, as on an overloaded processor."""
     alert = "KvcacheSlowLoop"
 
     def env(self):
@@ -243,7 +243,7 @@ class SlowLoop(Fault):
 
 
 class Shared(Fault):
-    """A host with a shared tier, all of whose chunks are there."""
+    """A host with a shared tier that has all of its chunks."""
 
     def __init__(self, make_daemon, directory):
         shared = directory / type(self).__name__ / "shared"
@@ -288,7 +288,7 @@ class Upgraded(Fault):
 
 
 class NotUpgraded(Fault):
-    """The daemon of another version: the same program, with the number in it changed."""
+    """A daemon of another version: the same program, with its version number changed."""
     job, alert = "kvcache-skew", "KvcacheVersionSkew"
 
     def __init__(self, make_daemon, directory):
@@ -367,7 +367,7 @@ def test_each_alert_fires_on_its_fault_and_no_other_and_none_in_an_hour_of_repla
                 well.enter_context(again_and_again(fault.before))
             wait_until(lambda: prometheus.value('instance:kvcache_hit_ratio:rate15m{instance="Misses"}') == 1, "a hit ratio", 30)
             wait_until(lambda: time.monotonic() - began > 900 / SCALE, "a quarter of an hour", 30)
-        # Only conditions of the environment may fire: nothing has failed yet.
+        # Only conditions of the environment may fire before the first fault.
         early = prometheus.firing()
         assert early <= {(f.alert, f.name) for f in faults if f.alert == "KvcacheMemlock"}, early
         for fault in faults:

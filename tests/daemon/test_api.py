@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library as programs meet it: its soname, its headers in C and C++, its symbols."""
+"""The library as programs use it: its soname, its headers in C and C++, its symbols."""
 
 import os
 import pathlib
@@ -44,7 +44,7 @@ def test_a_client_of_the_old_interface_is_refused_by_the_linker(tmp_path):
     refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(LIBRARY)})
     assert refused.returncode == 127 and "libkvcache.so.0" in refused.stderr, refused
 
-    # Even a link of the old name to the new library does not let the program run.
+    # Even a link of the old name to the new library does not make the program run.
     shutil.copy(LIBRARY / "libkvcache.so", new / "libkvcache.so.0")
     refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(new), "LD_BIND_NOW": "1"})
     assert refused.returncode != 0 and "LIBKVCACHE_0.1" in refused.stderr, refused
@@ -84,7 +84,7 @@ def test_the_library_has_the_symbols_of_its_map_and_the_headers_declare_them():
     ("registered-memory", ["4 of 4 blocks were kept", "4 of 4 blocks came back"]),
 ])
 def test_examples(daemon, name, says):
-    for _ in range(2):  # the second time all of it is there already
+    for _ in range(2):  # the second time everything is stored already
         done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", daemon.socket, timeout=60 * slow())
         assert done.returncode == 0, done
         assert done.stdout.splitlines() == says
@@ -139,7 +139,7 @@ def test_man_pages_are_well_formed(page):
 
 
 def man_examples():
-    """(page, number, C source) of each example of a page: what stands between .EX and .EE in its section EXAMPLES."""
+    """Yields (page, number, C source) of each example of a man page: the text between .EX and .EE in its section EXAMPLES."""
     for page in sorted(MAN.glob("*.[37]")):
         _, _, section = page.read_text().partition(".SH EXAMPLES\n")
         for n, text in enumerate(re.findall(r"^\.EX\n(.*?)^\.EE$", section.split(".SH ")[0], re.M | re.S)):
@@ -147,7 +147,7 @@ def man_examples():
 
 
 def test_man_pages_say_buffer_for_registered_memory():
-    """"Region" is what the wire protocol calls it, and a part of an engine's memory in the pages about layouts."""
+    """The word "region" is a term of the wire protocol; in man pages only those about layouts use it, for a part of an engine's memory."""
     layouts = {"kvcache_layout_measure.3", "kvcache_layout_gather.3", "kvcache_count_transfer.3"}
     assert {p.name for p in MAN.glob("*.[37]") if "region" in p.read_text().lower()} == layouts
 
@@ -183,7 +183,7 @@ def test_examples_of_man_pages_compile_and_link(daemon, tmp_path, page, n, text)
                "-I", ROOT / "client", "-o", built, source, "-L", LIBRARY, "-lkvcache", f"-Wl,-rpath,{LIBRARY}")
     assert done.returncode == 0, done.stderr
     if is_program:
-        for _ in range(2):  # the second time all of it is there already
+        for _ in range(2):  # the second time everything is stored already
             done = run(built, env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60 * slow())
             assert (done.returncode, done.stderr) == (0, ""), done
             assert done.stdout == "ok: the bytes of a block\n"

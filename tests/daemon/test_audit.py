@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit trail: an operation that removes stored data, or changes how long it is kept, leaves a line in the log."""
+"""The audit trail: an operation that removes stored data, or changes how long data is kept, is logged."""
 
 import json
 import os
@@ -16,7 +16,7 @@ CHUNKS = 12
 
 
 def lines_of(daemon, operation):
-    """The audit lines of this operation, as objects: the daemon logs JSON."""
+    """Returns the audit lines of this operation as objects. The daemon logs JSON."""
     lines = (json.loads(line) for line in daemon.log().splitlines() if line.startswith("{"))
     return [line for line in lines if line.get("operation") == operation]
 
@@ -49,7 +49,7 @@ def one_line(daemon, operation, **fields):
     (["namespace", "rm", "--purge", NAME], "removal of a namespace", CHUNKS),
 ])
 def test_an_operation_on_stored_data_is_logged_with_its_user_and_process(audited, arguments, operation, chunks):
-    """kvcachectl's operations, at the level notice."""
+    """kvcachectl's operations are logged at level notice."""
     fill(audited)
     ctl(*arguments, daemon=audited, check=0)
     whole = operation == "purge of everything"
@@ -57,7 +57,7 @@ def test_an_operation_on_stored_data_is_logged_with_its_user_and_process(audited
 
 
 def test_pinned_chunks_are_logged_and_counted_once_for_many_messages(audited):
-    """The keys of one run of kvcachectl are many messages, and one line; those of pin and of unpin are two."""
+    """The messages of one run of kvcachectl cause one audit line; pin and unpin cause one each."""
     fill(audited, count=600)
     names = [key_of(NAME, i).hex() for i in range(600)]
     ctl("pin", "-n", NAME, *names, daemon=audited, check=0)
@@ -67,7 +67,7 @@ def test_pinned_chunks_are_logged_and_counted_once_for_many_messages(audited):
 
 
 def test_keys_of_a_long_session_are_logged_before_it_ends(audited):
-    """The line does not wait for the session's end, and one that evicted nothing is not written."""
+    """The line is written before the session ends, and only if something was evicted."""
     fill(audited)
     with audited.client() as c:
         ns = c.namespace(NAME)
@@ -89,7 +89,7 @@ def test_each_namespace_has_its_own_line(audited):
 
 
 def test_the_lines_of_one_user_are_bounded_over_its_sessions(audited):
-    """A user that reconnects gets no new allowance, and the number of lines that were not written is in the next one."""
+    """A user that reconnects gets no new allowance, and the next line has the number of suppressed ones."""
     fill(audited)
     for _ in range(3):
         with audited.client() as c:

@@ -23,7 +23,7 @@ def test_the_alias_behaves_like_its_program():
 
 
 def installed(tmp_path, script):
-    """kvcachectl, with a kvcache-bench beside it that prints its arguments."""
+    """Installs kvcachectl beside a kvcache-bench that prints its arguments."""
     shutil.copy(CTL, tmp_path / "kvcachectl")
     if script:
         (tmp_path / "kvcache-bench").write_text(script)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench remote: what it measures is right, what it made is removed, and what goes wrong is said."""
+"""kvcache-bench remote: its figures are right, its objects are removed, and failures are reported."""
 
 import json
 import os

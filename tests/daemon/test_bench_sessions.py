@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark sessions in the daemon: what they count, their clock, their files, and that they go on after kill -9."""
+"""Benchmark sessions in the daemon: their counters, clock and files, and that they survive kill -9."""
 
 import json
 import os
@@ -115,7 +115,7 @@ def test_disabling_keeps_the_counts_and_stops_the_clock(daemon):
 
 
 def test_a_reset_under_load_leaves_nothing_of_before(daemon):
-    """All that is asked for after the reset is counted after it, and nothing of before."""
+    """Requests sent after the reset are counted after it, and earlier ones are not."""
     stop = threading.Event()
 
     def load():
@@ -206,7 +206,7 @@ def test_the_session_continues_after_kill_9(daemon):
 
 
 def test_the_younger_of_two_active_files_is_active(daemon):
-    """Killed between the two, the daemon leaves them so."""
+    """A daemon killed between the two steps leaves this state."""
     with daemon.client() as c:
         for name in ("A", "C", "B"):
             c.bench(INIT, name)

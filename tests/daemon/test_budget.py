@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""store.write_budget: what is written, what is refused and what becomes of that, and the criterion on the real trace."""
+"""store.write_budget: written and refused chunks, the fate of the latter, and the criterion on the real trace."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def written(daemon):
 @pytest.mark.figures
 @pytest.mark.parametrize("policy", ["cq"] + ["lru"] * LONG)
 def test_a_quarter_of_the_writes_keeps_most_of_the_hits(make_daemon, policy):
-    """Criterion, as of test_simulate.py, by the daemon: the trace of an hour in half a minute, the budget as much larger."""
+    """The daemon meets the criterion of test_simulate.py: an hour of the trace in half a minute, with a budget scaled accordingly."""
     speed = 120
 
     def play(*arguments, **settings):
@@ -99,7 +99,7 @@ def test_refused_chunks_stay_in_memory_and_are_never_acknowledged_as_written(mak
         assert get_all(c, ns, [k for k, _ in accepted]) == dict(accepted)
         assert set(get_all(c, ns, [k for k, _ in written_pairs]).values()) == {None}
         assert daemon.metric('kvcache_misses_total{reason="refused"}') == 8
-        # A put that is to be written, of what is in memory: neither, and the chunk stays.
+        # A put with ack written of a chunk that is only in memory is refused, and the chunk stays.
         assert statuses(put_all(c, ns, accepted, ack=Ack.WRITTEN)) == {Status.NO_SPACE}
         assert statuses(put_all(c, ns, accepted)) == {Status.EXISTS}
         assert tiers_of(c, ns, accepted) == [Tier.MEMORY] * 16
@@ -202,7 +202,7 @@ def test_status_shows_budget_use_refusals_and_life(make):
 
 
 def test_one_user_with_new_chunks_cannot_overdraw(make):
-    """Garbage takes the share of new chunks, and no more than the budget."""
+    """Chunks that are never used again take the share of new chunks, and no more than the budget."""
     daemon = make(write_budget="4GB").start()
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -216,7 +216,7 @@ def test_one_user_with_new_chunks_cannot_overdraw(make):
 
 @pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN, Ack.DURABLE])
 def test_puts_from_a_clients_memory_have_the_same_budget(make, ack):
-    """Also where the device takes the bytes from there, without a copy in the pool."""
+    """The budget also applies if the device reads the bytes from registered memory, without a copy in the pool."""
     daemon = make(write_budget="80GB").start()
     pairs = items("k", 16, 64 * KIB)
     with daemon.client() as c, region_of(c, size=2 * MIB) as region:

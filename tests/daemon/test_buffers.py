@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered buffers (proto/README.md 6.18, 6.19): memory of the client's that the daemon moves bytes to and from by itself.
+"""Registered buffers (proto/README.md 6.18, 6.19): the client's memory, which the daemon reads and writes directly.
 
-What is got is what was put, whatever the size, the place and the file; and what is in flight when an end comes is settled.
+A get returns the bytes that were put, for any size, place and file, and requests in flight are settled when a session or daemon ends.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def test_chunks_in_memory_may_be_leased_instead_of_copied(make_daemon):
         refused = daemon.metric('kvcache_resource_refusals_total{resource="leases"}')
         got = c.get_to(ns, zip(keys, rooms), lease=True)
         assert [r.status for r in got] == [Status.OK] * 6
-        # From disk it is copied; so is what no lease can be had for, which is no refusal.
+        # A chunk from disk is copied. So is one for which there is no lease, which does not count as a refusal.
         assert [r.leased for r in got] == [False, True, True, True, False, False]
         assert daemon.metric(leases) == 3
         assert daemon.metric('kvcache_resource_refusals_total{resource="leases"}') == refused
@@ -71,7 +71,7 @@ def test_chunks_in_memory_may_be_leased_instead_of_copied(make_daemon):
             else:
                 assert r.offset == 0 and region.map[room[0]:room[0] + 50_000] == value
         assert c.release([r.lease for r in got if r.leased]) == 0 and daemon.metric(leases) == 0
-        # Ranges; too little room is no lease, nor is what is no range of the chunk, nor a place that is not the client's.
+        # Ranges work as well. A lease is refused for too little room, an invalid range, or a place outside the client's memory.
         got = c.get_to(ns, [(keys[1], (0, 100, region.number)), (keys[2], (0, 99, region.number)), (keys[3], (0, 99, region.number))],
                        ranges=[(7, 100), (7, 100), (49_999, 2)], lease=True)
         assert [(r.status, r.leased) for r in got] == [(Status.OK, True), (Status.TOO_LARGE, False), (Status.INVALID, False)]

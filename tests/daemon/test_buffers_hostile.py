@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered buffers of a client that cuts, punches and changes what it has lent (rule R2): it harms only itself."""
+"""A client that truncates, punches or changes its registered buffers harms only itself (rule R2)."""
 
 import contextlib
 import ctypes
@@ -53,7 +53,7 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon, kind
 
 
 def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, make_daemon):
-    """A page that was punched out of a file on hugetlbfs may have been taken by another process."""
+    """A page punched out of a file on hugetlbfs may be unavailable later, because another process has taken it."""
     daemon = make_daemon(backend).start()
     other, other_ns, pairs = bystander(daemon)
     with huge_pages(4), other, daemon.client() as c, contextlib.ExitStack() as files:
@@ -84,7 +84,7 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
                     c.evict(ns, [key], tiers)
                 got, = c.get_to(ns, [(key, (at, len(value), number))])
                 assert got.status in (Status.INVALID, Status.FAILED), got
-        # The page that is still there does as ever.
+        # The page that is still there works as before.
         ok(c.get_to(ns, [(key, (MIB, len(value), number))]))
         assert page[MIB:MIB + len(value)] == value and c.value(ns, key) == value
         assert_well(other, other_ns, pairs)
@@ -249,7 +249,7 @@ def test_R2_changing_bytes_during_a_direct_get_is_no_evidence_against_the_chunk(
         memory = ctypes.c_char.from_buffer(region.map)
 
         def harm(rng):
-            """Without the lock of the interpreter, so that most bytes change while the daemon compares them."""
+            """Changes the memory without the interpreter's lock, so that most bytes change while the daemon compares them."""
             ctypes.memset(ctypes.byref(memory), rng.randrange(256), MIB)
 
         def work(_):

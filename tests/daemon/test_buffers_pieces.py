@@ -28,7 +28,7 @@ def test_pieces_are_put_together_and_taken_apart(both):
             value = value_of(key, size)
 
             def split():
-                """Random pieces, in order; places apart from each other in two regions and the staging area."""
+                """Returns random pieces in order; their places lie apart from each other in two regions and the staging area."""
                 cuts = sorted(rng.sample(range(1, size), min(size - 1, rng.choice([0, 1, 5, 40]))))
                 next_free = [0, 0, 0]
                 pieces = []
@@ -64,7 +64,7 @@ def test_pieces_are_put_together_and_taken_apart(both):
 
 @pytest.mark.parametrize("apart", ["one region", "two regions"])
 def test_aligned_pieces_travel_between_memory_and_disk_without_a_copy(backend, make_daemon, apart):
-    """A page of K and one of V, and whatever else is aligned: each piece but the last in whole pages."""
+    """Pieces are transferred directly if each except the last consists of whole pages, such as a page of K and one of V."""
     daemon = make_daemon(backend).start()
     rng = random.Random(apart)
     with daemon.client() as c, region_of(c) as k, region_of(c) as other:
@@ -72,7 +72,7 @@ def test_aligned_pieces_travel_between_memory_and_disk_without_a_copy(backend, m
         ns = c.namespace("n")
 
         def places(sizes, start):
-            """One place for each piece, in K's memory and V's in turn, apart from each other."""
+            """Returns a place for each piece, alternately in K's and V's memory, apart from each other."""
             at, found = [start, start + 4 * MIB], []
             for i, size in enumerate(sizes):
                 found.append(((k, v)[i % 2], at[i % 2], size))
@@ -80,7 +80,7 @@ def test_aligned_pieces_travel_between_memory_and_disk_without_a_copy(backend, m
             return found
 
         def trip(sizes, name, where=None):
-            """How many bytes went direct, both ways; what is got is what was put."""
+            """Puts and gets a chunk and compares the bytes. Returns how many bytes were transferred directly in each direction."""
             where = where or (lambda start: places(sizes, start))
             key, length, before = key_of("kv", apart, name), sum(sizes), direct_bytes(daemon)
             value, wire = value_of(key, length), []
@@ -174,7 +174,7 @@ def test_many_keys_of_many_pieces_and_pieces_that_are_no_good(both):
         ok(both.put_from(ns, groups))
         assert all(both.value(ns, k) == value_of(k, 3000) for k, _ in groups)
 
-        # One bad piece is its key's affair.
+        # An invalid piece fails only its own key.
         key = groups[0][0]
         bad = [[(region.size - 10, 11, region.number)], [(0, 10, 63)], [(0, 10, 0)], [(0, 10, 0xffffffff)],
                [(0, 5, region.number), (1 << 63, 5, region.number)]]
@@ -192,7 +192,7 @@ def test_keys_that_share_pieces_each_have_all_of_theirs(both):
         value = value_of(key_of("shared"), 3000)
         pieces = [region.write(5000 * k, value[100 * k:100 * (k + 1)]) for k in range(30)]
         pieces[7] = (region.size - 10, 100, region.number)  # not the client's
-        # The bad piece is a key's only one, its first, its last, and in between; before and after it come good keys.
+        # The invalid piece is a key's only one, its first, its last, or in between, with valid keys before and after it.
         spans = [(0, 7), (8, 22), (0, 8), (7, 1), (0, 30), (6, 3), (7, 23), (0, 7), (3, 2), (20, 10), (6, 2), (29, 1),
                  (0, 1)]
         keys = [key_of("sharer", i) for i in range(len(spans))]
@@ -205,7 +205,7 @@ def test_keys_that_share_pieces_each_have_all_of_theirs(both):
         for k, g, (first, n) in zip(keys, good, spans):
             assert both.value(ns, k) == (value[100 * first:100 * (first + n)] if g else None)
 
-        # And back, to rooms that several keys share, with the same bytes for them.
+        # Gets the same bytes back into places that several keys share.
         region.clear()
         gets = [kvwire.GET_ENTRY.pack(k, 0, 0, first, 100 * n, n) for k, (first, n) in zip(keys, spans)]
         reply = both.wait(both.submit_batch(Op.GET, ns, gets, flags=Flag.INTO, pieces=packed))
@@ -216,7 +216,7 @@ def test_keys_that_share_pieces_each_have_all_of_theirs(both):
 
 
 def pieced(op, first=0, n=2, length=30, pieces=((0, 10, 0), (10, 20, 0)), flags=None, claim=None):
-    """A PUT or GET of one key with pieces, or what is nearly one."""
+    """Returns a PUT or GET of one key with pieces, valid or almost valid."""
     key = key_of("pieced")
     entry = kvwire.PUT_ENTRY.pack(key, first, length, n, 0) if op == Op.PUT else \
         kvwire.GET_ENTRY.pack(key, 0, 0, first, length, n)

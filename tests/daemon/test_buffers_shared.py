@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered buffers that share a mapping: what several handles of one user register is mapped and charged once.
+"""Registered buffers that share a mapping: memory that several handles of one user register is mapped and charged once.
 
-A handle's number, stretch and end are its own all the same, and no two users share anything.
+Each handle nevertheless has its own number, range and end, and different users share nothing.
 """
 
 import mmap
@@ -22,7 +22,7 @@ from test_tenants import ALICE, BOB, client_as
 
 
 def mappings_of(daemon, fd):
-    """How often the daemon has mapped the file."""
+    """Returns how often the daemon has mapped the file."""
     inode = str(os.fstat(fd).st_ino)
     return [line.split()[4] for line in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()].count(inode)
 
@@ -79,7 +79,7 @@ def test_a_killed_client_leaves_regions_that_another_shares(backend, make_daemon
         ok(stays.put_from(ns, [(key, (0, 5000, number))], ack=Ack.WRITTEN))
         ok(stays.get_to(ns, [(key, (8192, 5000, number))]))
         assert shared[136 * KIB:136 * KIB + 5000] == value_of(key, 5000)
-        # A handle must not name parts of the mapping outside the range that it has registered.
+        # A handle must not name parts of the mapping outside its registered range.
         for at in (64 * KIB, 64 * KIB - 4999, (1 << 64) - 128 * KIB):
             assert stays.get_to(ns, [(key, (at, 5000, number))])[0].status == Status.INVALID
     wait_until(lambda: registered(daemon) == (0, 0), "the last one takes the charge with it")
@@ -103,7 +103,7 @@ def test_R2_a_file_that_was_cut_is_no_more_to_a_second_handle_than_to_the_first(
         os.ftruncate(fd, 4 * MIB)
         assert "hole" in refused(b, fd, MIB)
         os.posix_fallocate(fd, 0, 8 * MIB)
-        grown = b.register(fd, 8 * MIB)  # more than what is mapped: a mapping, and a charge, of its own
+        grown = b.register(fd, 8 * MIB)  # larger than the mapping, so it gets a mapping and a charge of its own
         assert registered(daemon) == (3, 12 * MIB) and mappings_of(daemon, fd) == 2
         b.unregister(grown)
         assert_well(other, other_ns, pairs)

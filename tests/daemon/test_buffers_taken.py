@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered buffers: what may be registered and what not (rules R2, R12), by which session, and how much of it (R10)."""
+"""Registered buffers: which memory may be registered (rules R2, R12), by which session, and how much of it (R10)."""
 
 import fcntl
 import os

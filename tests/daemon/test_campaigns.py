@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The campaigns of tests/campaigns against the daemon, small: that they run, and that they find nothing.
+"""Runs the campaigns of tests/campaigns against the daemon briefly: they must run, and find nothing.
 
-More of them: sh tests/run.sh --campaign kill --count 10000.
+sh tests/run.sh --campaign kill --count 10000 runs more of them.
 """
 
 import os
@@ -18,7 +18,7 @@ from left_out import RUNS_ALL
 LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 CAMPAIGNS = [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100), ("hostile", 28, 2800), ("environment", 24, 10000), ("parity", 1, 20),
              ("restart", 2, 20), ("filesystems", 2, 70), ("events", 6, 1000)]
-SHORTENED = ("kill", "admin", "settled", "cost")  # with a sanitizer, to a third: a run of these takes a second or more
+SHORTENED = ("kill", "admin", "settled", "cost")  # to a third with a sanitizer, where a run takes a second or more
 MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CANCEL (proto/README.md, 6.24): what waits ends at once, with a status of its own, and nothing else changes."""
+"""CANCEL (proto/README.md, 6.24): waiting keys end at once, with a status of their own, and nothing else changes."""
 
 import struct
 
@@ -14,12 +14,12 @@ from test_leases import pin_every_slab
 
 
 def cancel(client, tag):
-    """How many keys it has cancelled."""
+    """Cancels a request. Returns the number of cancelled keys."""
     return client.call(Op.CANCEL, struct.pack("<Q", tag)).value
 
 
 def waiting_put(daemon, client, ns, name, count, length, ack=Ack.ACCEPTED):
-    """A put of which every key waits for room; its tag and its keys."""
+    """Submits a put whose keys all wait for room. Returns its tag and its keys."""
     before = daemon.metric("kvcache_room_waits_total")
     pairs = items(name, count, length)
     tag = client.submit_batch(Op.PUT, ns, client.put_entries(pairs), timeout_ms=600000, ack=ack)
@@ -106,7 +106,7 @@ def test_cancel_does_not_undo_completed_keys(daemon, client):
 
 
 def test_R16_a_flood_of_cancels_costs_no_more_than_a_flood_of_pings(daemon):
-    """Cancels tags that do not exist, tags of others, and one that exists, with a thousand waiting keys."""
+    """Cancels tags that do not exist, tags of other sessions, and one that exists, with a thousand waiting keys."""
     pins, length = pin_every_slab(daemon)
     with daemon.client() as c, daemon.client() as other:
         ns = c.namespace("cancel")
@@ -135,7 +135,7 @@ WINDOW, QUEUED = 1024, 200  # reads that a device is asked for at once; gets tha
 
 @pytest.fixture
 def slow_store(make_daemon, disk):  # noqa: F811
-    """A daemon whose store lies on a disk that does not answer until the test releases it."""
+    """Makes a daemon with a store on a disk that does not answer until the test releases it."""
     daemon = make_daemon(settings={"store.path": str(disk.mount / "store"), "store.limit": "128MiB", "memory.pool": "32MiB",
                                    "store.prewrite": "off"})
     yield daemon
@@ -164,7 +164,7 @@ def test_a_get_into_memory_that_is_cancelled_while_its_reads_run(slow_store, dis
             places = [region.room(i * stride, length) for i in range(len(pairs))]
             wanted = [(k, place) for (k, _), place in zip(pairs, places)]
             disk.fail("hang")
-            # A request of 1,024 keys at most: of the second one some are read, and some wait.
+            # A request has at most 1,024 keys; some of the second one are being read, and some wait.
             first, second = c.submit_get_to(ns, wanted[:WINDOW // 2]), c.submit_get_to(ns, wanted[WINDOW // 2:])
             wait_until(lambda: daemon.metric("kvcache_queued_reads") == QUEUED, "all others are with the device")
             assert cancel(c, first) == 0, "what is read is not cancelled"
@@ -181,11 +181,11 @@ def test_a_get_into_memory_that_is_cancelled_while_its_reads_run(slow_store, dis
                 untouched = b"\xdd" * length
                 assert region.map[at:at + length] == (value if result.status == Status.OK else untouched)
             region.assert_guarded(*places)
-            # After the answer the memory is the client's: nothing writes to it any more, and nothing is held.
+            # After the answer, the daemon does not write to the client's memory, and holds nothing.
             region.clear()
             daemon.wait_for_holdings(rest)
             region.assert_guarded()
-            # Cancelled keys can be got as if nothing had happened.
+            # Later gets of cancelled keys work.
             wanted = [(k, region.room(*place[:2])) for (k, _), place in zip(pairs, places)]
             again = c.get_to(ns, wanted[:WINDOW]) + c.get_to(ns, wanted[WINDOW:])
             assert {r.status for r in again} == {Status.OK}
@@ -193,7 +193,7 @@ def test_a_get_into_memory_that_is_cancelled_while_its_reads_run(slow_store, dis
 
 
 def test_a_get_that_waits_for_its_turn_at_the_disk_ends_at_once(slow_store, disk):  # noqa: F811
-    """Keys that are all with the disk, of one session; those of another, which wait behind them, are cancelled whole."""
+    """The keys of one session are all at the disk; those of another, which wait for it, are cancelled completely."""
     daemon = slow_store.start()
     with daemon.client() as c, daemon.client() as behind:
         ns, others = c.namespace("cancel"), behind.namespace("behind")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A volume whose device returns other bytes than were written: seen wherever an operator looks, and bypassed in the end."""
+"""A volume whose device returns wrong bytes is reported in every place that an operator checks, and is finally bypassed."""
 
 import json
 
@@ -13,7 +13,7 @@ CHUNKS, BUDGET = 200, 16
 
 @pytest.fixture
 def two(make_daemon, directory):
-    """A daemon with two volumes, both full of chunks that are on disk only; `pairs` are its chunks."""
+    """Makes a daemon with two volumes, both full of chunks that are only on disk; `pairs` are its chunks."""
     paths = [directory / "v1", directory / "v2"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.scrub_rate": "0", "store.prewrite": "off",
                                    "store.error_budget": BUDGET})
@@ -39,7 +39,7 @@ def damage(path):
 
 
 def missing(daemon, pairs):
-    """The number of these chunks that are misses when they are read from disk; no get brings a wrong byte."""
+    """Reads these chunks from disk. Returns how many are misses; no get may return a wrong byte."""
     with daemon.client() as c:
         ns = c.namespace("n")
         for at in range(0, len(pairs), 64):
@@ -58,7 +58,7 @@ def metric(daemon, name, volume):
 
 
 def one_by_one(daemon, wanted):
-    """Gets chunks until so many of them were wrong."""
+    """Gets chunks one by one until `wanted` of them were damaged."""
     wrong = 0
     for pair in daemon.pairs:
         wrong += missing(daemon, [pair])
@@ -68,7 +68,7 @@ def one_by_one(daemon, wanted):
 
 
 def test_wrong_bytes_are_shown_for_their_volume(two):
-    """Below the budget: in the status, device ls, the page, the metrics, health and /readyz; the other volume has none."""
+    """Failures below the budget appear in the status, device ls, the page, the metrics, health and /readyz; the other volume has none."""
     damage(two.paths[1])
     one_by_one(two, 3)
     status = two.status()
@@ -92,7 +92,7 @@ def test_wrong_bytes_are_shown_for_their_volume(two):
 
 
 def test_a_volume_of_wrong_bytes_is_bypassed_and_resumed(two):
-    """After one more than the budget in a minute; its chunks are misses, the other volume serves all of its own."""
+    """One more failure than the budget in a minute bypasses the volume: its chunks are misses, and the other volume serves all of its own."""
     on_good = volumes(two)[0]["chunks"]
     damage(two.paths[1])
     assert missing(two, two.pairs) == CHUNKS - on_good

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients, and clients that die: what they held comes back, and the others do not notice."""
+"""Many clients, and clients that die: their resources are freed, and other clients are not affected."""
 
 import os
 import select
@@ -130,7 +130,7 @@ STATES = [connected, greeted, with_staging, mid_put, mid_namespace, holding_leas
 
 
 class Victim:
-    """A process that gets itself into a state and stays there until it is killed."""
+    """A process that enters a state and stays there until it is killed."""
 
     def __init__(self, daemon, state):
         self.state, self.alive = state, True
@@ -150,7 +150,7 @@ class Victim:
         os.close(tell)
 
     def wait(self):
-        """Until it is in its state."""
+        """Waits until the process is in its state."""
         readable, _, _ = select.select([self.ready], [], [], 20 * slow())
         assert readable and os.read(self.ready, 1) == b"!", f"{self.state.__name__}: the client did not get that far"
         return self
@@ -226,7 +226,7 @@ def test_clients_that_do_not_read_do_not_hold_up_others(daemon, victims):
 
 
 def test_the_65th_request_waits_for_replies_to_be_read(daemon, client):
-    """Not refused, not lost: backpressure. All are answered once the client reads."""
+    """Requests of a client that does not read wait, and are neither refused nor lost. All are answered once it reads."""
     ns = client.namespace("backpressure")
     keys = [key_of("b", i) for i in range(512)]
     tags, client.timeout = [], 0.3
@@ -262,7 +262,7 @@ def test_a_hundred_clients_put_and_get_at_once(leg_daemon):
                     c.release([got.lease])
                 into = c.get_into(ns, [k for k, _ in mine], 20000, timeout_ms=60000)
                 wrong += sum(r.data != v for r, (_, v) in zip(into, mine))
-                # another client's, if it is there yet
+                # another client's chunk, if it is stored already
                 other = (number * 7 + 1) % count
                 for i in range(each):
                     key = key_of("hundred", other, i)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion for bash, zsh and fish: what each of these shells completes for the tools, from their tables, and for the daemon."""
+"""Completions of the tools for bash, zsh and fish, which are generated from their tables, and of the daemon, in the real shells."""
 
 import os
 import pathlib
@@ -111,7 +111,7 @@ def test_typed_words_are_completed(shell, tool):
 
 @pytest.mark.parametrize("shell", first_of(SHELLS))
 def test_where_no_word_is_known_files_are_completed(shell, tmp_path, monkeypatch):
-    """By bash itself, after an empty answer (complete -o default)."""
+    """File names are completed. For bash the answer is empty, and bash itself completes (complete -o default)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trace.jsonl").touch()
     wanted = [] if shell == "bash" else ["trace.jsonl"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule R10: what a client makes the daemon spend is charged to its user, bounded, and comes back; and whatever one user takes,
-another one gets something. Who acts as several users needs root."""
+"""Rule R10: resources that a client makes the daemon use are charged to its user, bounded, and freed; and some are left for other users,
+whatever one user takes. Acting as several users needs root."""
 
 import contextlib
 import itertools
@@ -57,7 +57,7 @@ def test_R10_requests_in_flight_are_charged(make_daemon, settings, refused):
 
 
 def test_R10_pieces_are_charged(make_daemon):
-    """A key may name 4,076 pieces: what takes memory is their number."""
+    """The charge of a key depends on its number of pieces, at most 4,076, which take memory."""
     daemon = make_daemon(settings={"limits.uid_request_memory": "1MiB"}).start()
     pieces = kvwire.PIECE.pack(0, 512, 0) * 4000
     clients = [daemon.client() for _ in range(40)]
@@ -75,7 +75,7 @@ def test_R10_pieces_are_charged(make_daemon):
 
 
 def test_pieces_that_several_keys_share_are_found_once_for_all(client):
-    """Where a piece is replaces the piece itself: another key that names it finds the same bytes, and a wrong one stays so."""
+    """Pieces are converted in place, so another key that names the same ones finds the same bytes, and an invalid one stays invalid."""
     ns = client.namespace("n")
     client.staging(MIB)
     client.staging_write(0, bytes(range(200)))
@@ -108,7 +108,7 @@ def touch_chain(c, ns, messages, keys, parent=kvwire.ROOT, first=0):
 def test_R10_open_chains_are_charged_and_split(make_daemon, messages, keys):
     daemon = make_daemon(settings={"limits.uid_request_memory": "1MiB"}).start()
     clients = [daemon.client() for _ in range(3 if keys > 1 else 30)]
-    # In turns: a chain that waits for all others of a slow machine would be closed as not continued.
+    # In turns, because a chain that waits long for others on a slow machine would be closed as not continued.
     ends = [(c, c.namespace("n"), kvwire.ROOT) for c in clients]
     turn = max(1, messages // 100)
     for first in range(0, messages, turn):
@@ -133,7 +133,7 @@ def test_R10_a_long_chain_of_small_messages_uses_little_memory_beyond_its_places
 
 @pytest.mark.parametrize("op", [Op.STAT, Op.LIST])
 def test_R10_replies_that_are_not_read_are_charged(make_daemon, op):
-    """The socket takes some; of the rest the daemon keeps what was in flight, charges it, and reads no more."""
+    """The socket holds some replies. The daemon keeps those of requests in flight, charges them, and reads no more requests."""
     daemon = make_daemon(settings={"store.limit": "256MiB"}).start()
     with daemon.client() as c:
         put_all(c, c.namespace("n"), items("many", 1100, 16), ack=Ack.WRITTEN)
@@ -155,7 +155,7 @@ def test_R10_replies_that_are_not_read_are_charged(make_daemon, op):
 # --- several users ---
 
 def no_more(call):
-    """Until it is refused; how often it was not."""
+    """Sends requests until one is refused. Returns the number of accepted ones."""
     n = 0
     while True:
         try:
@@ -168,7 +168,7 @@ def no_more(call):
 
 @needs_root
 def test_R10_one_user_does_not_lend_all_that_may_be_lent(make_daemon):
-    """One file is enough: stretches that no earlier one has are charged, however much they overlap."""
+    """Ranges that no earlier one contains are charged, however much they overlap, even of one file."""
     daemon = make_daemon(settings={"listen.mode": "0666", "limits.registered": "64MiB"}).start()
     fd = sealed_memfd(MIB + 64 * PAGE)
     clients = [client_as(daemon, ALICE) for _ in range(2)]
@@ -208,7 +208,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
     assert stats["kvcache_open_descriptors"] > 2 * waiting
     assert all(c.wait(t).value == 1 for c, t in zip(clients, tags))
     assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
-    # With the session that has one it is given back, too.
+    # A registration that is waiting is also freed with its session.
     with daemon.paused():
         for c in clients:
             c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd])
@@ -247,7 +247,7 @@ def test_R10_leases_of_one_user_leave_room_for_another(make_daemon, size):
 
 @needs_root
 def test_R10_small_leases_of_one_user_leave_other_sizes_room(make_daemon):
-    """A leased chunk of 4 KiB in each slab would keep every slab from being cut for chunks of 64 KiB."""
+    """A leased chunk of 4 KiB in each slab would prevent every slab from being cut for chunks of 64 KiB."""
     daemon = make_daemon(settings={"listen.mode": "0666", "memory.pool": "16MiB", "store.limit": "128MiB", "memory.pool_index": "off"}).start()
     small = items("small", 5000, 4 * KIB)
     greedy, other = client_as(daemon, ALICE), client_as(daemon, BOB)
@@ -286,7 +286,8 @@ def leave_unread(daemon, uid, n):
 
 
 def has_unread(c):
-    """Has the client been sent a descriptor that it has not read? The first reply says so: they come before the BUSY ones."""
+    """Returns whether the client has an unread descriptor. The first reply shows that, because replies with descriptors come before the BUSY
+    ones."""
     try:
         _, fds, _, _ = socket.recv_fds(c.sock, 4096, 8, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -312,12 +313,12 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
             c.report()
             c.lookup().close()
     good.staging(65536)
-    # Closed on one side only, they are charged, and counted as connections, until they are read.
+    # Closed on one side only, they are charged, and counted as connections, until their descriptors are read.
     unread = resource(daemon, "unread_fds")
-    evil.append(client_as(daemon, ALICE))  # that has read all it was sent
+    evil.append(client_as(daemon, ALICE))  # a client that has read everything it was sent
     for c in evil:
         c.shutdown()
-    # Sessions that were sent no descriptor end at once; those with unread descriptors are left.
+    # Sessions without unread descriptors end at once, and the others stay.
     left = sum(map(has_unread, evil))
     assert left > 0
     wait_until(lambda: resource(daemon, "connections") == connections + left, "those that were sent none end")
@@ -336,7 +337,7 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
 
 @needs_root
 def test_R10_a_greeting_waits_for_descriptors_to_be_read(make_daemon):
-    """A client without room for another greeting waits, and is served when one of its others was read."""
+    """A client without room for another greeting waits, and is served when one of its other greetings was read."""
     daemon = make_daemon(settings={"listen.mode": "0666", "limits.unread_fds": 64, "limits.handshake": "60s"}).start()
     hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"waits")
     raw = []
@@ -358,7 +359,7 @@ def test_R10_a_greeting_waits_for_descriptors_to_be_read(make_daemon):
 
 @needs_root
 def test_R10_the_kernel_refuses_descriptors_and_no_session_ends(make_daemon, tmp_path):
-    """Another process of the daemon's user has as many on their way as the kernel allows: replies wait, sessions go on."""
+    """While another process of the daemon's user has the most descriptors in flight that the kernel allows, replies wait and sessions survive."""
     import resource as rlimit
 
     def few_files():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl against a running daemon: what it answers, as text and as JSON, and its exit statuses."""
+"""kvcachectl with a running daemon: its answers, as text and as JSON, and its exit statuses."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conf/grafana/kvcache.json: each of its queries, run by a real Prometheus that scrapes daemons under replay, returns data. And
-what can be said of it without Grafana: panels do not overlap, each one says what it shows, in which unit, of the daemons chosen."""
+"""conf/grafana/kvcache.json: a real Prometheus that scrapes daemons under replay returns data for each query. Without Grafana, the test also
+checks that panels do not overlap, and that each states its subject and unit, and shows the chosen daemons."""
 
 import json
 import math
@@ -16,15 +16,15 @@ from prometheus import Prometheus, free_port, scale
 
 DASHBOARD = json.loads((SOURCE / "conf/grafana/kvcache.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-# Panels that are empty as long as all is well.
+# Panels that are empty while nothing is wrong.
 QUIET = {"Alerts", "Degraded"}
-# Where 0 is what it should be: all else has to be more while there is a replay.
+# Panels that should show 0; all others must show more during a replay.
 GOOD_AT_ZERO = {"Not scraped", "Refused for a limit", "Volumes that are not in use", "Errors by volume", "Waiting for disk",
                 "Share of limits in use", "Waiting for the shared tier", "Faults of the shared tier"}
 
 
 def queries():
-    """(title of the panel, query as Prometheus gets it)"""
+    """Yields (title of the panel, query as Prometheus gets it)."""
     for panel in PANELS:
         for target in panel["targets"]:
             yield panel["title"], (target["expr"].replace("$__rate_interval", "10s").replace("$job", "kvcache.*")
@@ -86,7 +86,7 @@ def two(make_daemon, directory):
 
 
 def shows(prometheus, title, query):
-    """Some value that can be drawn: a quantile of nothing is NaN."""
+    """Returns whether the query has a value that can be drawn; a quantile of no samples is NaN."""
     return any(math.isfinite(value) and (value > 0 or title in GOOD_AT_ZERO) for _, value in prometheus.query(query))
 
 

@@ -150,7 +150,7 @@ def test_prefetch(leg_daemon):
         c.evict(ns, keys, Tier.MEMORY)
         assert c.prefetch(ns, [*keys[:2], stranger, *keys[2:]], more=True) == \
             [Status.OK] * 2 + [Status.MISS] + [Status.OK] * 38
-        joined = c.get(ns, keys)  # a part of them before they are there
+        joined = c.get(ns, keys)  # some of them before they are in memory
         assert [r.status for r in joined] == [Status.OK] * 40
         assert [bytes(r.data) for r in joined] == [v for _, v in pairs]
         c.release([r.lease for r in joined])
@@ -530,8 +530,8 @@ def test_staging_limits(daemon, client):
 
 
 def test_a_limit_below_the_size_of_a_data_file_leaves_a_store_that_works(make_daemon):
-    """The one file that is there was made for a limit of 8 GiB, and takes all of this one: chunks so small that its table would
-    need more get a smaller file, rather than none until the next restart."""
+    """The only file was made for a limit of 8 GiB and takes all of this one. Chunks that are too small for its table's room get a smaller file,
+    rather than none until the next restart."""
     daemon = make_daemon(settings={"store.limit": "8GiB", "memory.pool": "16MiB"}).start()
     with daemon.client() as c:
         put_all(c, c.namespace("n"), items("before", 1, 100 * KIB), ack=Ack.WRITTEN)

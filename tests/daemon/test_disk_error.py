@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real disk error: one of two volumes lies on a loop device whose disk fails on command (fusedisk.py), so what the daemon
-meets is what the kernel makes of a broken device: EIO of O_DIRECT reads and writes, of syncs, and of the file system."""
+"""A real disk error: one of two volumes is on a loop device whose disk fails on command (fusedisk.py), so that the daemon gets the kernel's
+answers for a broken device: EIO of O_DIRECT reads and writes, of syncs, and of the file system."""
 
 import os
 import pathlib
@@ -28,8 +28,8 @@ def must(*command):
 
 
 class Disk:
-    """A file system on a loop device, on a disk that fails when told if it is one that can. Paths share the limit in
-    proportion to their file systems, so the good one is as large."""
+    """A file system on a loop device, whose disk fails on command if `can_fail`. Volumes share the limit in proportion to their file systems, so
+    the good one has the same size."""
 
     def __init__(self, directory, can_fail):
         self.directory, self.can_fail = directory, can_fail
@@ -49,7 +49,7 @@ class Disk:
         return None
 
     def open(self):
-        """A reason if this machine does not let us."""
+        """Mounts it. Returns the reason if this machine does not allow that."""
         reason = self.why_not()
         if reason:
             return reason
@@ -68,7 +68,7 @@ class Disk:
         if done.returncode != 0:
             return f"no loop device: {done.stderr.strip()}"
         self.loop = done.stdout.strip()
-        # Without a journal, whose failure would leave the file system read-only for good.
+        # A failing journal would leave the file system read-only permanently.
         must("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", self.loop)
         must("mount", "-o", "errors=continue", self.loop, self.mount)
         return None
@@ -180,7 +180,7 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
         disk.heal()
         ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0)
         assert [p["state"] for p in volumes_of(daemon)] == ["up", "up"]
-        # Each read that failed cost its chunk.
+        # Each failed read dropped its chunk.
         assert len(from_disk(c, ns, before)) >= len(before) - bad["errors"]["read"]
         assert len(from_disk(c, ns, during)) == len(during)
         assert {r.status for r in put_all(c, ns, after, ack=Ack.WRITTEN).values()} == {Status.OK}
@@ -260,7 +260,7 @@ def test_startup_with_a_failing_disk_continues_without_it(two, disk):
         on_good = volumes_of(daemon)[0]["chunks"]
     daemon.stop()
     run("umount", disk.mount)
-    run("mount", "-o", "errors=continue", disk.loop, disk.mount)  # nothing of it is cached
+    run("mount", "-o", "errors=continue", disk.loop, disk.mount)  # nothing of it is cached afterwards
     disk.fail("read", "write")
     daemon.start()
     assert [p["state"] for p in volumes_of(daemon)] == ["up", "bypassed"]

@@ -26,7 +26,7 @@ def diagnose(daemon):
 def test_a_healthy_daemon_passes_each_check(make_daemon):
     daemon = make_daemon().start()
     checks = diagnose(daemon)
-    # A machine without io_uring has no registered memory.
+    # A machine without io_uring has no check for registered memory.
     assert {c["name"] for c in checks} | {"registered memory"} == CHECKS
     for check in checks:
         assert check["name"] in MACHINE or check["level"] == "ok", check
@@ -59,7 +59,7 @@ def test_a_report_has_all_parts_and_no_names(make_daemon, directory):
     daemon = make_daemon(config=path, settings={"memory.pool": "64MiB"}).start()
     with daemon.client() as c:
         c.namespace("verysecretname", chunk_bytes=4096)
-    # Changes that wait for a restart, of which the daemon tells an admin the old and the new value.
+    # Changes that wait for a restart are reported to an admin with the old and the new value.
     path.write_text("tenants:\n  - name: verysecrettenant\n    users: [4712]\n    pool: 16MiB\n"
                     "remote:\n  path: /verysecretpath\naccess:\n  admin_users: [4713]\n")
     ctl("reload", daemon=daemon, check=0)

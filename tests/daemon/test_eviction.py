@@ -54,7 +54,7 @@ def test_a_reload_changes_the_policy_and_keeps_every_chunk_in_its_order(make):
             for tier in ("memory", "disk"):
                 assert class_of(daemon, keys[0], tier).startswith(expected)
         assert "eviction.policy: switched to lru" in daemon.log()
-        # A second reload of the same leaves it alone.
+        # A second reload with the same policy changes nothing.
         said = daemon.log().count("eviction.policy: switched to")
         change(daemon, "lru")
         assert daemon.log().count("eviction.policy: switched to") == said
@@ -135,7 +135,7 @@ def test_a_volume_that_is_resumed_has_the_policy_of_now(make):
 
 
 def misses(daemon):
-    """Those reasons that there were."""
+    """Returns the counted misses by reason, without zeros."""
     found = {r: daemon.metric(f'kvcache_misses_total{{reason="{r}"}}') for r in REASONS}
     totals = daemon.status()["totals"]
     assert totals["misses_by_reason"] == found and totals["misses"] == sum(found.values())
@@ -149,7 +149,7 @@ def missing(c, ns, pairs):
 
 
 def absent(c, ns, pairs):
-    """By lookups, which count no miss."""
+    """Returns the pairs that lookups do not find; lookups count no miss."""
     parts = [pairs[i:i + 256] for i in range(0, len(pairs), 256)]
     return [p for part in parts for p, tiers in zip(part, c.exists(ns, [k for k, _ in part])) if not tiers]
 
@@ -203,7 +203,7 @@ def test_chunks_evicted_from_disk_are_remembered(make_daemon, directory, volumes
         assert evicted > 256 and len(absent_pairs) == 256
         assert missing(c, ns, absent_pairs) == 256
         assert misses(daemon) == {"evicted_disk": 256}
-        # Once it is back, what was remembered of it is not.
+        # A key that is stored again is no longer remembered as evicted.
         put_all(c, ns, absent_pairs[:8], ack=Ack.WRITTEN)
         assert missing(c, ns, absent_pairs[:8]) == 0
     assert misses(daemon) == {"evicted_disk": 256}

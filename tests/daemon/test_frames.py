@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that no client may send: each ends its session and nothing else."""
+"""Invalid messages: each ends its session and affects nothing else."""
 
 import os
 import random
@@ -171,7 +171,7 @@ BAD_HELLO = {
 
 
 def send_raw(sock, message):
-    """One message; one that the socket itself refuses for its length did not reach the daemon."""
+    """Sends one message. The socket may refuse one that is too long, which then does not reach the daemon."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     sock.send(message)
 
@@ -186,7 +186,7 @@ def is_ended(sock):
 
 @pytest.fixture(scope="module")
 def shared(base_directory):
-    """One daemon for all these messages: whatever came before, it must take the next."""
+    """Provides one daemon for all these messages, which must accept the next one after any of them."""
     directory = base_directory / "frames"
     directory.mkdir()
     daemon = harness.Daemon(directory).start()
@@ -196,7 +196,7 @@ def shared(base_directory):
 
 @pytest.fixture(scope="module")
 def bystander(shared):
-    """A client that has nothing to do with it, and a lease."""
+    """Provides an uninvolved client with a lease."""
     with shared.client(name="bystander") as c:
         ns = c.namespace("bystander")
         pair, = items("bystander", 1, 100000)

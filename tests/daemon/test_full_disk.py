@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file system with less room than store.limit: the store becomes as small as it must be, and evicts as usual."""
+"""A file system with less room than store.limit: the store becomes smaller accordingly, and evicts as usual."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ COUNT, LENGTH = 1500, 64 * KIB
 
 @pytest.fixture
 def small(directory):
-    """A file system of 64 MiB."""
+    """Provides a file system of 64 MiB."""
     path = directory / "small"
     path.mkdir()
     if os.geteuid() != 0:
@@ -28,7 +28,7 @@ def small(directory):
 
 
 def put_and_get(daemon, name, count):
-    """Every put is acknowledged as written, and the latest chunks are there."""
+    """Checks that every put is acknowledged as written, and that the latest chunks are stored."""
     pairs = items(name, count, LENGTH)
     with daemon.client() as c:
         ns = c.namespace("n")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lending: chunks that a client reads from the data files by itself, as GPUDirect Storage does; here with pread().
+"""Loans: chunks that a client reads directly from the data files, as GPUDirect Storage does, here with pread().
 
-To whom (io.gds), only what the daemon has read back, for as long as the loan lasts, and never another tenant's bytes.
+The daemon lends to users that io.gds allows, only chunks that it has verified, only for the time of the loan, and never another tenant's
+bytes.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become othe
 
 
 def read(fd, loan):
-    """The chunk as a client reads it: whole pages, O_DIRECT, into aligned memory."""
+    """Reads a chunk like a client: whole pages, O_DIRECT, into aligned memory."""
     size = (loan.length + 4095) & ~4095
     with mmap.mmap(-1, size) as room:
         assert os.preadv(fd, [room], loan.offset) >= loan.length
@@ -53,13 +54,13 @@ class Files:
 
 
 def written(client, ns, pairs):
-    """On disk, and in memory no more."""
+    """Puts the pairs on disk and evicts them from memory."""
     assert {r.status for r in put_all(client, ns, pairs, ack=Ack.WRITTEN).values()} <= {Status.OK, Status.EXISTS}
     forget(client, ns, [k for k, _ in pairs])
 
 
 def forget(client, ns, keys):
-    """Out of memory; what is not on disk any more stays there."""
+    """Evicts the keys from memory. A chunk that is not on disk yet stays."""
     for at in range(0, len(keys), 1024):
         client.evict(ns, keys[at:at + 1024], tiers=Tier.MEMORY)
 
@@ -144,7 +145,7 @@ def test_a_chunk_is_lent_only_after_it_was_verified_since_startup(daemon, kill):
 # --- for as long as the loan lasts ---
 
 def fill(client, ns, name, size, total):
-    """More than the store holds, so that all that may be evicted is."""
+    """Puts more than the store holds, so that all evictable chunks are evicted."""
     pairs = items(name, total // size, size)
     put_all(client, ns, pairs, ack=Ack.WRITTEN)
 
@@ -175,7 +176,7 @@ def test_bytes_purged_during_a_loan_stay_and_do_not_count(daemon, how):
             assert c.purge(ns) == 8
         else:
             assert c.evict(ns, keys) == [Status.OK] * 8
-        # The same keys again, and much else: the slots are held.
+        # The same keys again, and many others, cannot take the slots, which the loans keep.
         put_all(c, ns, [(k, v[::-1]) for k, v in pairs], ack=Ack.WRITTEN)
         fill(c, ns, "flood", 60 * KIB, 200 * MIB)
         assert [files.read(loan) for loan in loans] == [v for _, v in pairs]
@@ -184,7 +185,7 @@ def test_bytes_purged_during_a_loan_stay_and_do_not_count(daemon, how):
 
 
 def flip(store, value):
-    """One bit of the chunk, wherever in the data files it is."""
+    """Flips one bit of the chunk in whichever data file has it."""
     for path in store.glob("segment-*"):
         if path.stat().st_size == 0:
             continue  # the next one, which is being made
@@ -226,7 +227,7 @@ def test_P1_a_loan_on_a_failed_volume_does_not_count(make_daemon, directory):
         assert c.device("resume", 0)
         second = c.give_back(loans[20:])
         assert {Status.OK, Status.MISS} == set(first) == set(second)
-        # Another volume object, other files: what was known of the old ones is of no use.
+        # The resumed volume has new files, and lends only chunks that it has verified again.
         results = c.borrow(ns, keys)
         assert {NotLent.NONE, NotLent.UNVERIFIED} == {r.not_lent for r in results}
         c.release([r.lease for r in results if r.lease])
@@ -266,7 +267,7 @@ def test_R11_loans_end_with_their_client_and_not_with_its_session_alone(daemon):
 
 
 def test_P1_no_loan_outlives_the_daemon(daemon):
-    """Killed while a client reads: it cannot give the loan back, so what it read does not count."""
+    """A client cannot return its loan to a killed daemon, so the bytes that it read do not count."""
     (key, value), = items("killed", 1, 60 * KIB)
     with daemon.client() as c, Files(c) as files:
         ns = c.namespace("n")
@@ -441,7 +442,8 @@ def test_R9_another_tenants_chunks_and_files_are_not_there(two):
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("lent", [False, True])
 def test_R1_a_file_that_was_lent_shows_no_byte_of_the_next_tenant(two, lent, restart):
-    """A descriptor cannot be taken back, and may be in another process, over a restart: the file is replaced."""
+    """A data file is replaced if a descriptor of it may still be open in another process, because a descriptor cannot be revoked and survives a
+    restart."""
     mine = items("mine", 400, 60 * KIB)
     theirs = [(harness.key_of("theirs", i), b"theirs" * 10240) for i in range(400)]
     kept = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kvcachectl gds`: what it finds on this host and at the daemon, and its verdict.
+"""`kvcachectl gds`: its checks of the host and the daemon, and its verdict.
 
-The host is a folder, which $KVCACHE_TEST_ROOT puts in front of the paths of /proc, /dev, /etc and /run; the libraries are
-the stubs of tests/gpu.
+The host is a folder, which $KVCACHE_TEST_ROOT puts in front of the paths of /proc, /dev, /etc and /run; the libraries are the stubs of
+tests/gpu.
 """
 
 import json
@@ -17,14 +17,14 @@ from kvwire import NotLent
 
 STUBS = [BUILD / "tests" / "gpu" / "cuda", BUILD / "tests" / "gpu" / "cufile"]
 HOST = ["libcuda.so.1", "libcufile.so.0", "nvidia-fs", "device nodes", "cufile.json", "locked memory"]
-# The form of NVIDIA's own file.
+# The form of NVIDIA's own configuration file.
 SETTINGS = """{ // NOTE: a comment
     "properties": { /* another */ "allow_compat_mode": %s, "force_compat_mode": %s } }
 """
 
 
 class Host:
-    """All that a direct way needs; a test takes something away."""
+    """A host with everything that a direct path needs; tests remove parts of it."""
 
     def __init__(self, root, store):
         self.root, self.store = root, store
@@ -198,7 +198,7 @@ def test_a_volume_without_O_DIRECT(make_daemon, directory):
 
 @needs_users
 def test_a_user_who_is_no_admin(make_daemon, directory):
-    """Nothing is lent to it, it may not read the policy, and the store is out of its reach."""
+    """A user to whom nothing is lent, who may not read the policy, and who cannot reach the store gets a useful verdict."""
     daemon = make_daemon(settings={"listen.mode": "0666"}).start()
     host = Host(directory / "root", daemon.store)
     host.node.chmod(0o600)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that was lent a descriptor of a data file, and holds the lock of its inode: by a direct read into memory that it does not
-fill when the kernel asks for it. Here with a userfaultfd; a file system in user space does the same.
+"""A client with a descriptor of a data file holds the lock of its inode, by a direct read into memory that it does not fill when the kernel
+requests that. Here a userfaultfd delays it; a file system in user space could, too.
 
-The kernel has the daemon's writes to new places of the file wait for that read (SECURITY.md, "What is not promised").
+The kernel makes the daemon's writes to new places of the file wait for that read (SECURITY.md, "What is not promised").
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Unfilled:
 
 @contextlib.contextmanager
 def held(fd, offset):
-    """The file is being read from, until release()."""
+    """Keeps a read of the file in flight until the block ends."""
     memory, ended = Unfilled(64 * KIB), []
     reader = threading.Thread(target=lambda: ended.append(os.preadv(fd, [memory.memory], offset)), daemon=True)
     reader.start()

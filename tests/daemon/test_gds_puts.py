@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts from a client's file on a disk (REGISTER with FILE), as cuFile writes them there: what is stored is what the daemon
-has read, whatever the client does to its file before, meanwhile and afterwards."""
+"""Puts from a client's file on a disk (REGISTER with FILE), which cuFile writes: the daemon stores the bytes that it has read, whatever the
+client does to its file before, meanwhile or afterwards."""
 
 import contextlib
 import ctypes
@@ -23,7 +23,7 @@ from test_tenants import ALICE, client_as
 
 
 def needs_disk(directory):
-    """Skips where no such files can be had."""
+    """Skips the test unless `directory` is on a disk with ext4 or XFS: puts do not use files of other file systems."""
     device = os.stat(directory).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo") as mounts:
@@ -33,13 +33,13 @@ def needs_disk(directory):
 
 @pytest.fixture
 def disk(directory):
-    """A folder for such files."""
+    """Provides a folder on a disk for files of puts."""
     needs_disk(directory)
     return directory
 
 
 class PutFile:
-    """A file as a client that has cuFile makes it, written past the page cache."""
+    """A file made as a client with cuFile makes it, written without the page cache."""
 
     def __init__(self, folder, size, flags=os.O_DIRECT):
         self.size = size
@@ -159,7 +159,7 @@ def test_files_other_than_on_a_disk_are_refused(make_daemon, disk):
 
 
 def test_changes_to_the_file_after_the_put_have_no_effect(make_daemon, disk):
-    """The descriptor stays with the client, which may go on writing: into its own file."""
+    """The client keeps the descriptor and may continue to write, but only to its own file."""
     daemon = daemon_of(make_daemon).start()
     with daemon.client() as c, PutFile(disk, 4 * MIB) as file:
         ns = c.namespace("n")
@@ -186,7 +186,7 @@ def test_changes_to_the_file_after_the_put_have_no_effect(make_daemon, disk):
 
 
 def test_a_file_that_changes_while_it_is_read_gives_chunks_that_match_their_checksum(make_daemon, disk):
-    """Which bytes are stored is undefined, but what one get has read every other one reads."""
+    """Concurrent changes make the stored bytes undefined, but every get reads the same bytes."""
     daemon = daemon_of(make_daemon).start()
     stop = threading.Event()
     with daemon.client() as c, PutFile(disk, 4 * MIB) as file:
@@ -257,7 +257,7 @@ def locked(fd):
     thread = threading.Thread(target=lambda: libc.pwrite(buffered, address, PAGE, 0))
     thread.start()
     try:
-        def is_waiting():  # for the page: there is a fault to be read
+        def is_waiting():  # waits for the page: there is a fault to be read
             try:
                 return len(os.read(uffd, 32)) == 32
             except BlockingIOError:

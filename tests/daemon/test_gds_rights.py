@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data files that were lent to a user without access now: its descriptors show no chunk that is put later (R1).
+"""Data files that were lent to a user without access now: its descriptors show no later chunk (R1).
 
-A descriptor outlives its session and the daemon. Rights change with a restart, so startup replaces each data file that is still
-open in another process by a copy, if rights are not those of the last startup.
+A descriptor outlives its session and the daemon. Rights change with a restart. If they differ from those of the last startup, startup
+replaces each data file that is still open in another process by a copy.
 """
 
 import mmap
@@ -33,7 +33,7 @@ CHANGES = {
 
 @pytest.fixture
 def daemon(make_daemon, directory):
-    """A store that is full after two hundred chunks, so that later puts take the slots of earlier ones."""
+    """Makes a store that is full after two hundred chunks, so that later puts take the slots of earlier ones."""
     daemon = make_daemon(settings={"store.prewrite": "off", "io.gds": "on", "store.limit": "16MiB", "listen.mode": "0666"})
     daemon.config = directory / "rights.yaml"
     daemon.config.write_text(BEFORE)
@@ -94,7 +94,7 @@ def test_R1_a_lent_file_shows_no_later_chunk_to_a_user_without_rights(daemon, ch
 
 
 def test_files_stay_as_they_are_while_rights_do(daemon):
-    """A user who keeps its rights sees later chunks, as it may, and nothing is copied."""
+    """A user that keeps its rights sees later chunks, as permitted, and nothing is copied."""
     _, fds = borrow_files(daemon, MALLORY)
     daemon.restart()
     assert detached(daemon) == 0
@@ -112,7 +112,7 @@ def test_files_that_no_process_has_open_are_not_copied(daemon):
 
 
 def test_R1_a_lent_file_that_cannot_be_copied_is_removed_and_its_loss_reported(daemon, directory):
-    """There is no room for a copy: the file loses its name, and its chunks are misses."""
+    """If there is no room for a copy, the file loses its name, and its chunks are misses."""
     daemon.stop()
     mount = directory / "small"
     mount.mkdir()

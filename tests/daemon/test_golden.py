@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden stores: what earlier versions wrote is opened by this one and holds every chunk, byte for byte. And a store of
-a version that does not exist yet is refused where it must be, with a message that names the flag.
+"""Golden stores: this version opens stores of earlier versions and finds every chunk, byte for byte. A store of a future version is refused if
+necessary, with a message that names the flag.
 
-tests/golden/make.py made them; NAME.json says what is in NAME.tar.xz.
+tests/golden/make.py made them; NAME.json describes the contents of NAME.tar.xz.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def check(daemon, wanted):
         for name, number in numbers.items():
             there = {k for k, what in wanted["keys"].items() if what["namespace"] == name and what["there"]}
             assert {e.key.hex() for e in c.list(number)} == there
-        # Written to as well.
+        # The store accepts new chunks as well.
         key = harness.key_of("newer")
         result, = c.put(numbers["plain"], [(key, b"by this version")], ack=kvwire.Ack.WRITTEN)
         assert result.status == Status.OK
@@ -66,7 +66,7 @@ def test_R16_an_old_store_opens_with_every_chunk_in_it(directory, make_daemon, m
 
 
 def change_superblocks(store, place, form, change):
-    """In all copies, with the checksum made right."""
+    """Changes all copies of the superblock, with a corrected checksum."""
     path = store / "superblock"
     data = bytearray(path.read_bytes())
     for i in range(COPIES):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of a GPU through a real daemon, over a driver without a GPU; on a host with one, over the real driver.
+"""Blocks of a GPU through a real daemon, with a driver without a GPU; on a host with a GPU, with the real driver.
 
-gpu-check compares every byte; here it meets the drivers that a host may have: none, one that is too old, one of CUDA 11,
-a current one."""
+gpu-check compares every byte. It runs with the drivers that a host may have: none, one that is too old, one of CUDA 11, a current one."""
 
 import os
 import pathlib
@@ -40,7 +39,7 @@ def test_every_layout_by_every_engine(daemon, driver, batch):
 
 
 def moved(daemon):
-    """{(path, technology): {layout: the session's row}} of what had a device at one end."""
+    """Returns {(path, technology): {layout: the session's row}} of the transfers that had a device at one end."""
     with daemon.client() as c:
         rows = [m for m in c.bench(STATUS)["metrics"] if "device" in m["path"]]
     return {kind: {m["layout"]: m for m in rows if (m["path"], m["technology"]) == kind} for kind in {(m["path"], m["technology"]) for m in rows}}
@@ -91,7 +90,7 @@ def test_a_driver_that_lacks_a_function_is_named_with_it(daemon):
 
 
 def test_the_example(daemon):
-    for _ in range(2):  # the second time all of it is there already
+    for _ in range(2):  # the second time everything is stored already
         done = run(pathlib.Path(BUILD) / "client/example-gpu-blocks", daemon.socket, driver="cuda")
         assert done.returncode == 0, done
         assert done.stdout.splitlines() == ["4 of 4 blocks were kept", "4 of 4 blocks came back"]
@@ -120,7 +119,7 @@ def gds(daemon, reason=None, cufile="cufile", **more):
 
 
 def test_blocks_on_disk_come_by_cufile(lender):
-    """The first round, in which the daemon has not read them back yet, apart."""
+    """All blocks come by cuFile, except in the first round, in which the daemon has not verified them yet."""
     assert "1024 blocks by cuFile" in gds(lender)
 
 

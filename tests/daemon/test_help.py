@@ -15,7 +15,7 @@ OPTION = r"(?<![\w-])--[a-z][\w-]*"
 
 
 def options_of(tool, command):
-    """{option: its letter or None} that a command's help lists."""
+    """Returns {option: its letter or None} of the options that a command's help lists."""
     rows = re.findall(rf"^  (?:-(\w), |    )({OPTION})", tool(command, "--help", check=0).stdout, re.M)
     return {name: letter or None for letter, name in rows}
 
@@ -25,7 +25,7 @@ def commands_of(tool):
 
 
 def plain(roff):
-    """Without fonts and requests; the lines of a .TP's tag begin with "TP "."""
+    """Removes fonts and requests from a man page. The tag lines of .TP begin with "TP "."""
     roff = re.sub(r"\\f[BIRP]", "", roff).replace("\\-", "-")
     roff = re.sub(r"^\.T[PQ]\n", "TP ", roff, flags=re.M)
     return re.sub(r"^(TP )?\.(?:[BIR]{1,2}|IP|PP) ?(.*)", lambda m: (m[1] or "") + m[2].replace('"', " "), roff, flags=re.M)
@@ -53,7 +53,7 @@ def test_man_page_and_help_name_the_same_options(name):
         if name == "kvcachectl":
             text += page[page.index("KEYS AND NAMESPACES"):page.index(".SH COMMANDS")] if "--namespace" in options else ""
         else:
-            # Options that KVBench's commands share have a list of their own; those of nixlbench are left to `plan --help`.
+            # Options that KVBench's commands share have a list of their own; those of nixlbench appear only in `plan --help`.
             text += page[page.index("Options of all KVBench commands"):] if "--model" in options else ""
             options = {o: letter for o, letter in options.items() if o not in of_nixlbench}
         for option, letter in options.items():
@@ -71,7 +71,7 @@ def test_man_page_and_help_name_the_same_options(name):
 @pytest.mark.documents
 @pytest.mark.parametrize("name", PAGES)
 def test_options_in_help_are_accepted(name, tmp_path, monkeypatch):
-    """Each is parsed: what a command complains about is something else."""
+    """Each option is parsed: commands only complain about other things."""
     tool = PAGES[name][0]
     monkeypatch.chdir(tmp_path)
     for command in commands_of(tool):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints of clients: what is final goes first, what another chain goes on from stays, and nothing else changes because of one."""
+"""Hints of clients: final chunks are evicted first, chunks that another chain continues stay, and a hint has no other effect."""
 
 import json
 import random
@@ -20,7 +20,7 @@ def hint(c, ns, keys, kind=FINAL, seconds=0, **how):
 
 
 def fill(c, ns, name, chains, keys=8, bytes=32 * KIB):
-    """Chains of so many keys, each put in one message."""
+    """Puts chains of `keys` keys, each with one message."""
     for i in range(chains):
         c.put(ns, items(f"{name}-{i}", keys, bytes), ack=Ack.WRITTEN)
 
@@ -65,7 +65,7 @@ def test_chunks_that_another_chain_continues_are_not_final(small):
         keys = [k for k, _ in shared + one]
         assert hint(c, ns, keys) == [Status.OK] * 8
         assert (hinted(small, "final"), hinted(small, "shared")) == (4, 4)
-        # Once the other chain ends, too, nothing goes on from it.
+        # When the other chain is final, too, no chain continues this one.
         assert hint(c, ns, [k for k, _ in two]) == [Status.OK] * 4
         assert hinted(small, "final") == 8
 
@@ -115,7 +115,7 @@ def test_stat_says_why_a_chunk_would_be_evicted(small):
         c.put(ns, other, ack=Ack.WRITTEN)
         for tier in ("memory", "disk"):
             first, last = standing(small, keys[0], tier), standing(small, keys[2], tier)
-            assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after what goes on from it"
+            assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after the chunks that continue it"
             assert last["class"] == "used once, end of a chain" and last["next"] and last["evicted"] == "next"
             assert last["age_uses"] > first["age_uses"] > 0 and not last["pinned"]
         leased = c.get(ns, keys)
@@ -146,7 +146,7 @@ def test_stat_under_lru_goes_by_recency(make_daemon):
         assert standing(daemon, pairs[0][0], "disk") == {
             "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "pinned_by_client": False,
             "cost_ns_per_byte": None, "continued": False,
-            "evicted": "after what was used before it"}
+            "evicted": "after chunks used before it"}
 
 
 @pytest.mark.parametrize("kind, seconds, how", [
@@ -201,7 +201,7 @@ def test_pinned_chunks_stay_until_they_are_unpinned(small):
         assert all(t & Tier.DISK for t in c.exists(ns, keys)), "more than the store holds was put since"
         assert not any(t & Tier.DISK for t in c.exists(ns, [k for k, _ in items("other", 8, 32 * KIB)]))
         assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
-        # By name and by a purge it goes as any other.
+        # A pinned chunk is removed by name or by a purge like any other.
         c.evict(ns, keys[:1])
         assert pinned_bytes(small) == 7 * 32 * KIB
         assert hint(c, ns, keys, UNPIN) == [Status.MISS] + [Status.OK] * 7
@@ -231,14 +231,14 @@ def test_a_tenant_pins_up_to_its_limit(make_daemon):
 
 
 def test_pins_refuse_no_put(make_daemon):
-    """A tenant that may pin more than there is, and does: what it puts is taken all the same, for pinned chunks of its own."""
+    """A tenant that pins more than the store holds can still put; its own pinned chunks are then evicted."""
     daemon = make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB"})
     daemon.config = daemon.directory / "kvcache.yaml"
     daemon.config.write_text("tenants: [{name: default, pinned_bytes: 1TiB}]\n")
     daemon.start()
     with daemon.client() as c:
         ns = c.namespace("n")
-        # One by one: of a batch the first may be evicted for the last, as what is not pinned yet goes before what is.
+        # One by one, because the first chunk of a batch might be evicted for the last one before it is pinned.
         pairs = items("kept", 1500, 32 * KIB)
         for key, value in pairs:
             assert c.put(ns, [(key, value)], ack=Ack.WRITTEN)[0].status == Status.OK
@@ -307,7 +307,7 @@ def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
         put_with_cost(c, ns, pairs, [0, 26, 2**32 - 1], ack=Ack.WRITTEN)
         for tier in ("memory", "disk"):
             assert [cost(small, k, tier) for k in keys] == [None, 0.8, 6.4], "26 us for 32 KiB; more than there are levels"
-        # From disk into memory again: it is known there.
+        # A chunk read from disk into memory keeps its cost there.
         c.evict(ns, keys, Tier.MEMORY)
         c.get(ns, keys)
         assert cost(small, keys[1], "memory") == 0.8
@@ -319,7 +319,7 @@ def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
 
 @pytest.mark.figures
 def test_the_more_expensive_of_two_models_keeps_more(small):
-    """Chunks of both models are used equally often, but one takes twenty times as long to compute: it gets most of the room."""
+    """Chunks of both models are used equally often, but those that take twenty times as long to compute get most of the room."""
     with small.client() as c:
         ns = c.namespace("n")
         cheap, dear = items("cheap", 1200, 32 * KIB), items("dear", 1200, 32 * KIB)

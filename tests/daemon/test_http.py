@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP: what is served, to whom, and that slow or many visitors do no harm."""
+"""HTTP: the pages, who may read them, and slow or numerous visitors."""
 
 import contextlib
 import ctypes
@@ -33,7 +33,7 @@ def web(make_daemon):
 
 
 def traffic(daemon):
-    """A bit of everything, so that every metric has something to tell."""
+    """Uses all parts of the daemon, so that every metric has a value."""
     with daemon.client() as c:
         ns = c.namespace("web")
         pairs = items("web", 20, 10000)
@@ -114,7 +114,7 @@ def test_missing_machine_features_are_reported_as_degraded(make_daemon, leg):
 
 @contextlib.contextmanager
 def workers_held(daemon):
-    """No thread of the I/O runs meanwhile; the loop does."""
+    """Stops all threads of the I/O, while the loop runs."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long] * 4
     SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
@@ -164,7 +164,7 @@ def test_the_daemon_reports_that_it_is_stopping(one_worker):
 def test_healthz_reports_a_worker_that_does_not_advance(one_worker):
     with one_worker.client() as c:
         with workers_held(one_worker):
-            # A path is synced by a blocking-call thread, which was idle: it does not take what it is given.
+            # A volume is synced by a blocking-call thread, which was idle and does not take the call.
             suspending = threading.Thread(target=lambda: c.device("suspend"))
             suspending.start()
             wait_until(lambda: one_worker.http("/healthz")[0] == 503, "it is not alive", 25)
@@ -184,7 +184,7 @@ def test_live_reserved_and_limit_are_distinguished(web):
         assert said["live_bytes"] == said["payload_bytes"] == 100000
         assert said["live_bytes"] < said["reserved_bytes"] == said["used_bytes"] <= said["limit_bytes"]
     assert pool["live_bytes"] == 100000 < pool["used_bytes"] < pool["bytes"]
-    # By their earlier name, for programs that read the states there.
+    # The volumes also have their earlier name, which older programs read.
     assert store["paths"] == [{"path": path["volume"], "state": path["state"]}]
     assert metrics["kvcache_store_live_bytes"] == metrics["kvcache_pool_live_bytes"] == 100000
     assert metrics[f'kvcache_volume_live_bytes{{volume="{path["volume"]}"}}'] == 100000
@@ -234,7 +234,7 @@ def test_counters_never_fall(web):
     before = web.metrics()
     traffic(web)
     after = web.metrics()
-    # An info says what is: its labels may change.
+    # Labels of an info metric may change.
     assert {n for n in before if "_info{" not in n} <= after.keys()
     fallen = {n: (before[n], after[n]) for n in before if re.search(r"_(total|count|sum|bucket)\b", n) and after[n] < before[n]}
     assert not fallen
@@ -261,7 +261,7 @@ signal.pause()
 
 @pytest.fixture
 def where_the_default_is_taken():
-    """A command that executes another in a network namespace in which the default address is in use."""
+    """Provides a command that executes another in a network namespace in which the default address is in use."""
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("needs root, and unshare, for a network of its own")
     process = harness.spawn(["unshare", "--net", sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -287,7 +287,7 @@ def test_busy_default_address_is_a_warning(make_daemon, where_the_default_is_tak
 @pytest.mark.parametrize("address", ["0.0.0.0:9751", "myhost:9751", "[2001:db8::1]:9751", "nonsense", "127.0.0.1:99999",
                                      "unix:relative"])
 def test_address_that_will_not_do(make_daemon, address):
-    """--check-config says so, too: what it lets pass starts."""
+    """--check-config refuses the address as well, because a configuration that it accepts must start."""
     daemon = make_daemon(settings={"listen.http": address})
     assert daemon.spawn().wait_exit() == 78
     assert "listen.http" in daemon.log()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP for other hosts: only if that is asked for; the token; what one address may take."""
+"""HTTP for other hosts: only if configured; the token; the limits of one address."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ TOKEN = "0123456789abcdef-the-token"
 
 
 def own_address():
-    """An address of this host that is not loopback: from there to there is as from another host, as far as addresses go."""
+    """Returns an address of this host that is not loopback. Connections to it look like those of another host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.connect(("192.0.2.1", 9))  # sends nothing

@@ -31,7 +31,7 @@ def install(root, *options):
 
 
 def uninstall(root):
-    """By the log of the install, which names what meson has put there."""
+    """Returns the installed files, from meson's log of the installation."""
     logged = (harness.BUILD / "meson-logs/install-log.txt").read_text().splitlines()
     files = [line for line in logged if line and not line.startswith("#")]
     assert files and all(line.startswith(str(root)) for line in files)
@@ -97,7 +97,7 @@ def test_completion_is_where_each_shell_looks(root, directory):
 
 
 def data_directory():
-    """The compiled-in one, under the prefix."""
+    """Returns the compiled-in data directory, below the prefix."""
     header = (harness.BUILD / "build-config.h").read_text()
     return re.search(r'^#define KVCACHE_DATADIR "/(.*)"$', header, re.M)[1]
 

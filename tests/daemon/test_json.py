@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""--json has one manner in every command of both tools.
+"""--json works in the same way in every command of both tools.
 
-An answer is one object in one line on standard output. A failure is one object a line on standard error, each with the
-member "error" or "warning", and nothing else is there.
+An answer is one object, in one line on standard output. A failure is one object for each line on standard error, with the member "error" or
+"warning", and no other output.
 """
 
 import json
@@ -17,7 +17,7 @@ from harness import bench, ctl
 TOOLS = {"kvcachectl": ctl, "kvcache-bench": bench}
 SIZED = ["--model", "llama_3_1_8b", "--model_config", "block-tp1-pp16", "--isl", "100", "--num_requests", "1"]
 
-# command, and what makes it succeed
+# commands with arguments that make them succeed
 SUCCEEDS = [
     ("kvcachectl", ["status"]), ("kvcachectl", ["top", "--count", "1", "--interval", "0.1"]), ("kvcachectl", ["ping"]), ("kvcachectl", ["stats"]), ("kvcachectl", ["config"]),
     ("kvcachectl", ["put", "-n", "a", "k2", "FILE"]), ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "k"]),
@@ -36,7 +36,7 @@ SUCCEEDS = [
     ("kvcache-bench", ["profile", *SIZED, "--source", "memory", "--num_iter", "1", "--warmup_iter", "0"]),
     ("kvcache-bench", ["session", "status", "SNAPSHOT"]), ("kvcache-bench", ["session", "init", "A"]), ("kvcache-bench", ["session", "list"]),
 ]
-# and what makes it fail, each in its own way
+# commands with arguments that make each fail in its own way
 FAILS = [
     ("kvcachectl", ["status", "operand"], 2), ("kvcachectl", ["top", "--interval", "0"], 2), ("kvcachectl", ["ping", "--count", "0"], 2), ("kvcachectl", ["stats", "--prometheus"], 2),
     ("kvcachectl", ["config", "--nothing"], 2), ("kvcachectl", ["put", "-n", "a", "k3", "/nowhere"], 5),
@@ -88,14 +88,14 @@ def filled(make_daemon, directory):
 
 
 def places(words):
-    """--json before the command, and at the end."""
+    """Returns the command with --json in front, and with --json at the end."""
     return [["--json", *words], [*words, "--json"]] if words and not words[0].startswith("-") else [["--json", *words]]
 
 
 @pytest.mark.parametrize("tool, words", SUCCEEDS, ids=lambda v: "-".join(v[:2]) if isinstance(v, list) else v)
 def test_success_is_one_object(filled, tool, words):
     daemon, named = filled
-    # doctor looks at a host of which nothing is known, instead of the one that runs the tests.
+    # doctor examines an empty host instead of the one that runs the tests.
     result = TOOLS[tool](*places(named(words))[-1], daemon=daemon, check=0, timeout=120, env={"KVCACHE_TEST_ROOT": "/nowhere"} if words[0] == "doctor" else {})
     one_object(result.stdout, kind=list if words[0] == "simulate" else dict)
     assert set(messages(result.stderr)) <= {"warning"}

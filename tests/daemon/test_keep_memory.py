@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory pool outlives a planned restart, and nothing else: what the next daemon serves from it is what was put, what
-clients of the last one had leased stays as it is until they close, and after a crash, or with a map that is damaged in
-whatever way, all of it comes from the disk.
+"""The memory pool survives a planned restart, and nothing else. The next daemon serves only bytes that were put; chunks that clients of the last
+one had leased do not change until these close; and after a crash, or with a damaged map, everything comes from the disk.
 
-A manager in Python stands for systemd: it keeps the descriptors that a daemon gives it, and starts the next one with them.
-The two mounts are in a mount namespace of their own, so this needs root.
+A manager in Python replaces systemd: it keeps the descriptors that a daemon passes to it, and starts the next one with them. The two mounts
+are in a separate mount namespace, so this needs root.
 """
 
 import array
@@ -107,7 +106,7 @@ class Manager:
 
 @pytest.fixture(scope="module")
 def mounts(base_directory):
-    """A mount namespace with the two mounts: the process that holds it, and the directory."""
+    """Provides a mount namespace with the two mounts: the process that holds it, and the directory."""
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("needs root, and unshare, for mounts")
     directory = pathlib.Path(tempfile.mkdtemp(prefix="memory-", dir=base_directory))  # other files use this fixture, too
@@ -126,7 +125,7 @@ def mounts(base_directory):
 
 
 class Service:
-    """A daemon under the manager: stop() and start() are what `systemctl restart` does."""
+    """A daemon under the manager. stop() and start() correspond to `systemctl restart`."""
 
     def __init__(self, make_daemon, directory, mounts, room=4096, keep="auto", settings=None):
         pid, memory = mounts
@@ -140,7 +139,7 @@ class Service:
         self.used = None  # processor time until it was READY
 
     def start(self):
-        """Until it is READY; the manager's descriptors go along."""
+        """Starts a daemon with the manager's descriptors, and waits until it is READY."""
         with self.manager.lock:
             kept = list(self.manager.kept)
         fds = [self.socket.fileno()] + [fd for _, fd in kept]
@@ -164,7 +163,7 @@ class Service:
         return self.daemon.status()["kept_memory"]
 
     def verified(self):
-        """When all is looked at: the status of it."""
+        """Waits until all kept chunks are verified. Returns their status."""
         wait_until(lambda: self.kept()["pending"] == 0, "all that was kept is verified", 60)
         return self.kept()
 
@@ -197,7 +196,7 @@ def fill(daemon, name, count, length=256 * KIB):
 
 
 def read(client, namespace, pairs):
-    """(tier, right?) of each."""
+    """Gets the pairs. Returns (tier, whether the bytes are right) of each."""
     out = []
     for at in range(0, len(pairs), 16):
         part = pairs[at:at + 16]
@@ -284,7 +283,7 @@ def test_after_a_crash_memory_is_cold_and_the_disk_warm(service):
     s = service()
     daemon = s.start()
     pairs = fill(daemon, "crash", 64)
-    for _ in range(2):  # also one that had taken memory over
+    for _ in range(2):  # the second daemon has taken memory over
         daemon.kill()
         daemon = s.start()
         assert s.verified()["chunks"] == 0
@@ -339,7 +338,7 @@ def test_bytes_that_changed_in_memory_are_not_served(service):
     s.daemon.stop()
     pool = s.manager.fd(next(n for n in s.manager.names() if n.endswith("-rw")))
     where = 0
-    for n, (_, value) in enumerate(pairs[:10]):  # one bit of each
+    for n, (_, value) in enumerate(pairs[:10]):  # flips one bit of each
         for at in range(0, 32 * MIB, 4096):
             if os.pread(pool, 64, at) == value[:64]:
                 os.pwrite(pool, bytes([value[1000 * n] ^ 1]), at + 1000 * n)
@@ -353,7 +352,7 @@ def test_bytes_that_changed_in_memory_are_not_served(service):
 
 
 def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
-    """A daemon that systemd knows nothing about has had the store: what it purged stays purged."""
+    """A daemon started without systemd has used the store in between, and the chunks that it purged stay purged."""
     s = service()
     s.start()
     pairs = fill(s.daemon, "other", 16)
@@ -366,7 +365,7 @@ def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
     with s.daemon.client() as c:
         assert read(c, c.namespace("other"), pairs) == [(None, False)] * len(pairs)
     assert s.kept()["chunks"] == 0 and "another daemon has opened it since" in s.daemon.log()
-    # and of a store that was made anew
+    # A store that was created again in between has none of the chunks.
     pairs = fill(s.daemon, "other", 16)
     s.daemon.stop()
     shutil.rmtree(s.daemon.store)
@@ -396,7 +395,8 @@ def test_purges_evicts_and_puts_after_takeover_win(service):
 
 @pytest.mark.parametrize("room", [0, 1, 2, 3])
 def test_a_manager_that_keeps_too_little(service, room):
-    """The pool's two descriptors, the map, and the socket of a client with a lease: without one of these it is cold."""
+    """The manager keeps the pool's two descriptors, the map, and the socket of a client with a lease. If one of these is missing, the memory is
+    empty."""
     s = service(room=room)
     s.start()
     pairs = fill(s.daemon, "little", 16)
@@ -425,7 +425,7 @@ def test_a_changed_pool_size_starts_with_an_empty_pool(service):
 
 
 def test_a_size_that_the_daemon_chose_stays(service, directory):
-    """auto goes by what is available, of which the pool that was kept is no part any more. Here: by another pool's size."""
+    """auto depends on available memory, which does not include the kept pool. Here the size of another pool changes it."""
     config = directory / "config.yaml"
     config.write_text("access:\n  users: [root]\ntenants:\n  - name: other\n    users: [daemon]\n")
     s = service(settings={"memory.pool": "128MiB"})
@@ -499,7 +499,7 @@ def test_R1_no_client_can_write_to_a_pool_that_is_kept(service):
     s = service()
     s.start()
     (_, value), = fill(s.daemon, "safe", 1)
-    for _ in range(2):  # the second one took the memory over
+    for _ in range(2):  # the second daemon has taken the memory over
         with s.daemon.client() as c:
             result, = c.get(c.namespace("safe"), [key_of("safe", 0)])
             no_way_to_write(c.pool_fd)
@@ -549,7 +549,7 @@ def test_R1_a_mount_that_can_be_written_to_is_not_used(make_daemon, directory, m
 
 
 def test_replay_continues_after_two_restarts(service):
-    """At full speed, by a client of the library that reconnects: every byte that is got is compared."""
+    """A client of the library that gets at full speed and reconnects compares every byte."""
     s = service(settings={"memory.pool": "64MiB", "store.limit": "512MiB"})
     s.start()
     result = {}
@@ -577,7 +577,7 @@ def test_replay_continues_after_two_restarts(service):
 
 
 def test_clients_that_close_while_the_daemon_stops(service):
-    """Sockets are passed on while their sessions end; what the peers send in the meantime belongs to no session."""
+    """Sockets are passed on while their sessions end. Messages that arrive meanwhile belong to no session."""
     s = service(settings={"limits.leases": "65536", "memory.pool": "64MiB"})
     s.start()
     pairs = fill(s.daemon, "closing", 4, 8 * KIB)

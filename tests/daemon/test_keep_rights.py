@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights that were removed end with the restart that applies it, also for memory that outlives the restart (R1).
+"""Removed rights end with the restart that applies the change, also for memory that survives the restart (R1).
 
-A client keeps its mappings and descriptors beyond its session. With memory.keep, the pool that one of them shows is used
-again only if every client that was given it may still connect as the same tenant.
+A client keeps its mappings and descriptors beyond its session. With memory.keep, a pool is used again only if every client that has received
+it may still connect as the same tenant.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ RED = "tenants:\n  - name: red\n    pool: 16MiB\n    users: {}\n    groups: {}\n
 
 @pytest.fixture
 def started(service, directory):  # noqa: F811
-    """started(configuration): a daemon that keeps its pools, whose socket every user may connect to."""
+    """Provides started(configuration), which starts a daemon that keeps its pools and whose socket every user may connect to."""
     def make(text):
         s = service(settings={"store.limit": "64MiB", "store.prewrite": "off"})
         s.daemon.config = directory / "rights.yaml"
@@ -138,7 +138,7 @@ def test_a_pool_is_lost_only_for_the_tenant_that_lost_a_user(started):
 
 
 def test_R1_indexes_and_sockets_of_an_earlier_daemon_are_of_no_use(started):
-    """A restart makes new indexes, and no daemon reads messages on an old socket."""
+    """A restart creates new indexes, and no daemon reads messages from an old socket."""
     s = started(red(f"[{ALICE}, {MALLORY}]"))
     _, key, _ = put_secret(s, ALICE, "n")
     m = client_as(s.daemon, MALLORY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Containerfile and conf/kubernetes/ agree with each other, and with the daemon. What they make is run by tests/containers/."""
+"""The Containerfile and conf/kubernetes/ agree with each other and with the daemon. tests/containers/ runs the result."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def test_the_configuration_is_one_that_the_daemon_takes(tmp_path, directory):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
     token.chmod(0o440)
-    # Values of this machine: the pod's directories, memory and disk.
+    # Replaces values of the cluster by this machine's directories, memory and disk.
     here = {"listen.socket": directory / "s", "store.path": directory / "store", "http.token_file": token, "memory.pool": "16MiB",
             "store.limit": "64MiB"}
     command = [str(harness.DAEMON), "--config", str(path), "--check-config"]
@@ -99,9 +99,9 @@ def test_the_pod_has_only_the_rights_it_needs():
     assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
     assert security["seccompProfile"] == {"type": "Localhost", "localhostProfile": "kvcache/seccomp.json"}
     assert not {"hostPID", "hostIPC", "hostNetwork"} & POD.keys() and POD["automountServiceAccountToken"] is False
-    # In a user namespace of its own the daemon would not know its clients.
+    # In a user namespace of its own, the daemon would not recognize its clients.
     assert POD.get("hostUsers", True) is True
-    # Time to write what is not on disk, and to wait for the devices.
+    # The grace period allows for writing accepted chunks, and for waiting for the devices.
     defaults = {k: int(re.search(rf"^ROW\(TIME, {k}, .*\"(\d+)s\"", (harness.SOURCE / "daemon/config/config.def").read_text(), re.M)[1])
                 for k in ("limits, drain", "io, hang")}
     assert POD["terminationGracePeriodSeconds"] > sum(defaults.values())
@@ -109,7 +109,7 @@ def test_the_pod_has_only_the_rights_it_needs():
 
 def test_the_seccomp_profile_is_complete_and_has_io_uring():
     profile = json.loads((FOLDER / "seccomp.json").read_text())
-    # Members that the runtime accepts in a file of its own; it would ignore conditions, as in Docker's profiles.
+    # The runtime accepts these members in a profile file; it would ignore conditions like those of Docker's profiles.
     assert profile.keys() == {"defaultAction", "defaultErrnoRet", "architectures", "syscalls"}
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     allowed = set()

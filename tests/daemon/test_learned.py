@@ -30,7 +30,7 @@ def classes(daemon, pairs):
 
 
 def fill(daemon, seed="k", n=64):
-    """Chunks, of which the last eight are used thrice: those that recovery alone takes for the oldest of a second."""
+    """Puts chunks, and uses the last eight three times. By recovery alone they would be the oldest of their second."""
     pairs = items(seed, n, 32 * KIB)
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -136,7 +136,7 @@ def test_nothing_is_saved_while_nothing_is_used(make):
     saves = daemon.metric(SAVES)
     ticks = daemon.metric("kvcache_uptime_seconds") + 3
     wait_until(lambda: daemon.metric("kvcache_uptime_seconds") > ticks, "three intervals have passed", 20)
-    assert daemon.metric(SAVES) <= saves + 1  # for uses during the first save
+    assert daemon.metric(SAVES) <= saves + 1  # one more for uses during the first save
     daemon.stop()
 
 
@@ -180,7 +180,7 @@ def test_a_damaged_file_costs_a_line_of_the_log(make, how):
     assert daemon.metric(RESTORED) == 0
     check_all_there(daemon, pairs)
     daemon.restart()
-    # All but what no file can take the place of is written anew.
+    # A damaged file is written again, unless it is replaced by something that no file can overwrite.
     assert daemon.metric(RESTORED) == (0 if how == "a folder" else 64)
     assert daemon.log().count(DAMAGED) == (2 if how == "a folder" else 1)
     check_all_there(daemon, pairs)
@@ -254,7 +254,8 @@ def hits_without_a_restart():
 @pytest.mark.figures
 @pytest.mark.parametrize("kill", [True] + [False] * LONG)
 def test_a_restart_in_the_middle_of_a_trace_costs_no_hits(make_daemon, directory, hits_without_a_restart, kill):
-    """At 5 %. Two replays of it differ by up to 0.2 points: the best of three. With the file deleted it is 0.8 less."""
+    """At a capacity of 5 %. Two replays of a trace differ by up to 0.2 points, so the best of three counts. Without the file, the ratio is 0.8
+    points lower."""
     lines, blocks = trace_path().read_text().splitlines(True), int(182790 * 0.05)
     parts = []
     for i in range(2):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease keeps bytes where they are until it is released or its client has closed, and no longer; what one client may
-hold is limited."""
+"""A lease keeps bytes at their place until it is released or its client has closed, and no longer. The leases of one client are limited."""
 
 import fcntl
 import mmap
@@ -43,7 +42,7 @@ def test_releases_ride_on_any_batch(daemon, client):
     assert leases_of(daemon) == 5 and got[0].data == pairs[0][1]
     client.put(ns, items("ride2", 1, 10), releases=leases[2:3])
     assert leases_of(daemon) == 4
-    # also where the rest of the message is refused
+    # Releases take effect even if the rest of the message is refused.
     with pytest.raises(kvwire.Refused) as refused:
         client.exists(4711, keys[:1], releases=leases[3:5])
     assert refused.value.status == Status.NO_NAMESPACE
@@ -57,7 +56,7 @@ def test_a_release_without_a_reply_ends_leases_and_nothing_comes_back(daemon, cl
     pairs = items("silent", 4, 1000)
     ns = client.namespace("silent")
     leases = [r.lease for r in client.put(ns, pairs, lease=True)]
-    # More than a session may have unanswered, most of them stale.
+    # Sends more releases than a session may have unanswered requests; most are stale.
     tags = [client.submit_batch(Op.RELEASE, 0, releases=leases[i % 4:i % 4 + 1], flags=Flag.NO_REPLY) for i in range(200)]
     client.ping()
     assert not any(client.answered(tag) for tag in (tags[0], tags[4], tags[199]))
@@ -126,7 +125,7 @@ def test_lease_quota_of_a_connection_in_bytes(daemon, client):
     # into the staging area needs no lease
     into, = client.get_into(ns, [key], MIB)
     assert into.status == Status.OK and into.data == value_of(key, MIB)
-    # a put that cannot have its lease is a put all the same
+    # A put succeeds even if it gets no lease.
     result, = client.put(ns, items("unleased", 1, 100), lease=True)
     assert result.status == Status.OK and not result.leased
     assert client.release(held[:1]) == 0
@@ -156,7 +155,7 @@ def test_all_clients_together_lease_at_most_half_of_the_pool(daemon):
             statuses += [r.status for r in c.get(ns, part, nowait=True)]
         most = clients[0].pool_bytes // 2 // MIB
         assert statuses.count(Status.OK) == most and statuses.count(Status.BUSY) == len(statuses) - most
-        # leased chunks leave room to work with
+        # Leased chunks leave room for other requests.
         fresh = items("fresh", 8, MIB)
         results = put_all(clients[0], clients[0].namespace("all"), fresh, batch=2, ack=Ack.WRITTEN)
         assert {r.status for r in results.values()} == {Status.OK}
@@ -245,8 +244,7 @@ def test_ended_session_ends_with_a_client_that_left_replies_unread(daemon):
 
 
 def pin_every_slab(daemon):
-    """A client whose small leases, each of another size, leave no slab of the pool free; and a length for which there is no
-    room then."""
+    """Returns a client whose small leases, each of another size, leave no slab of the pool free, and a length for which there is then no room."""
     slabs = daemon.populated_status()["pool"]
     c = daemon.client()
     ns = c.namespace("pins")
@@ -257,7 +255,7 @@ def pin_every_slab(daemon):
 
 
 def test_a_put_without_room_is_answered_when_its_time_is_up(leg_daemon):
-    """Nothing else happens in the daemon that would wake it."""
+    """Nothing else happens in the daemon that would wake it at the deadline."""
     pins, length = pin_every_slab(leg_daemon)
     with leg_daemon.client() as c:
         ns = c.namespace("late")
@@ -272,7 +270,7 @@ def test_a_put_without_room_is_answered_when_its_time_is_up(leg_daemon):
 
 
 def test_a_client_that_dies_while_it_waits_for_room(daemon):
-    """With all requests in flight that it may have, so that nothing is read, and with a reply unread."""
+    """A client dies with the maximum number of requests in flight, so that nothing more is read, and with an unread reply."""
     pins, length = pin_every_slab(daemon)
     before = daemon.holdings_at_rest()
     c = daemon.client()
@@ -298,7 +296,7 @@ def test_pool_is_sealed_and_read_only(daemon, client):
         mmap.mmap(fd, 4096, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError):
         os.ftruncate(fd, 0)
-    try:  # root may open it anew for writing; the seal must hold all the same
+    try:  # root may open it again for writing, but the seal must hold
         again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except PermissionError:
         return
@@ -356,7 +354,7 @@ def test_a_client_of_a_dead_daemon_may_read_its_leased_chunks(leg_daemon):
 
 
 def test_gets_of_more_than_the_pool_holds_wait_for_room(leg_daemon):
-    """Half of the pool is leased; what is asked for at once is twice the rest. Each key waits for its turn."""
+    """Half of the pool is leased, and twice the rest is requested at once. Each key waits until there is room."""
     holders = [leg_daemon.client() for _ in range(2)]
     try:
         with leg_daemon.client() as c:
@@ -371,7 +369,7 @@ def test_gets_of_more_than_the_pool_holds_wait_for_room(leg_daemon):
             for (_, value), result in zip(pairs, results):
                 assert result.status == Status.OK and result.data == value
             assert leg_daemon.metric("kvcache_room_waits_total") > 0
-            # and who is not willing to wait does not
+            # A request that does not wait is answered at once.
             c.evict(ns, keys[:44], Tier.MEMORY)
             results = c.get_into(ns, keys[:44], MIB, nowait=True)
             assert {r.status for r in results} == {Status.OK, Status.BUSY}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifetimes of namespaces: what is older is not found, leaves memory and disk, and is put anew; and who may set them."""
+"""Lifetimes of namespaces: expired chunks are not found, are removed from memory and disk, and can be put again; and the right to set a
+lifetime."""
 
 import contextlib
 import json
@@ -45,7 +46,7 @@ def test_expired_chunks_are_misses_for_every_request_and_can_be_put_again(daemon
         assert c.features & FEATURE_LIFETIME
         ns = c.namespace("n")
         put_old(c, ns)
-        # Within the time that the walk takes to come by: what is asked for is looked at.
+        # Requested chunks are checked immediately, before the background walk reaches them.
         assert c.match(ns, KEYS) == 8
         assert c.set_lifetime("n", 1) == 1
         assert [r.status for r in c.get(ns, KEYS[:2])] == [Status.MISS] * 2
@@ -209,7 +210,7 @@ def test_kvcachectl_sets_and_shows_it(daemon):
 
 
 def test_a_chunk_that_expired_on_one_volume_may_be_put_on_any(make_daemon):
-    """All volumes have the lifetime, also one that was suspended as it was set."""
+    """All volumes have the lifetime, including one that was suspended when it was set."""
     daemon = make_daemon(settings={"store.limit": "64MiB"})
     paths = [daemon.directory / f"v{i}" for i in range(2)]
     for p in paths:

@@ -64,7 +64,7 @@ def test_R12_reading_stops_while_output_waits(daemon):
     with daemon.client() as other:
         other.ping()
     c.timeout = 30 * slow()
-    for _ in range(sent):  # and all that was sent is answered when it reads
+    for _ in range(sent):  # everything that was sent is answered once it reads
         assert c.receive(30 * slow()).status == Status.OK
     c.close()
 
@@ -73,7 +73,7 @@ def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
     """Descriptors in flight count against the daemon's own limit."""
     pings = 'kvcache_requests_total{op="PING"}'
     with daemon.client() as c:
-        c.lookup().close()  # there is one now: no answer has to wait
+        c.lookup().close()  # the index exists now, so that no answer has to wait
         for op, body in (Op.REPORT, bytes(8)), (Op.LOOKUP, b""):
             before = daemon.metric(pings)
             tags = [c.submit(op, body) for _ in range(60)]
@@ -134,14 +134,14 @@ def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemo
             readable, _, _ = select.select([c.sock for c in greedy], [], [], 0)
             for c, tag in tags:
                 assert c.wait(tag).status == Status.OK
-            return len(readable) < len(greedy)  # this process may have been late to look: then once more
+            return len(readable) < len(greedy)  # if this process was late, the test looks again
         wait_until(overtakes, "the polite one is answered before the last of the greedy")
     for c in greedy:
         c.close()
 
 
 def test_a_request_is_timed_from_its_arrival(daemon):
-    """And so are HELLO, and what came while the daemon was stopped."""
+    """HELLO and messages that arrived while the daemon was stopped are measured as well."""
     with daemon.client() as c:
         before = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
         assert before["HELLO"]["count"] >= 1
@@ -157,7 +157,7 @@ def test_a_request_is_timed_from_its_arrival(daemon):
 @pytest.mark.parametrize("setting, status", [({"limits.uid_keys": 1024}, Status.QUOTA),
                                              ({"limits.keys": 1024, "limits.uid_keys": 65536}, Status.BUSY)])
 def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, status):
-    """One user over the limit gets QUOTA, all together BUSY. Two requests in one iteration exceed it only together."""
+    """One user over the limit gets QUOTA; all users together get BUSY. Two requests in one iteration exceed the limit only together."""
     daemon = make_daemon(settings=setting).start()
     keys = [harness.key_of("x", i) for i in range(700)]
     with daemon.client() as a, daemon.client() as b:
@@ -174,8 +174,8 @@ def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, sta
 
 @pytest.fixture
 def stubborn(tmp_path):
-    """A file on a file system in user space that cannot be closed before the server has ended. So no process may be
-    started while it is open here."""
+    """Provides a file on a file system in user space, which cannot be closed before the server has ended. No process may be started while it is
+    open here."""
     (tmp_path / "fuse").mkdir()
     (tmp_path / "backing").write_bytes(bytes(4096))
     (tmp_path / "switch").write_text("flush")
@@ -209,7 +209,7 @@ def test_R12_a_descriptor_that_cannot_be_closed_blocks_no_client(make_daemon, st
             ns = c.namespace("polite")
             c.put(ns, items("polite", 4, 5000), ack=Ack.WRITTEN)
             c.ping()
-            # A few are kept of each user; beyond that, what is not taken stays in its socket.
+            # A few descriptors are kept for each user; further ones stay in the socket.
             assert min(count, 7) <= daemon.fd_count() - before["fds"] <= count + 10
     finally:
         server.kill()

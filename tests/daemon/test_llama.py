@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example for llama.cpp over a stand-in for llama.cpp, in which each cell counts: a wrong one changes what is generated.
+"""The example for llama.cpp with a substitute for llama.cpp, in which each cell affects the generated text.
 
-tests/engines runs the same example over the real library.
+tests/engines runs the same example with the real library.
 """
 
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lookup index (proto/README.md 5.4, 6.20): what clients find out by themselves is what the daemon would say.
+"""The lookup index (proto/README.md 5.4, 6.20): clients that read it get the daemon's answers.
 
-The table is read here by kvwire.py, written from the specification, and by the library (lookup-client), whose every
-answer says whether the daemon had to be asked. No chunk that is there and is not being changed is ever called absent.
+kvwire.py, written from the specification, and the library (lookup-client) both read the table; the library's answers say whether it asked the
+daemon. A stored chunk that is not being changed is never reported as absent.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ NO_LOOKUP = 2
 
 
 class LibraryClient:
-    """A process that asks through libkvcache."""
+    """A process that looks keys up through libkvcache."""
 
     def __init__(self, daemon, namespace="n", flags=0):
         environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -52,7 +52,7 @@ class LibraryClient:
         return self.process.stdout.readline().split()
 
     def exists(self, *keys):
-        """(tiers of each, were all of them found out without the daemon?)"""
+        """Returns (the tiers of each key, whether all were found without the daemon)."""
         *tiers, local = map(int, self.ask("exists", *keys))
         assert local in (0, len(keys))
         return [Tier(t) for t in tiers], local > 0
@@ -73,7 +73,7 @@ def read(lookup, name, keys):
 
 
 def agree(c, ns, name, keys, *others):
-    """The daemon, the table and the library say the same: it, as of one moment in which nothing changes."""
+    """Checks that the daemon, the table and the library agree, while nothing changes."""
     said = c.exists(ns, keys)
     with contextlib.closing(c.lookup()) as lookup:
         assert lookup.is_live()
@@ -91,7 +91,7 @@ def told_by_ctl(daemon):
 
 
 def at_rest(daemon):
-    """Nothing is on its way to disk any more."""
+    """Waits until all chunks are written."""
     wait_until(lambda: daemon.metric("kvcache_pool_unwritten_bytes") == 0, "all is written")
 
 
@@ -222,7 +222,7 @@ def test_only_the_daemon_can_write_the_index(running):
 
 
 def test_growth_is_not_seen_as_absence(running):
-    """A small table is outgrown several times while clients look: what was there all the time was there each time."""
+    """A small table is replaced several times by larger ones during lookups; chunks that were always stored are always found."""
     daemon = running({"store.limit": "320MiB", "memory.pool": "16MiB", "store.prewrite": "off"})
     fixed = items("fixed", 200, 900)
     keys = [k for k, _ in fixed]

@@ -97,7 +97,7 @@ def test_chunks_of_a_missing_or_short_file_are_reported_where_operators_look(dae
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
 def test_all_data_files_may_be_missing(daemon, kill):
-    """Also the last ones, of which no file with a higher number tells: every chunk is counted."""
+    """The last data files, to which no file with a higher number points, are covered as well: every chunk is counted."""
     lines = restart(daemon, lambda: [path.unlink() for path in segments(daemon)], kill)
     assert stored(daemon) == set()
     assert sum(int(re.search(r"(\d+) chunks? (is|are) lost", line).group(1)) for line in lines) == len(PAIRS)

@@ -17,7 +17,7 @@ from harness import CTL, bench, ctl, wait_until
 NOT_FOUND, USAGE, UNREACHABLE, REFUSED, BAD_INPUT, LOCAL = 1, 2, 3, 4, 5, 6
 OTHER = 23456
 
-# Each command as it is used, and its exit status without a daemon.
+# Valid arguments of each command, and its exit status without a daemon.
 COMMANDS = [(["status"], UNREACHABLE), (["top"], UNREACHABLE), (["ping"], UNREACHABLE),
             (["stats"], UNREACHABLE), (["config"], UNREACHABLE), (["put", "k", __file__], UNREACHABLE), (["get", "k"], UNREACHABLE),
             (["exists", "k"], UNREACHABLE), (["stat", "k"], UNREACHABLE), (["ls"], UNREACHABLE), (["prefetch", "k"], UNREACHABLE),
@@ -37,7 +37,7 @@ def test_without_a_daemon(words, status, tmp_path, monkeypatch):
     assert f"cannot connect to {tmp_path / 'none'}: No such file" in said.stderr and not said.stdout
     assert "Start it (systemctl start kvcache" in said.stderr and "--socket or KVCACHE_SOCKET" in said.stderr
     assert len(said.stderr.splitlines()) == 2
-    # For programs: one object, in one line.
+    # With --json the message is one object in one line.
     said = ctl("-s", tmp_path / "none", "--json", *words, *(["-o", "x"] if words[0] == "get" else []), check=status)
     assert "cannot connect" in json.loads(said.stderr)["error"]["message"]
     assert list(tmp_path.iterdir()) == [], "a file was made for nothing"

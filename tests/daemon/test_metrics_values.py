@@ -15,7 +15,7 @@ RESULTS = ("memory", "disk", "lent", "remote", "miss")
 
 
 def by_label(samples, name, label):
-    """{value of the label: value of the sample}"""
+    """Returns {value of the label: value of the sample}."""
     start = f'{name}{{{label}="'
     return {k[len(start):].partition('"')[0]: v for k, v in samples.items() if k.startswith(start)}
 
@@ -56,7 +56,7 @@ def test_a_get_of_several_iterations_counts_each_of_its_keys_once(daemon):
     samples = daemon.metrics()
     assert by_label(samples, "kvcache_get_duration_seconds_count", "result")["memory"] == 300
     assert samples['kvcache_get_duration_seconds_bucket{result="memory",le="+Inf"}'] == 300
-    # No key took longer than its request, nor less than nothing.
+    # No key took longer than its request, or less than no time.
     assert 0 < samples['kvcache_get_duration_seconds_sum{result="memory"}'] <= \
         samples['kvcache_request_duration_seconds_sum{op="GET"}'] * 300
 
@@ -122,7 +122,7 @@ def test_the_process_is_as_the_kernel_has_it(make_daemon):
     assert 0 < samples["process_cpu_seconds_total"] <= after
     assert samples["process_max_fds"] == 1234
     assert samples["process_open_fds"] == samples["kvcache_open_descriptors"] >= fds
-    # A connection's socket and the report's file come on top; what the start had open has to go first.
+    # A connection's socket and the report's file are added, and files that were open at startup must be closed first.
     wait_until(lambda: daemon.metric("process_open_fds") - len(os.listdir(f"/proc/{daemon.pid}/fd")) in range(4), "the descriptors")
     with open(f"/proc/{daemon.pid}/statm") as f:
         pages = [int(n) * resource.getpagesize() for n in f.read().split()[:2]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces without chunks and sessions are removed: after namespaces.expire, or for a new one at a limit.
+"""Namespaces without chunks and sessions are removed after namespaces.expire, or when a new one needs a place at a limit.
 
-A removal is final: nothing of the namespace is found under its name later, also after a kill.
+A removal is final: later nothing of the namespace is found under its name, also after a kill.
 """
 
 import signal
@@ -57,7 +57,7 @@ def test_an_unused_namespace_expires_and_a_used_one_stays(make_daemon):
             ns = other.namespace("full")
             assert other.evict(ns, keys(3)) == [Status.OK] * 3
         wait_until(lambda: not names(admin), "the one that is empty now expires")
-        # A removal is counted once it is on disk, where the next daemon finds it.
+        # A removal is counted after it is on disk, where the next daemon finds it.
         wait_until(lambda: daemon.metric("kvcache_namespaces_expired_total") == 5, "the removals are written and counted")
     daemon.restart(kill=True)
     assert daemon.metric("kvcache_namespaces") == 0
@@ -114,7 +114,7 @@ def test_a_new_namespace_at_the_users_limit_replaces_unused_ones_only(make_daemo
 
 
 def test_many_opens_at_the_limit_at_once_are_all_made(make_daemon):
-    """Each takes the place of another unused one, though the daemon starts them together."""
+    """Each new namespace takes the place of another unused one, although the daemon starts the removals together."""
     daemon = make_daemon(settings={"namespaces.expire": "off", "limits.uid_namespaces": 20}).start()
     for i in range(20):
         make_unused(daemon, f"old{i}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a namespace: who may make how many, what is seen of them, and their end (R10, R16).
+"""The life of a namespace: how many a user may make, what others see of them, and their removal (R10, R16).
 
-Limits belong to the user who made a namespace, not to its connection, and hold over restarts.
+Limits belong to the user who made a namespace, not to its connection, and persist over restarts.
 """
 
 import json
@@ -37,7 +37,8 @@ def open_some(client, names, fingerprint=b""):
 
 
 def make_many(daemon, uid, count, prefix="n", fingerprint=b"", full=False):
-    """Opens namespaces as this user, over as many connections as it takes; the replies. `full`: puts a chunk into each, which keeps it."""
+    """Opens namespaces as this user, over as many connections as necessary. Returns the replies. With `full`, puts a chunk into each, which
+    keeps it."""
     replies = []
     for at in range(0, count, 200):
         with client_as(daemon, uid) as c:
@@ -94,7 +95,7 @@ def test_R10_a_users_limit_may_change_with_a_reload(make):
 
 
 def test_R10_one_user_leaves_a_store_and_a_tenant_to_the_others(make):
-    """By default, with and without tenants."""
+    """The default limit is 512 for each user, with and without tenants."""
     daemon = make("")
     counts = statuses(make_many(daemon, ALICE, 600, full=True))
     assert counts == {Status.OK: 512, Status.QUOTA: 88}
@@ -109,7 +110,7 @@ def test_R10_one_user_leaves_a_store_and_a_tenant_to_the_others(make):
 
 
 def test_R10_a_tenants_namespaces_are_limited(make):
-    """To what the configuration says, whichever of its users made them; and each has a share without that."""
+    """A tenant has at most the configured number of namespaces, whichever of its users made them; without one, each tenant has a share."""
     daemon = make(TENANTS.replace("pool: 16MiB\n", "pool: 16MiB\n    namespaces: 5\n", 1),
                   {"limits.uid_namespaces": 60})
     assert statuses(make_many(daemon, ALICE, 3)) == {Status.OK: 3}
@@ -144,7 +145,7 @@ def test_R10_a_session_that_is_full_makes_no_names(make):
 
 
 def test_near_a_limit_there_is_a_warning(make):
-    """At 80 %: one line in the log, one in the status, and a metric; none before."""
+    """At 80 % of the limit there is one line in the log, one in the status, and a metric; below it there is none."""
     daemon = make("", {"limits.uid_namespaces": 10})
     warning = f"user {ALICE} has 8 of at most 10 namespaces"
     make_many(daemon, ALICE, 7)
@@ -166,7 +167,7 @@ def test_near_a_limit_there_is_a_warning(make):
 
 @pytest.fixture
 def crowded(make):
-    """A store with 2,000 namespaces of long fingerprints, of which 25 have chunks, the more the higher their number."""
+    """Provides a store with 2,000 namespaces with long fingerprints. 25 of them have chunks, more for higher numbers."""
     daemon = make("limits: {uid_namespaces: 4096}\n", {"listen.http": None, "store.limit": "512MiB"}, start=False)
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
     daemon.start()
@@ -180,7 +181,7 @@ def crowded(make):
 
 
 def test_reports_are_bounded_however_many_namespaces_there_are(crowded):
-    """The largest by name, sums of all; HTTP and metrics alike."""
+    """The largest namespaces are shown by name, the others as sums; HTTP and metrics agree."""
     shown = [f"big-{i:02}" for i in range(24, 4, -1)]
     total = sum(range(1, 26))
     with crowded.client() as c:
@@ -216,7 +217,7 @@ def test_a_report_takes_little_of_the_loop(crowded):
 
 
 def test_labels_of_metrics_are_harmless_and_distinct(make):
-    """Names with quotes, and one that is called as the rest is."""
+    """Namespaces whose names have quotes, or equal the name of the rest, are shown correctly."""
     daemon = make("")
     names = ['a"b', "a\\b", "a%22b", "other", "plain"]
     with daemon.client() as c:
@@ -286,7 +287,7 @@ def test_the_list_tells_what_is_known_of_each(make):
 
 
 def test_R9_the_list_and_removal_know_no_other_tenants_names(make):
-    """To who is no admin they are not there; to an admin all are, by the tenant's name, configured or not."""
+    """Other tenants' namespaces do not exist for a client without admin rights. An admin sees them by the tenant's name, configured or not."""
     daemon = make()
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
     red.namespace("shared")
@@ -352,7 +353,7 @@ def test_an_emptied_namespace_is_removed_by_its_owner_or_an_admin(make):
 
 
 def test_what_is_in_memory_alone_is_not_nothing(make):
-    """A chunk that is accepted and on no disk yet stands against a removal; with a purge it goes."""
+    """An accepted chunk that is not on disk yet prevents a removal, except together with a purge."""
     daemon = make("")
     with client_as(daemon, ALICE) as c:
         c.staging()
@@ -418,8 +419,8 @@ def submit_purge(c, ns, everything=False):
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_purge_of_what_is_in_memory_takes_steps_and_effect_at_once(make, everything):
-    """Steps of 4,096 records at most. What follows the purge in the socket finds nothing of it, what is put behind it stays,
-    though the purge is unanswered, and so does what another user holds by a lease."""
+    """A purge takes steps of at most 4,096 records. Requests after the purge in the socket find nothing of the namespace; chunks that are put
+    after it stay, although it is unanswered, and so do the bytes that another user has leased."""
     daemon, count, again = make("", {"memory.pool": "128MiB"}), 10000, 500
     with daemon.client() as c, daemon.client() as other:
         c.staging()
@@ -479,7 +480,7 @@ def test_a_purge_of_what_is_in_memory_outlives_its_session(make, end):
 
 
 def test_a_removed_name_begins_anew(make):
-    """Nothing of the old one is found in the new one, in memory or on disk, after kills and restarts."""
+    """A new namespace of the same name has nothing of the old one, in memory or on disk, after kills and restarts."""
     daemon = make("", {"limits.uid_namespaces": 4})
     pairs = keys_of(3, 5)
     keys = [k for k, _ in pairs]
@@ -499,7 +500,7 @@ def test_a_removed_name_begins_anew(make):
 
 
 def test_a_store_of_names_can_be_made_and_removed_again_and_again(make):
-    """Twice as many as a store can have, over restarts in between: numbers and places come back."""
+    """Makes twice as many namespaces as a store can have, with restarts in between: numbers and places are reused."""
     daemon = make("limits: {uid_namespaces: 4096}\n")
     for round in range(4):
         for part in range(0, 2048, 128):
@@ -518,7 +519,7 @@ def test_a_store_of_names_can_be_made_and_removed_again_and_again(make):
                     name = b"r%d-%05d" % (round, part + i)
                     tags.append(c.submit(Op.NAMESPACE_REMOVE, body(len(name), 0, 0, 0) + name))
                 assert {c.wait(t, check=False).status for t in tags} == {Status.OK}
-            # One session may open and remove more than it can have open at a time.
+            # A session may open and remove more namespaces than it may have open at a time.
             for i in range(300):
                 c.namespace(f"one-{i}")
                 c.namespace_remove(f"one-{i}")
@@ -528,7 +529,8 @@ def test_a_store_of_names_can_be_made_and_removed_again_and_again(make):
 
 
 def test_opens_and_removals_of_one_name_at_once(make):
-    """From several sessions: each open that was answered OK has a namespace that works, and the daemon agrees on which sessions have it."""
+    """Concurrent opens and removals from several sessions: each open that was answered OK has a working namespace, and the daemon knows which
+    sessions have it."""
     daemon = make("limits: {uid_namespaces: 4096}\n")
     clients = [client_as(daemon, ALICE) for _ in range(4)]
     remove = kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"x"
@@ -556,8 +558,8 @@ def test_opens_and_removals_of_one_name_at_once(make):
 
 
 def test_removal_on_several_volumes_one_of_them_away(make):
-    """While a volume is suspended, a namespace can only be removed together with a purge, because the volume may hold its chunks.
-    None of them comes back with the volume, nor in the next namespace with the same number."""
+    """While a volume is suspended, a namespace can only be removed together with a purge, because the volume may hold its chunks. None of them
+    returns with the volume, or in the next namespace with the same number."""
     daemon = make("", start=False)
     daemon.settings["store.path"] = f"{daemon.store}-0,{daemon.store}-1,{daemon.store}-2"
     daemon.start()

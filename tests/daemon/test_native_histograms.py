@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics as protobuf, which a Prometheus with native histograms asks for: the same samples as the text, and buckets that are right."""
+"""/metrics as protobuf, which a Prometheus with native histograms requests: the same samples as the text, and correct buckets."""
 
 import math
 import re
@@ -38,7 +38,7 @@ def zigzag(value):
 
 
 def fields(data):
-    """{number: [values]} of a message."""
+    """Returns {number: [values]} of a message."""
     found, at = {}, 0
     while at < len(data):
         tag, at = varint(data, at)

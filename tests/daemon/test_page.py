@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page at "/", as it comes over HTTP and as a browser shows it: it says what /status and /history say, is well-formed and short,
-shows names of clients as text, and loads and runs nothing. tests/unit/test-page.c has what depends on the status alone."""
+"""The page at "/", as HTTP returns it and as a browser shows it: it agrees with /status and /history, is well-formed and short, shows names of
+clients as text, and loads and runs nothing. tests/unit/test-page.c tests what depends on the status alone."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ VOID = {"meta", "link", "br"}
 
 
 class Page(html.parser.HTMLParser):
-    """Elements are closed in the order in which they were opened; what there is of them."""
+    """Parses the page, checks that elements are closed in the order in which they were opened, and counts them."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -113,7 +113,7 @@ def test_the_pages_values_equal_those_of_the_status(start):
         c.evict(c.namespace("llama"), [k for k, _ in items("llama", 20, 20000)])
 
         def of_one_moment():
-            """The daemon preformats segments while it rests: a page counts if no figure changed around it."""
+            """Returns a page and the status before it, if no figure changed meanwhile: an idle daemon still preformats segments."""
             before, page, after = (json.loads(daemon.http("/status")[2]), page_of(daemon), json.loads(daemon.http("/status")[2]))
             return before["store"] == after["store"] and before["pool"] == after["pool"] and (before, page)
 
@@ -218,7 +218,7 @@ def test_several_tenants_are_listed_and_their_namespaces_are_not(make_daemon, di
 
 # --- in a browser ---
 
-# Pairs of colours of text and of what is behind it, with less contrast than WCAG's AA has it: 4.5.
+# Finds text whose contrast to its background is below 4.5, the limit of WCAG's AA.
 FAINT = """(() => {
     const channel = v => (v /= 255, v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
     const parse = c => c.match(/[\\d.]+/g).map(Number);
@@ -242,7 +242,7 @@ FAINT = """(() => {
     return found;
 })()"""
 
-# Elements that reach over the edge of the page, but for those within a box that scrolls by itself.
+# Finds elements that extend beyond the edge of the page, except those within a scrolling box.
 WIDE = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.wide') && !e.closest('.defs')
     && e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(e => e.outerHTML.slice(0, 120))"""
 
@@ -262,7 +262,7 @@ def browser(directory):
 
 @pytest.fixture
 def seen(start, directory):
-    """A daemon over TCP with traffic, a volume that is suspended, and a namespace with a hostile name; and the address."""
+    """Provides a daemon over TCP with traffic, a suspended volume, and a namespace with a hostile name; and its address."""
     daemon = start(**{"store.path": f"{directory / 'v0'},{directory / 'v1'}"})
     daemon.stop()
     daemon.settings["listen.http"] = "127.0.0.1:0"

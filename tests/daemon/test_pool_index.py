@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool index (proto/README.md 5.7, 6.33): what is in memory is got without a message, and stays where it is while it is held.
+"""The pool index (proto/README.md 5.7, 6.33): clients get chunks in memory without a message, and chunks do not move while they are held.
 
-Pages are written here by kvwire.py, honestly and otherwise, and by the library (hits-client). Whatever a client holds, says
-and does, no other client sees a byte that is not of its key, and what it holds is free when its session ends.
+kvwire.py, correctly or not, and the library (hits-client) write the pages. Whatever a client holds or writes, no other client sees a byte of
+another key, and its holds are released when its session ends.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ SMALL = {"memory.pool": "16MiB", "store.limit": "64MiB", "limits.wait": "200ms"}
 
 
 class LibraryClient:
-    """A process that gets through libkvcache."""
+    """A process that gets chunks through libkvcache."""
 
     def __init__(self, daemon, namespace="n", flags=0):
         environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -61,7 +61,7 @@ class LibraryClient:
         return [bytes.fromhex(value) if status == "0" else Status(int(status)) for status, value in pairs], local != "0"
 
     def get(self, *keys):
-        """(the bytes of each, or its status; were all of them got without the daemon?) Kept under leases."""
+        """Gets the keys under leases. Returns (the bytes of each, or its status; whether all were got without the daemon)."""
         return self._got("get", keys)
 
     def into(self, *keys):
@@ -74,7 +74,7 @@ class LibraryClient:
         return self._got("cut", keys)
 
     def changed(self):
-        """(leases, those whose bytes are not what they were)"""
+        """Returns (the number of leases, the number of those whose bytes have changed)."""
         return tuple(map(int, self.ask("check")))
 
     def info(self):
@@ -117,7 +117,7 @@ def hold_everything(index, length=256 * KIB):
 
 
 def flood(client, ns, name, count=96, length=256 * KIB):
-    """More than the small pool has."""
+    """Puts more chunks than fit into the small pool."""
     pairs = items(name, count, length)
     for at in range(0, count, 8):
         client.put(ns, pairs[at:at + 8], ack=Ack.ACCEPTED)
@@ -125,7 +125,7 @@ def flood(client, ns, name, count=96, length=256 * KIB):
 
 
 def all_is_let_go(daemon):
-    """Nothing is held, and no slot waits for that."""
+    """Waits until nothing is held, and no slot waits for that."""
     def idle():
         now = daemon.metrics()
         return now["kvcache_pool_index_holds"] == now["kvcache_pool_index_held_chunks"] == now["kvcache_pool_leased_bytes"] == 0
@@ -141,7 +141,7 @@ def test_descriptors_are_sealed_and_chunks_in_memory_are_found(daemon):
         assert c.features & FEATURE
         ns = c.namespace("n")
         put_all(c, ns, pairs[:30], ack=Ack.WRITTEN)
-        with index_of(c) as index:  # which checks seals, sizes and the header
+        with index_of(c) as index:  # index_of() checks seals, sizes and the header
             assert index.is_live() and 0 < index.allowance <= c.pool_bytes // 8
             assert index.tag(ns) and not any(index.tag(n) for n in range(1, 257) if n != ns)
             filled(index, ns, keys[:30])
@@ -202,7 +202,7 @@ def test_tags_come_and_go_with_namespaces(daemon):
             filled(index, second, [pair[0]])
             assert not index.find(first, pair[0])
             tag = index.tag(second)
-            # A lifetime: each chunk may have expired.
+            # With a lifetime, each chunk may have expired, so clients must ask the daemon.
             assert admin.set_lifetime("second", 60) == 60
             assert index.tag(second) == 0 and index.tag(first)
             assert admin.set_lifetime("second", 0) == 0
@@ -250,7 +250,7 @@ def test_held_chunks_are_not_evicted_until_released(small):
             assert all(held) and sum(length for _, _, length in held) <= index.allowance
             flood(c, ns, "one")
             assert in_index(index, number, [k for k, _ in pairs]) == {k for k, _ in pairs}, "they were the oldest"
-            # Gone from memory, and from disk: the bytes stay all the same.
+            # The chunks are evicted from memory and disk, but the held bytes do not change.
             c.evict(ns, [k for k, _ in pairs[:4]])
             c.purge(ns)
             assert not in_index(index, number, [k for k, _ in pairs])
@@ -261,7 +261,7 @@ def test_held_chunks_are_not_evicted_until_released(small):
                 assert holder.pool_read(offset, length) == v
             for place, _, _ in held:
                 index.let_go(place)
-            # All of the pool is for others again, though there was always something else to evict.
+            # All of the pool is available to other clients again, although there were always other chunks to evict.
             all_is_let_go(small)
 
 
@@ -291,7 +291,7 @@ def test_a_client_that_holds_everything_is_ended(small):
 
 
 def test_sessions_that_hold_everything_in_turn_are_ended(small):
-    """The limit is the user's: no session of the two is seen to hold too much often enough by itself."""
+    """The limit applies to the user: neither session alone is seen to hold too much often enough."""
     small.populated_status()
     with small.client() as c, small.client(name="hog") as one, small.client(name="hog") as two:
         ns = c.namespace("n")
@@ -318,7 +318,7 @@ def test_sessions_that_hold_everything_in_turn_are_ended(small):
 
 
 def test_a_session_that_ended_gives_out_nothing_more(small):
-    """The daemon ended it; the client still has its page, and holds what it has found."""
+    """The daemon has ended the session; the client still has its page, and holds chunks that it has found."""
     pairs = items("ended", 4, 4000)
     keys = [k for k, _ in pairs]
     with small.client() as c, small.client() as ended:
@@ -387,7 +387,7 @@ def put_of(client, pairs):
 
 
 def test_a_killed_client_gives_everything_back(small):
-    """SIGKILL while it holds, and while others wait for the room."""
+    """A client is killed while it holds chunks and others wait for the room."""
     small.populated_status()
     with small.client() as c:
         ns = c.namespace("n")
@@ -412,7 +412,7 @@ def test_a_killed_client_gives_everything_back(small):
 
 
 def test_garbage_in_a_page_affects_only_its_client(small):
-    """Every word of it, again and again, while another client puts, gets and checks each byte."""
+    """A client overwrites every word of its page repeatedly, while another one puts, gets and checks each byte."""
     rng = random.Random(7)
     stop = threading.Event()
 
@@ -511,14 +511,15 @@ def test_counts_and_touches_of_a_page(small):
 # --- with the library ---
 
 def test_uses_before_a_message_are_touched_before_it(small):
-    """A hint that a chain has ended would otherwise come before its last use, which makes it young again."""
+    """The uses that a client reports are applied before its hint that a chain has ended, because they would otherwise make the chain young
+    again."""
     with small.client() as c:
         ns = c.namespace("n")
         put_all(c, ns, pairs := items("order", 2, 4 * KIB))
         with index_of(c) as index:
             filled(index, ns, [k for k, _ in pairs])
             record, _, _, generation = index.find(ns, pairs[0][0])
-            for _ in range(20):  # the loop would come to it by itself within a millisecond
+            for _ in range(20):  # the loop would read it within a millisecond in any case
                 index.touch((record, generation))
                 c.exists(ns, [pairs[1][0]])
                 assert index.taken == index.written
@@ -549,7 +550,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
                          ('kvcache_namespace_get_found_keys_total{namespace="n"}', 502 * 16),
                          ('kvcache_misses_total{reason="unknown"}', 0), ("kvcache_lookup_impossible_counts_total", 0)):
             assert now.get(name, 0) - before.get(name, 0) == by, name
-        # A request as a whole, or not at all.
+        # The library answers a request completely, or passes it to the daemon completely.
         got, is_local = library.into(keys[0], key_of("nowhere"), keys[1])
         assert got == [values[0], Status.MISS, values[1]] and not is_local
         library.release()
@@ -562,7 +563,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
 
 
 def test_a_chunk_is_found_in_either_bucket(make_daemon):
-    """With this many small chunks, some first buckets are more than half full and second buckets have the rest; groups have any size."""
+    """With this many small chunks, some first buckets are more than half full, and second buckets have the rest. Groups have any size."""
     daemon = make_daemon(settings={**SMALL, "memory.pool": "64MiB"}).start()  # 70 may be held, of a page at least
     pairs = items("many", 10000, 100)
     with daemon.client() as c, LibraryClient(daemon) as library:
@@ -607,7 +608,7 @@ def test_leases_protect_chunks_from_evict_purge_and_pressure(small):
 
 
 def test_a_continued_chain_stays_with_the_daemon_to_its_end(daemon):
-    """With the daemon, so that it sees all of the chain; a chain by itself is answered here."""
+    """A part of a chain is got from the daemon, so that it sees the whole chain. A complete chain is answered by the library."""
     pairs = items("chain", 8, 3000)
     keys, values = zip(*pairs)
     with daemon.client() as c:
@@ -641,7 +642,7 @@ def test_leases_of_one_chunk_share_its_place(small):
 
 
 def test_a_full_bucket_of_holds_is_no_error(make_daemon):
-    """The page has room for eight chunks of records that are a multiple of 1024 apart: of the next one the daemon is asked."""
+    """The page has room for eight chunks whose records are a multiple of 1024 apart; the next one is requested from the daemon."""
     daemon = make_daemon(settings={"memory.pool": "48MiB", "store.limit": "64MiB"}).start()
     daemon.populated_status()
     ways, apart = kvwire.POOL_PAGE_WAYS, kvwire.POOL_PAGE_BUCKETS
@@ -753,7 +754,7 @@ def test_a_planned_restart_with_leases(service):  # noqa: F811
 
 @pytest.mark.parametrize("length, keys, getters, putters", [(512, 4000, 2, 1), (16 * KIB, 1500, 2, 1)])
 def test_no_byte_is_of_another_chunk(make_daemon, length, keys, getters, putters):
-    """Chunks come and go, in a pool that has room for some of them, while others get them by the index."""
+    """Chunks are put and evicted, in a pool that has room for only some of them, while other clients get them by the index."""
     daemon = make_daemon(settings={"memory.pool": "8MiB", "store.limit": "64MiB", "limits.wait": "50ms",
                                    "store.write_budget": "1MiB", "eviction.policy": "lru"}).start()
     daemon.populated_status()
@@ -761,7 +762,7 @@ def test_no_byte_is_of_another_chunk(make_daemon, length, keys, getters, putters
     local = [0]
 
     def run():
-        """Runs them for so many ms; returns whether the index has answered often enough by now."""
+        """Runs the processes for `ms` milliseconds. Returns whether the index has answered often enough by then."""
         processes = [harness.spawn([str(STRESS), daemon.socket, "n", what, str(seed), str(ms), str(keys), str(length)],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                      for seed, what in enumerate(["get"] * getters + ["put"] * putters)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test leaves no process behind, whichever way it ends."""
+"""A test leaves no process behind, however it ends."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ base_directory, directory, end_processes, make_daemon = (
     fixtures.base_directory, fixtures.directory, fixtures.end_processes, fixtures.make_daemon)
 """
 
-# A daemon, a process with a child, and one whose leader has ended; the numbers of all that run are in the file "numbers".
+# Starts a daemon, a process with a child, and one whose leader has ended, and writes their numbers to the file "numbers".
 STARTS = """
 import os
 import pathlib
@@ -68,7 +68,7 @@ ENDINGS = {
 
 
 def run(tmp_path, text):
-    """pytest on this text, in a process of its own."""
+    """Runs pytest on this text in a separate process."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(STARTS + text)
     return spawn([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", tmp_path, tmp_path], cwd=tmp_path,
@@ -76,7 +76,7 @@ def run(tmp_path, text):
 
 
 def running(numbers):
-    """Returns those of the processes that run: a zombie, which its new parent has not reaped, does not."""
+    """Returns the running ones of these processes. A zombie, which its new parent has not reaped, does not count."""
     found = []
     for number in numbers:
         try:
@@ -99,7 +99,7 @@ def test_a_test_leaves_no_process(tmp_path, ending):
 
 
 def test_a_killed_pytest_leaves_no_process(tmp_path):
-    """The kernel ends those that pytest has started; nothing knows of their children any longer."""
+    """The kernel kills the processes that pytest has started; their children are no longer known to anything."""
     process = run(tmp_path, "\n\ndef test_it(make_daemon):\n    start(make_daemon)\n    print('started', flush=True)\n    signal.pause()\n")
     wait_until(lambda: process.poll() is not None or (tmp_path / "numbers").exists() and (tmp_path / "numbers").read_text(), "it has started them", 60)
     daemon, parent, child, orphan = (tmp_path / "numbers").read_text().split()
@@ -132,7 +132,7 @@ def test_it(shared, number):
     assert "2 passed" in said, said
 
 
-# Programs that no fixture is for, and two tests that end what they start.
+# Programs without the fixture, and two tests that end their processes themselves.
 NOT_BY_SPAWN = {"processes.py", "vllm_spec_times.py", "test_alerts.py", "test_dashboard.py", "test_processes.py"}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench profile: what it moves, what it says of it, and that no failure passes for a figure."""
+"""kvcache-bench profile: the bytes that it moves, its report, and failures, none of which may look like a figure."""
 
 import csv
 import ctypes
@@ -39,13 +39,13 @@ HAS_DRIVER = has_driver()
 
 
 def arguments(model=LLAMA, deployment=BLOCK, *more, source):
-    """A small one: 2 users of 100 tokens."""
+    """Returns the arguments of a small workload: 2 users of 100 tokens."""
     return ["profile", "--model", model, "--model_config", deployment, "--source", source, "--isl", "100",
             "--num_requests", "2", *more]
 
 
 def profile(*how, daemon=None, check=0, env=None, **named):
-    """The one object that it prints."""
+    """Runs profile. Returns the one object that it prints."""
     result = bench(*arguments(*how, **named), "--format", "json", daemon=daemon, check=check, env=env, timeout=300)
     assert "\r" not in result.stderr, "a progress bar where there is no terminal"
     found = json.loads(result.stdout)
@@ -68,14 +68,14 @@ def check_measured(said, *, iterations=3, verified):
 
 
 def without_daemon(directory):
-    """No daemon answers, and temporary stores go to a folder that is looked at."""
+    """Returns an environment in which no daemon answers, and temporary stores go to a folder that the test examines."""
     tmp = directory / "tmp"
     tmp.mkdir()
     return {"KVCACHE_SOCKET": str(directory / "nobody"), "TMPDIR": str(tmp)}
 
 
 def processes_of(tmp):
-    """Daemons that were started on a store there."""
+    """Returns the daemons that run on a store in that folder."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -167,7 +167,7 @@ def test_iterations_and_consistency(daemon):
                    daemon=daemon)
     check_measured(said, iterations=4, verified=4 * said["batch_size"] * said["block_size"])
     assert said["warmup_iter"] == 0
-    # each iteration's chunks are evicted before the next one, so the store has them once
+    # Each iteration's chunks are evicted before the next one, so the store has them once.
     assert daemon.status()["store"]["chunks"] == said["batch_size"]
 
 
@@ -376,7 +376,7 @@ def test_a_daemon_that_is_killed_during_the_run(make_daemon, source):
                > before + 20, "it is at work", 30)
     daemon.kill()
     out, err = finish(process, 1)
-    # With a request on its way, or between two of them.
+    # with a request in flight, or between two of them
     assert ("went away" in err or "cannot be sent" in err) and not out.strip()
 
 
@@ -524,7 +524,7 @@ def test_a_bar_on_a_terminal(daemon):
 
 # --- KVBench's own documentation ---
 
-DOCUMENTED = [  # and whether it takes a GPU
+DOCUMENTED = [  # commands, and whether they take a GPU
     ("--backend GDS --source gpu --num_requests 10 --etcd-endpoints http://localhost:2379", True),
     ("--backend GDS --source file --page_size 256 --isl 1000 --etcd-endpoints http://localhost:2379", True),
     ("--source gpu --etcd_endpoints http://localhost:2379", True),
@@ -553,7 +553,7 @@ def test_commands_of_the_documentation(directory, words, takes_gpu):
 # --- the tutorial ---
 
 def tutorial_commands():
-    """Lines that begin with "    $ ", and what they go on with after a backslash."""
+    """Yields the tutorial's commands: lines that begin with " $ ", with their continuations after a backslash."""
     commands, open_line = [], False
     for line in (SOURCE / "client/TUTORIAL.md").read_text().splitlines():
         if line.startswith("    $ ") or open_line:

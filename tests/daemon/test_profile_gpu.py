@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench profile with blocks in the memory of a GPU: over a driver without a GPU, whose device memory the CPU cannot
-reach, and whose copies are carried out late and in any order."""
+"""kvcache-bench profile with blocks in GPU memory, with a driver without a GPU: the CPU cannot reach its device memory, and it performs copies
+late and in any order."""
 
 import csv
 import io
@@ -45,7 +45,7 @@ def test_out_of_a_gpu_and_back(daemon, model, deployment, layout):
     assert (gpu["layout"], gpu["layers"], gpu["outer"]) == (layout, layers, outer)
     assert gpu["region_bytes"] * layers * outer == wrote["block_size"]
     assert gpu["pieces_per_block"] == {"contiguous": 1, "block-first": layers, "outer-first": layers * outer}[layout]
-    # three writes and a warm-up, and one that is read back
+    # three writes, a warm-up, and one that is read back
     assert gpu["bytes_copied"] == 5 * total(wrote)
 
     for cold in (False, True):
@@ -95,7 +95,7 @@ def test_users_and_clients(daemon, users, clients):
 
 
 def test_more_than_one_window(make_daemon):
-    """Each window has 512 MiB; the GPU's memory holds one."""
+    """Each window has 512 MiB, and the GPU's memory holds only one."""
     daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "2GiB"}).start()
     more = ["--start_block_size", "2097152", "--max_block_size", "2097152", "--start_batch_size", "300", "--max_batch_size",
             "300", "--num_iter", "1", "--warmup_iter", "0", "--no-raw"]
@@ -127,7 +127,7 @@ def test_gds_counts_blocks_it_moved(daemon):
     check_measured(said, verified=3 * total(wrote))
     gpu = said["gpu"]
     assert gpu["gds_unused"] is None and gpu["gds_blocks"] > 0
-    # The first command has read all of it back: what is on disk is known to be right, and lent.
+    # The first command has read all chunks back, so they are verified and can be lent.
     assert gpu["gds_fallbacks"] == {} and gpu["blocks_from_pool"] + gpu["blocks_through_staging"] == 0
     assert gpu["gds_blocks"] == 4 * said["batch_size"], "a warm-up and three passes"
     text = bench(*arguments(LLAMA, BLOCK, "--backend", "GDS", "--no-raw", source="file"), daemon=daemon, env=stub("cuda", "cufile"), check=0)
@@ -180,7 +180,7 @@ def test_a_driver_that_lacks_a_function(daemon):
 
 
 def test_options_that_do_not_fit(daemon):
-    for more, status, said in [(["--gpu", "7"], 1, "no device 7"), (["--gpu", "5000000000"], 1, "there are not so many"),
+    for more, status, said in [(["--gpu", "7"], 1, "no device 7"), (["--gpu", "5000000000"], 1, "no such GPU"),
                                (["--layout", "sideways"], 2, "contiguous, block-first, outer-first"),
                                (["--backend", "RAW"], 1, "RAW"), (["--destination", "memory"], 1, "writes into its store")]:
         result = bench(*arguments(source="gpu"), *more, daemon=daemon, env=stub(), check=status)

@@ -40,13 +40,13 @@ class Recording:
 
 
 def start(client, seconds=60, check=True):
-    """The stream of a recording, or the refusal."""
+    """Starts a recording. Returns its stream, or the refusal."""
     reply = client.call(Op.RECORD, struct.pack("<II", seconds, 0), n_fds=1, check=check)
     return socket.socket(fileno=reply.fds[0]) if reply.status == Status.OK else reply
 
 
 def entries(stream, until=1):
-    """[(kind, session, parent, ids, lost)], at least so many, or up to the end of the stream."""
+    """Returns [(kind, session, parent, ids, lost)], at least `until` of them, or all up to the end of the stream."""
     stream.settimeout(20)
     found, got = [], b""
     while len(found) < until:
@@ -64,7 +64,7 @@ def entries(stream, until=1):
 
 
 def chain(ids):
-    """The trace with its ids by order of first use, so that two can be compared."""
+    """Returns the trace with its ids numbered by first use, so that two traces can be compared."""
     seen = {}
     return [[seen.setdefault(i, len(seen)) for i in line] for line in ids]
 
@@ -91,8 +91,8 @@ def hit_ratios(trace, requests):
 @pytest.mark.figures
 @pytest.mark.parametrize("clients", [1, 8])
 def test_a_recording_of_the_real_trace_simulates_as_the_trace_does(make_daemon, directory, clients):
-    """A cache that is far too small, so that what is recorded is full of misses of what was there before. With several clients the
-    requests come in another order than in the trace, on a busy machine by much: the best of three then."""
+    """Records requests of a cache that is far too small, so that the recording has many misses of earlier chunks. With several clients the order
+    of requests differs from the trace, sometimes by much on a busy machine, so the best of three counts."""
     requests = 3000
     theirs = hit_ratios(trace_path(), requests)
     off = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl reload: what is applied, what needs a restart, and what is wrong, of which nothing is applied."""
+"""kvcachectl reload: changes that it applies, changes that need a restart, and invalid changes, of which none is applied."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared tier, by a directory that two daemons have in common: what one puts the other gets, byte for byte; whatever is wrong
-there is a miss; and local traffic goes on meanwhile. The engines themselves have tests of their own (tests/unit, tests/fleet)."""
+"""The shared tier on a directory that two daemons share: one gets the chunks of the other, byte for byte; any fault of the directory is a miss;
+and local traffic continues. The engines have tests of their own (tests/unit, tests/fleet)."""
 
 import json
 import os
@@ -24,7 +24,7 @@ FINGERPRINT = b"dtype=bf16\nmodel=m\n"
 
 @pytest.fixture
 def host(make_daemon, directory):
-    """host(...): a daemon of the shared directory, started."""
+    """Provides host(...), which starts a daemon on the shared directory."""
     shared = directory / "shared"
     shared.mkdir()
 
@@ -56,7 +56,7 @@ def written(daemon, n):
 
 
 def objects(daemon):
-    """The chunks in the shared directory, by key."""
+    """Returns the chunks in the shared directory by key."""
     return {p.name: p for p in daemon.shared.rglob("*") if p.is_file() and len(p.name) == 64}
 
 
@@ -75,7 +75,7 @@ def put_on(daemon, pairs, name="n", fingerprint=FINGERPRINT, wait=True):
 
 
 def got(client, ns, keys, **how):
-    """(status, tier, bytes or None) of each."""
+    """Gets the keys. Returns (status, tier, bytes or None) of each."""
     results = client.get(ns, keys, **how)
     values = [(r.status, r.tier, r.data) for r in results]
     client.release([r.lease for r in results if r.lease])
@@ -108,7 +108,7 @@ def test_another_host_gets_what_one_has_put(host):
         wait_until(lambda: all(t & Tier.DISK for t in c.exists(ns, [k for k, _ in pairs])), "they are on disk")
         c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.DISK, v) for _, v in pairs]
-        # A copy into the client's own memory.
+        # Gets can copy into the client's own memory.
         fresh = items("into", 3, 30 * KIB)
         put_on(a, fresh, wait=False)
         written(a, len(pairs) + len(fresh))
@@ -147,7 +147,7 @@ def reason(daemon, name):
 
 
 def fill_disk(daemon, client, ns, upto):
-    """With chunks that are used once, until so many chunks were evicted; what is to be written meanwhile is."""
+    """Puts chunks that are used once, until `upto` chunks have been evicted. Chunks that are to be shared are written meanwhile."""
     n = 0
     while daemon.metric("kvcache_evictions_total") < upto:
         put_all(client, ns, items(f"fill {n}", 8, 64 * KIB), ack=Ack.WRITTEN)
@@ -157,7 +157,7 @@ def fill_disk(daemon, client, ns, upto):
 
 
 def test_chunks_evicted_from_disk_before_their_next_use_are_written(host):
-    """By what clients say: nothing is known yet of who comes back. What is used once is not written."""
+    """Hints decide, because nothing is known yet about which sessions return. Chunks that are used once are not written."""
     a, b = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"}), host()
     returning, final = items("returning", 24, 64 * KIB), items("final", 24, 64 * KIB)
     with a.client() as c:
@@ -178,13 +178,13 @@ def test_chunks_evicted_from_disk_before_their_next_use_are_written(host):
 
 
 def test_chunks_evicted_from_memory_without_a_disk_copy_are_written(host):
-    """A store that may write next to nothing refuses what is put."""
+    """The store refuses the chunks, because its write budget is used up, so memory has the only copies."""
     a = host(**{"remote.write": "reused", "store.write_budget": SMALL, "store.prewrite": "off", "memory.pool": "16MiB"})
     pairs = items("memory", 12, 64 * KIB)
     with a.client() as c:
         ns = open_on(c, a)
         use_up(c, ns)
-        put_all(c, ns, items("older", 24, 64 * KIB), ack=Ack.ACCEPTED)  # with their eviction reports begin
+        put_all(c, ns, items("older", 24, 64 * KIB), ack=Ack.ACCEPTED)  # evicting these starts the reports
         put_all(c, ns, pairs, ack=Ack.ACCEPTED)
         hint(c, ns, [k for k, _ in pairs], RETURN, 30)
         n = 0
@@ -298,7 +298,7 @@ def test_match_returns_the_run_on_the_shared_tier(host):
 
 
 def test_many_keys_at_once_are_all_found(host):
-    """More than there is memory to read into at a time: the rest waits."""
+    """The chunks exceed the memory for reads at a time, and the rest waits."""
     a, b = host(), host(**{"remote.read_inflight": "4MiB"})
     pairs = items("many", 200, 100 * KIB)
     put_on(a, pairs)
@@ -468,7 +468,7 @@ def test_a_wrong_object_is_a_miss_and_counted(host, spoil, reason):
     with b.client() as c:
         ns = open_on(c, b)
         assert [(s, v) for s, _, v in got(c, ns, [bad[0], good[0]])] == [(Status.MISS, None), (Status.OK, good[1])]
-        # The object is deleted, and what is computed anew takes its place.
+        # The object is deleted, and a new put of the chunk replaces it.
         wait_until(lambda: bad[0].hex() not in objects(a), "it is deleted")
         assert [s for s, _, _ in got(c, ns, [bad[0]])] == [Status.MISS]
         put_all(c, ns, [bad])
@@ -517,7 +517,7 @@ def test_a_purge_of_the_shared_tier_holds_on_every_host(host):
         with daemon.client() as c:
             ns = open_on(c, daemon)
             assert [s for s, _, _ in got(c, ns, keys)] == [Status.MISS] * 5
-    # And it is used again after that.
+    # The host uses the tier again afterwards.
     put_on(a, pairs)
     with b.client() as c:
         ns = open_on(c, b)
@@ -607,7 +607,7 @@ def test_without_a_shared_tier_there_is_nothing_to_purge_or_sweep(daemon):
 # --- failures of the shared tier ---
 
 def local_traffic(daemon, prefix):
-    """Puts and gets of this host's own, all of which work."""
+    """Checks that local puts and gets work."""
     pairs = items(prefix, 10, 40 * KIB)
     with daemon.client() as c:
         ns = c.namespace("n", FINGERPRINT)
@@ -628,7 +628,7 @@ def test_a_missing_shared_directory_costs_local_traffic_nothing(host):
         assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 5
         local_traffic(b, "and then")
         away.rename(a.shared)
-        # Back in use by itself.
+        # The host uses the tier again automatically.
         wait_until(lambda: got(c, ns, [pairs[0][0]])[0][0] == Status.OK, lambda: f"it is used again: {remote(b)}", 30)
         wait_until(lambda: got(c, ns, [k for k, _ in pairs]) == [(Status.OK, tier, v) for tier, (_, v) in zip(
             [t for _, t, _ in got(c, ns, [k for k, _ in pairs])], pairs)], "all of it")
@@ -675,7 +675,7 @@ def test_an_engine_that_is_full_is_read_on(host):
 
 @pytest.fixture
 def hangs(host, directory):
-    """A host whose reads and writes of the shared directory wait while the switch is there; and one without."""
+    """Provides a host whose reads and writes of the shared directory wait while the switch exists, and one without such a switch."""
     switch = directory / "hang"
     env = {"LD_PRELOAD": preload("tests/daemon/hang.so"), "SHARED_SWITCH": str(switch), "HANG_SWITCH": str(directory / "none")}
     yield host(), host(env=env), switch
@@ -684,12 +684,12 @@ def hangs(host, directory):
 
 @pytest.fixture
 def hangs_for_long(host, directory, hangs):
-    """A host as the second of `hangs`, which waits for the directory as long as it takes."""
+    """Provides a host like the second one of `hangs`, which waits for the directory without limit."""
     return host(env=hangs[1].env, remote__timeout="600s")
 
 
 def ask(client, pairs, timeout_ms):
-    """The tag of a get that is not waited for."""
+    """Submits a get without waiting for it. Returns its tag."""
     entries = [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k, _ in pairs]
     return client.submit_batch(kvwire.Op.GET, client.namespace("n", FINGERPRINT), entries, timeout_ms=timeout_ms)
 
@@ -835,7 +835,7 @@ def test_status_shows_it(host):
 # --- the main job ---
 
 def replays(host, path, *arguments):
-    """A replays it, and then B, whose store is empty."""
+    """Replays the trace on A, and then on B, whose store is empty."""
     a, b = host(**{"remote.absence_lifetime": "10s"}), host(**{"remote.absence_lifetime": "10s"})
     first = json.loads(bench("replay", path, "--json", "--block-bytes", "16KiB", *arguments, daemon=a, check=0, timeout=300).stdout)
     written(a, first["blocks_put"])

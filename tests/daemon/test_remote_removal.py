@@ -14,7 +14,7 @@ KEYS = [key for key, _ in PAIRS]
 
 
 def found(daemon):
-    """How many of the chunks are hits in the namespace, which is made if there is none."""
+    """Returns how many of the chunks are hits in the namespace, which is made if it does not exist."""
     with daemon.client() as c:
         ns = open_on(c, daemon)
         return sum(status == Status.OK for status, _, _ in got(c, ns, KEYS))

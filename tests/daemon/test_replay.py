@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaying block traces: the main job, on generated traces and on the beginning of a real one."""
+"""Replays block traces, the main workload: generated ones, and the beginning of a real one."""
 
 import json
 import os
@@ -17,7 +17,7 @@ LONG = bool(os.environ.get("KVCACHE_TEST_LONG"))
 
 
 def trace_path():
-    """The real trace, or a skip."""
+    """Provides the real trace, or skips the test."""
     path = pathlib.Path(os.environ.get("KVCACHE_TRACE") or harness.SOURCE.parent / "shared/data/conversation_trace.jsonl")
     if not path.exists():
         pytest.skip("the real trace is not here: KVCACHE_TRACE names it")
@@ -25,7 +25,7 @@ def trace_path():
 
 
 def write_trace(path, requests, seed=1):
-    """Sessions that share a beginning and grow: ids are chained over the prefix, as in the real thing."""
+    """Writes a trace of sessions that share a beginning and grow. Ids are chained over the prefix, as in real traces."""
     rng = random.Random(seed)
     sessions, fresh, lines = [[0]], 1, []
     for i in range(requests):
@@ -85,7 +85,7 @@ def test_several_clients(leg_daemon, directory):
 
 
 def test_replay_beyond_the_limit(each_leg, make_daemon, directory):
-    """More than memory and disk hold: blocks come from both, and others are evicted; du never shows more."""
+    """A trace that exceeds memory and disk: blocks come from both, others are evicted, and du never exceeds the limit."""
     daemon = make_daemon(each_leg, {"store.limit": "24MiB", "memory.pool": "8MiB"}).start()
     path = write_trace(directory / "trace", 200)
     with harness.DiskWatch(daemon) as watch:
@@ -130,7 +130,7 @@ def test_malformed_trace_is_refused_with_its_line(daemon, directory, text, line)
 
 
 def test_wrong_bytes_are_found(daemon, directory):
-    """Another client's bytes under a block's key: the replay must notice."""
+    """The replay detects another client's bytes under a block's key."""
     path = directory / "trace"
     path.write_text('{"hash_ids": [1, 2, 3]}\n')
     acks = directory / "acks"
@@ -208,8 +208,8 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
 @pytest.mark.figures
 @pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
-    """With the limit's bytes for blocks, and with what the tables leave of it. When the pool's chunks reach the disk depends on
-    the disk, so that one replay differs from the next by up to 0.2 points: the best of three."""
+    """Compares hits with a cache of the limit's bytes, and of the part that the tables leave. The time at which chunks reach the disk varies, so
+    replays differ by up to 0.2 points: the best of three counts."""
     blocks = int(182790 * part)
     short = []
     for _ in range(3):

@@ -94,7 +94,7 @@ def test_kill_amid_traffic_loses_nothing_that_was_answered(leg_daemon):
 
 
 def test_kill_at_a_full_store_serves_no_wrong_byte(make_daemon):
-    """Slots are being overwritten when the kill comes: what is found afterwards is whole, or a miss."""
+    """Slots are being overwritten when the daemon is killed: chunks found afterwards are whole."""
     daemon = make_daemon(settings={"store.limit": 16 * MIB, "memory.pool": "8MiB"}).start()
     for round in range(3):
         enough = threading.Event()
@@ -177,7 +177,7 @@ def test_evicted_keys_do_not_come_back_after_a_kill(leg_daemon):
         ns = c.namespace("evicted")
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
         assert c.evict(ns, keys[10:40]) == [Status.OK] * 30
-        # another value under an evicted key is the one that counts
+        # Another value under an evicted key is the valid one.
         assert c.put(ns, [(keys[10], b"another value")], ack=Ack.WRITTEN)[0].status == Status.OK
     leg_daemon.restart(kill=True)
     with leg_daemon.client() as c:
@@ -189,8 +189,8 @@ def test_evicted_keys_do_not_come_back_after_a_kill(leg_daemon):
 
 @pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN])
 def test_an_eviction_that_was_answered_holds_at_once(leg_daemon, ack):
-    # No answer after the evict's: nothing else makes its tombstones reach the disk. With `accepted` the
-    # chunks are evicted on their way to the disk.
+    # No answer follows that of the evict, so nothing else makes its tombstones reach the disk. With `accepted`, the chunks are evicted while
+    # they are being written.
     pairs = [(key_of("gone", i), value_of(key_of("gone", i), 4096)) for i in range(480)]
     keys = [k for k, _ in pairs]
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_full_store_survives_several_restarts(make_daemon, policy):
             results = put_all(c, ns, fresh, ack=Ack.WRITTEN)
             assert {r.status for r in results.values()} == {Status.OK}
             present = {e.key for e in c.list(ns)}
-            # The last key of a request ends a chain: cq may have learned that those are worth less.
+            # The last key of a request ends a chain, and cq may have learned that such chunks are worth less.
             assert {k for i, (k, _) in enumerate(fresh) if i >= 500 and (policy == "lru" or i % 32 != 31)} <= present
         daemon.restart(kill=round % 2 == 0)
         with daemon.client() as c:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench session against a daemon: init to delete, reports of the active session, what names one, and exit statuses."""
+"""kvcache-bench session with a daemon: init to delete, reports of the active session, the ways to name a session, and exit statuses."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def words_of(action):
 
 
 def move(daemon, name, n=10):
-    """`n` chunks of 8 KiB to disk and back."""
+    """Puts and gets `n` chunks of 8 KiB, to disk and back."""
     pairs = items(name, n, 8 * KIB)
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -255,7 +255,7 @@ def test_a_run_into_a_session_that_is_not_active_is_refused(daemon, tmp_path):
 
 
 def test_workflow_of_two_sessions(daemon, tmp_path):
-    """init A, run contiguous, report; init B, run layer-separate, report; diff -u, compare --by layout."""
+    """Follows the guide: init A, run contiguous, report; init B, run layer-separate, report; diff -u, compare --by layout."""
     for name, layout in ("A", "contiguous"), ("B", "outer-first"):
         session(daemon, "init", name)
         run(daemon, *SMALL, "--layouts", layout, "--ack", "written", "--cold")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench session run and test --io: blocks in every layout through a daemon, and what goes wrong on the way."""
+"""kvcache-bench session run and test --io: blocks in every layout through a daemon, and failures."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_cold_gets_come_from_disk(daemon):
 
 
 def test_nothing_is_left_behind(daemon):
-    run(daemon, *SMALL)  # the first one has the daemon make the pool index, which stays
+    run(daemon, *SMALL)  # the first run makes the daemon create the pool index, which stays
     before = daemon.holdings_at_rest()
     run(daemon, *SMALL, "--verify", "--regions", "4KiB,8KiB")
     assert "bench-session" not in ctl("namespace", "ls", daemon=daemon, check=0).stdout

@@ -22,7 +22,7 @@ def requests_of(path):
 
 
 def lru(requests, capacity):
-    """Leaf first; a request's own blocks stay while it is served."""
+    """Returns the hits of an LRU cache that evicts the end of a chain first and keeps a request's own blocks while it serves the request."""
     cached, hits = {}, 0  # in the order of use
     for ids in requests:
         hits += len(list(itertools.takewhile(lambda i: i in cached, ids)))
@@ -39,7 +39,8 @@ def lru(requests, capacity):
 
 
 def optimum(requests, capacity):
-    """Over every choice of what to keep after each request, a prefix-closed set of at most `capacity`: exhaustive."""
+    """Returns the most hits that are possible, by trying every choice of what to keep after each request: a prefix-closed set of at most
+    `capacity`."""
     states = {frozenset(): 0}
     for ids in requests:
         after = {}
@@ -121,7 +122,7 @@ def test_announced_ends_of_a_short_trace():
 @pytest.mark.figures
 @pytest.mark.parametrize("seed", range(4))
 def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
-    """Chat sessions whose return does not depend on what they have done: there LRU is hard to beat."""
+    """In chat sessions whose return does not depend on their past, cq is hardly worse than LRU."""
     figures = simulate("--synthetic", "chat", "--seed", seed, "-r", 10000, "-c", "0.5%,1%,2%,3%,5%,10%", "-p", "lru,cq")
     for low, high in zip(figures[::2], figures[1::2], strict=True):
         assert high["hit_ratio"] >= low["hit_ratio"] - 0.003, (low, high)
@@ -139,7 +140,7 @@ def trace_ms(path):
 @pytest.mark.parametrize("policy", ["lru", "cq"])
 @pytest.mark.parametrize("scale", [1, 60])
 def test_a_quarter_of_the_writes_keeps_most_of_the_hits(policy, scale, tmp_path):
-    """Criterion: of the budget within 5 %, of the hits at most 3 points lost; the same if all of it is 60 times as fast."""
+    """Criterion: the budget is used within 5 %, and at most 3 points of hits are lost; the same holds 60 times as fast."""
     path = tmp_path / "trace"
     with open(path, "w") as out:
         for line in trace_path().read_text().splitlines():
@@ -200,7 +201,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plot(path):
-    """The axes of a plot, measured by its labels, and its lines: (y of a hit ratio, x of a label, {colour: points})."""
+    """Returns the axes of a plot, measured by its labels, and its lines: (y of a hit ratio, x of a label, {colour: points})."""
     root = xml.etree.ElementTree.parse(path).getroot()
     assert root.tag == SVG + "svg" and not [e for e in root.iter() if {"href", "src"} & set(e.keys())]
     texts = {t.text: t for t in root.iter(SVG + "text")}
@@ -230,7 +231,7 @@ def test_the_plot_has_each_figure_where_its_axes_say(tmp_path):
         wanted = sorted((f["capacity"], 100 * f["hit_ratio"]) for f in figures if f["policy"] == name)
         assert [ratio_at(y) for _, y in points] == pytest.approx([ratio for _, ratio in wanted], abs=0.05)
         assert [x for x, _ in points] == [float(texts[f"{round(100 * size)}%"].get("x")) for size, _ in wanted]
-        x = [p[0] for p in points]  # logarithmic: what is five times as large is as far away
+        x = [p[0] for p in points]  # The axis is logarithmic: equal ratios have equal distances.
         assert x[1] - x[0] == pytest.approx(x[4] - x[2], abs=0.3)
     best = max(figures, key=lambda f: f["hit_ratio"])
     assert any(t.text.endswith(f"{100 * best['hit_ratio']:.2f} %") for t in root.iter(SVG + "title"))

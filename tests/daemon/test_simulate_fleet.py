@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench simulate --hosts: a fleet with a shared tier, against figures computed by hand, a model, and what must hold."""
+"""kvcache-bench simulate --hosts: a fleet with a shared tier, compared with figures computed by hand, a model, and invariants."""
 
 import collections
 import itertools
@@ -31,8 +31,9 @@ def write_requests(path, requests, timestamps=None):
     return path
 
 
-# Sessions A and B of two turns, and four of one that begin as they do. The last block of a request is partial: its next turn does not
-# repeat it. Of two hosts the first has A, C and E. What is computed, and hit in the host's own cache and in the other's:
+# Sessions A and B have two turns; four others with the same beginning have one. The last block of a request is partial, and its next turn does not
+# repeat it. Of two hosts, the first has A, C and E. The comments count the blocks that are computed, and hit in the host's own cache and in the
+# other's.
 BY_HAND = [
     [0, 1, 2, 3],      # A, first host: 4 computed
     [0, 10, 11],       # B, second: 0 is shared; 2 computed
@@ -61,7 +62,7 @@ def test_figures_of_a_small_trace_equal_those_computed_by_hand(by_hand):
 
 
 def test_reused_writes_blocks_hit_in_the_hosts_own_cache(by_hand):
-    """A's second turn writes 0, 1, 2 and B's 10: B's first finds nothing, and F finds 1 and 2."""
+    """The second turn of A writes 0, 1, 2 and that of B writes 10; B's first turn finds nothing, and F finds 1 and 2."""
     figure, = simulate(by_hand, "--hosts", 2, "-c", 100)
     assert figure["remote_write"] == "reused"
     assert counts_of(figure) == dict(zip(COUNTS, (30, 13, 15, 1, 2, 4, 4, 0)))
@@ -69,15 +70,15 @@ def test_reused_writes_blocks_hit_in_the_hosts_own_cache(by_hand):
 
 
 def test_blocks_after_a_gap_are_not_read(tmp_path):
-    """The fourth, on the second host, finds 9 in the shared tier, and 2 in its own cache."""
+    """The fourth request runs on the second host, and finds 9 in the shared tier and 2 in the host's own cache."""
     figure, = simulate(write_requests(tmp_path / "trace", [[9, 5, 6], [2, 3, 4], [8, 7], [9, 2]]), "--hosts", 2, "-c", 100,
                        "--remote-write", "all")
     assert counts_of(figure) == dict(zip(COUNTS, (10, 0, 2, 1, 1, 8, 8, 0)))
 
 
 def test_bytes_seconds_and_the_break_even_rate(by_hand):
-    """Three blocks in 120 s, two of them in the busiest minute. 300 tokens take 0.3 s to compute and two loads 0.02 s before they
-    begin: 0.28 s are left for 3,000 bytes."""
+    """Three blocks in 120 s are loaded, two of them in the busiest minute. 300 tokens take 0.3 s to compute, and two loads have a latency of
+    0.02 s, which leaves 0.28 s for 3,000 bytes."""
     figure, = simulate(by_hand, "--hosts", 2, "-c", 100, "--remote-write", "all", "-b", 1000, "--tokens-per-block", 100,
                        "--prefill-rate", 1000, "--remote-latency", 10)
     assert figure["seconds"] == 120
@@ -122,9 +123,9 @@ def test_time_that_goes_backwards_is_refused(tmp_path):
     ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # repeats with full blocks
     ([[1, 2, 3], [1, 4, 5]], 2),                        # shares a beginning
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3]], 2),          # back to where the session was before: a branch
-    ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short ones of their own
+    ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short sessions with different first blocks
     ([[1, 2, 9], [1, 3], [1, 4], [1, 5]], 4),           # short ones that share all but the last
-    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # full blocks, the first of which another session used first
+    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # full blocks, the first of which another session used before
     ([[1], [], [1]], 1), ([[], [1], [], [2]], 2),       # a request for nothing is none
 ])
 def test_requests_are_grouped_into_sessions(tmp_path, requests, sessions):
@@ -155,7 +156,7 @@ class Lru:
 
 
 def sessions_of(requests):
-    """By the rule of the man page, searched for among all sessions."""
+    """Assigns sessions by the rule of the man page, with a search among all sessions."""
     latest, first, found = [], {}, []
     for ids in requests:
         candidates = []
@@ -271,7 +272,7 @@ def test_the_same_arguments_give_the_same_figures(workload):
 
 @pytest.mark.figures
 def test_the_figures_of_the_guide():
-    """conf/sizing.md has them."""
+    """The figures are those of conf/sizing.md."""
     def percent(name, *arguments):
         return [round(100 * f[name], 1) for f in simulate(trace_path(), "--hosts", "1,4,16,64", *arguments)]
 
@@ -315,7 +316,7 @@ def test_the_table_has_a_row_for_each_number_of_hosts(by_hand):
 
 
 def lines_of(root):
-    """{colour: points} of the plot's lines, the legend's left out."""
+    """Returns {colour: points} of the plot's lines, without those of the legend."""
     lines = collections.defaultdict(list)
     for line in root.iter(SVG + "polyline"):
         points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
@@ -381,7 +382,7 @@ def test_wrong_usage_of_a_fleet_is_explained(arguments, says, status):
 
 
 def test_traces_that_are_not_made_well(tmp_path):
-    """A request that repeats an id, one that is longer than every cache, and one for nothing."""
+    """Requests that repeat an id, exceed every cache, or have no blocks are handled."""
     rng = random.Random(1)
     requests = [[1, 1, 1, 2], [], list(range(5000)), [7] * 300, *[[rng.randrange(50) for _ in range(rng.randrange(40))] for _ in range(200)]]
     path = write_requests(tmp_path / "trace", requests)

@@ -18,7 +18,7 @@ def spun(daemon):
 
 
 def traffic(c, ns, name):
-    """Everything that a worker does, with bytes compared."""
+    """Performs everything that a worker does, and compares the bytes."""
     pairs = items(name, 24, 70000)
     harness.put_all(c, ns, pairs, ack=Ack.WRITTEN)
     keys = [k for k, _ in pairs]
@@ -51,7 +51,7 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
             return after["loop"] > 0 and (after["workers"] > 0 or backend == "posix")  # POSIX workers sleep in system calls
         if spin == "long":
             wait_until(have_polled, "its threads have polled", 30)
-        else:  # only where answers and clients take less than 50 us
+        else:  # polling helps only if answers and clients take less than 50 us
             for _ in range(5):
                 have_polled()
     daemon.assert_idle()
@@ -59,12 +59,12 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
 
 
 def test_a_pause_between_requests_is_no_time_of_theirs(make_daemon):
-    """The poll that was in vain when it began was taken for when the next request could be read."""
+    """The time at which an unsuccessful poll began must not count as the time at which the next request could be read."""
     daemon = make_daemon(settings={"io.spin": "long"}).start()
     pause_s = 0.1
 
     def slow():
-        """Pings that took about as long as the pause, or longer."""
+        """Returns the number of pings that took about as long as the pause, or longer."""
         name, samples = "kvcache_request_duration_seconds", daemon.metrics()
         return samples[f'{name}_count{{op="PING"}}'] - samples[f'{name}_bucket{{op="PING",le="0.05"}}']
     with daemon.client() as c:
@@ -80,7 +80,7 @@ def test_a_pause_between_requests_is_no_time_of_theirs(make_daemon):
 
 @pytest.mark.parametrize("spin", ["off", "auto"])
 def test_threads_that_are_not_to_poll_do_not(make_daemon, spin):
-    """auto: with fewer than four processors."""
+    """With auto, nothing polls on fewer than four processors."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])
     try:
@@ -108,7 +108,7 @@ def test_a_stop_ends_threads_that_poll(make_daemon, spin):
 @pytest.mark.skipif(not harness.has_io_uring(), reason="this host refuses io_uring")
 def test_threads_do_not_poll_for_background_work(make_daemon):
     daemon = make_daemon(settings={"io.spin": "long", "io.backend": "io_uring", "store.scrub_rate": "1GiB", "store.scrub_interval": "1s"})
-    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # asking there is no request of a client
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # HTTP requests are not requests of a client
     daemon.start()
 
     def read():

@@ -23,7 +23,7 @@ def errors(daemon):
 
 
 def ends_with(daemon, status, *said):
-    """Starts it; it must end by itself, with this status and one error line that says all of this."""
+    """Starts the daemon, which must end with this status and one error line that contains all of these texts."""
     assert daemon.spawn().wait_exit() == status, daemon.log()
     lines = errors(daemon)
     assert len(lines) == 1, f"one clear message, not {lines}"
@@ -290,7 +290,7 @@ def test_startup_and_check_config_refuse_alike_with_equal_messages(make_daemon, 
 
 @pytest.fixture
 def memory_group():
-    """memory_group(bytes): the folder of a new control group with that memory limit."""
+    """Provides memory_group(bytes), which makes a control group with that memory limit and returns its folder."""
     made = []
 
     def make(limit):
@@ -421,7 +421,7 @@ def test_access_list_with_an_unknown_user(make_daemon):
 
 
 def test_access_users_limits_who_may_connect(make_daemon):
-    """access.users lets in who is named and who administers; others see the end of the stream."""
+    """access.users admits the named users and admins; for others the connection ends."""
     if os.geteuid() != 0:
         pytest.skip("needs to become another user")
     daemon = make_daemon(settings={"access.users": "23456", "listen.mode": "0666"}).start()
@@ -545,7 +545,7 @@ def can_mount():
 
 
 def on_small_disk(daemon, kind, mib):
-    """The store on a file system of its own, seen by the daemon alone: it goes with it."""
+    """Runs the daemon with the store on a file system of its own, which only the daemon sees and which ends with it."""
     daemon.store.mkdir()
     if kind == "tmpfs":
         mount = f"mount -t tmpfs -o size={mib}m none '{daemon.store}'"
@@ -592,7 +592,7 @@ def test_full_disk(make_daemon, kind, mib):
 
 
 def test_a_disk_that_fills_while_running(make_daemon):
-    """Another process takes the space: puts are refused or evict, gets go on, nothing crashes."""
+    """Another process takes the space: puts are refused or evict, gets continue, and nothing crashes."""
     if not can_mount():
         pytest.skip("cannot mount a small file system")
     daemon = make_daemon(settings={"store.limit": "64MiB", "store.prewrite": "off"})

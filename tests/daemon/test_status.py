@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl status: one screen, details by section, again and again, and what has colour."""
+"""kvcachectl status: one screen, details by section, --watch, and colours."""
 
 import json
 import os
@@ -72,13 +72,13 @@ def test_sections_and_all(daemon):
     assert "\nStore\n" in both and "\nSince it started\n" in both and "\nMemory\n" not in both
     named = ctl("status", "xyzzy", daemon=daemon, check=USAGE).stderr
     assert all(section in named for section in SECTIONS)
-    # JSON is the same whatever is asked for: all that the daemon says.
+    # With --json the output is complete, whichever section is requested.
     assert json.loads(ctl("status", "--json", "store", daemon=daemon, check=OK).stdout).keys() == daemon.status().keys()
 
 
 def test_hits_by_namespace(daemon):
     put_some(daemon, "model")
-    # The daemon adds up what clients have looked up by themselves once in a while.
+    # The daemon reads the clients' own lookup counters at intervals.
     wait_until(lambda: re.search(r"^  model +4 +256 KiB +- +80\.0 %$", ctl("status", daemon=daemon, check=OK).stdout, re.M),
                "the hits of the namespace")
 
@@ -145,7 +145,7 @@ def test_colour_marks_faults_and_is_never_the_only_sign(make_daemon, directory):
     ([], {}, True), ([], {"NO_COLOR": "1"}, False), ([], {"NO_COLOR": ""}, True), ([], {"TERM": "dumb"}, False),
     (["--color=never"], {}, False), (["--color=always"], {"NO_COLOR": "1"}, True), (["--color", "auto"], {}, True)])
 def test_when_there_is_colour(tmp_path, options, env, wanted):
-    """On a terminal: of the message that no daemon is there, and in a pipe never by itself."""
+    """On a terminal, the message that no daemon is running has colour; in a pipe it has none by default."""
     command = [str(CTL), *options, "-s", str(tmp_path / "none"), "ping"]
     master, slave = os.openpty()
     clean = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}

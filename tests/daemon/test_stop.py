@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stop beside a device that does not answer: bounded, said, and as safe as a kill."""
+"""A stop while a device does not answer is bounded, reported, and as safe as a kill."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def uptime(client):
 
 @pytest.fixture
 def hangs(make_daemon, directory):
-    """A daemon whose writes wait while the switch is there."""
+    """Provides a daemon whose writes wait while the switch exists."""
     switch = directory / "hang"
     daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1s", "limits.drain": "1s", "store.prewrite": "off"},
                          env={"LD_PRELOAD": preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
@@ -67,7 +67,7 @@ def test_a_stop_waits_for_a_device_that_answers_in_time(hangs):
 
 
 def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, directory):
-    """The time counts from the end of the last connection; what was accepted is written before the end."""
+    """The time counts from the end of the last connection, and accepted chunks are written before the daemon ends."""
     daemon = make_daemon(settings={"store.prewrite": "off", "io.hang": "1s"}, config=directory / "kvcache.yaml")
     daemon.config.write_text("")
     daemon.start()
@@ -77,7 +77,7 @@ def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, direct
         put_all(c, ns, pairs, ack=Ack.ACCEPTED)
         daemon.config.write_text("listen.idle: 300ms\n")
         ctl("reload", daemon=daemon, check=0)
-        # Several ticks of the daemon, which ends in one of them if it does not count this client.
+        # Waits for several ticks of the daemon, one of which would end it if it did not count this client.
         began = uptime(c)
         wait_until(lambda: uptime(c) > began + 2, "two seconds of the daemon")
         assert json.loads(c.report())["sessions"]["idle_stop_seconds"] == 0.3
@@ -99,7 +99,7 @@ def test_a_daemon_that_no_client_has_ever_used_ends(make_daemon):
 
 @pytest.mark.parametrize("leases", [False, True])
 def test_the_last_replies_reach_a_client_that_sent_more(make_daemon, leases):
-    """Also one that has leases, where nothing keeps the memory over the restart: a close with messages unread would reset it."""
+    """A client with leases also sees the end of the stream if nothing keeps the memory. A close with unread messages would reset the connection."""
     daemon = make_daemon().start()
     with daemon.client() as c:
         c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

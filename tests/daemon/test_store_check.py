@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kvcachectl store check` says before an upgrade or a downgrade what this version makes of a store, and the daemon does that."""
+"""`kvcachectl store check` reports, before an upgrade or downgrade, what this version would do with a store, and the daemon does that."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_check_reports_stores_that_the_daemon_would_refuse(store, make_daemon, p
     assert f"version {BUILD_VERSION} refuses it, and does not change it: " in text and "another version opens" not in text
     volume, = checked(store, check=REFUSED)["volumes"]
     assert not volume["opens"] and word in volume["reason"]
-    # In the same words.
+    # The daemon refuses it in the same words.
     assert volume["reason"] in refusal(make_daemon(settings=settings_of(GOLDEN[0]), store=store))
     assert contents(store) == before
 
@@ -134,7 +134,7 @@ def test_directories_without_a_store_are_reported(store, directory):
     assert list(empty.iterdir()) == []
     result = ctl("store", "check", empty, store, check=BAD_INPUT)
     assert f"{store}: format version 1" in result.stdout
-    # One whole copy is enough, as for the daemon.
+    # One whole copy is enough, for the daemon as well.
     data = bytearray((store / "superblock").read_bytes())
     for copy in range(3):
         data[copy * PAGE + 60] ^= 1

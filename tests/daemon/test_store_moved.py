@@ -27,13 +27,13 @@ def replace(path):
 
 
 def copy(path):
-    """Another directory with the same files."""
+    """Replaces the directory by a copy."""
     move(path)
     shutil.copytree(path.with_name("moved"), path)
 
 
 def link_to_copy(path):
-    """A symbolic link to a copy."""
+    """Replaces the directory by a symbolic link to a copy."""
     copy(path)
     path.rename(path.with_name("copied"))
     path.symlink_to(path.with_name("copied"))
@@ -85,7 +85,7 @@ def volume(daemon, number=0):
 
 
 def written(daemon, pairs):
-    """The statuses of puts with the acknowledgement `written`."""
+    """Returns the statuses of puts with the acknowledgement `written`."""
     with daemon.client() as c:
         return {r.status for r in put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN).values()}
 
@@ -110,7 +110,7 @@ def daemon(make_daemon):
                                  remove("table"), remove("segment-*"), exchange("table"), exchange("segment-*"), cut("table"),
                                  cut("segment-*")], ids=lambda act: act.__name__)
 def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
-    """The volume is bypassed with a reason that says so: in the log, in health and in /readyz; a put is not answered `written`."""
+    """The volume is bypassed with this reason in the log, in health and in /readyz, and no put is answered `written`."""
     act(daemon.store)
     wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
     reason = volume(daemon)["reason"]
@@ -126,7 +126,7 @@ def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
                          ids=lambda act: act.__name__)
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once noticed"])
 def test_the_next_start_accepts_files_that_the_daemon_left(daemon, act, waits):
-    """The files that the daemon wrote after its directory was emptied do not stand in the way of the next start."""
+    """Files that the daemon wrote after its directory was emptied do not obstruct the next startup."""
     act(daemon.store)
     if waits:
         wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything at once, at random, in too little memory and on too small a disk; and killed in the middle of it.
+"""Random operations at the same time, with too little memory and disk, and with kills.
 
-Whatever happens, a key has either the bytes that belong to it or none: what a key's bytes are follows from the key. The
-seed is in the test's name; KVCACHE_TEST_SECONDS makes each run longer.
+A key has either the bytes that belong to it, which follow from the key, or none. The seed is in the test's name; KVCACHE_TEST_SECONDS makes
+each run longer.
 """
 
 import os
@@ -33,7 +33,7 @@ def value(key, _made={}):
 
 
 class Actor:
-    """One client, doing what comes to its mind, and checking every byte it gets."""
+    """One client that performs random operations and checks every byte."""
 
     NAMESPACES = ["one", "two"]
 
@@ -118,7 +118,7 @@ class Actor:
             self.client.purge(ns)
 
     def leave(self, ns):
-        """Without a farewell: with leases, and perhaps with requests in flight."""
+        """Closes the socket while leases, and perhaps requests, are outstanding."""
         if self.rng.random() < 0.3:
             keys = self.some()
             entries = [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in keys]
@@ -171,14 +171,14 @@ def test_everything_at_once(each_leg, make_daemon, seed):
             got = get_all(c, ns, keys, batch=2)
             assert {k: v for k, v in got.items() if v is not None} == {k: value(k) for k in keys if got[k] is not None}
             missing += sum(v is None for v in got.values())
-    # An entry outlives the eviction of its chunk until the slot has a new one. Where the put that took the slot was purged
-    # with its bytes written, they are not the entry's: that is a miss, and counted.
+    # An entry outlives the eviction of its chunk until its slot has a new entry. If the put that took the slot was purged after its bytes were
+    # written, the old entry has the wrong bytes, which is a miss and is counted.
     assert missing == daemon.metric("kvcache_store_crc_failures_total")
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_killed_amid_everything(each_leg, make_daemon, seed):
-    """Several rounds on one store; after each kill all that is found is right."""
+    """Several rounds on one store: after each kill, all chunks that are found are right."""
     daemon = make_daemon(each_leg, SMALL).start()
     for round in range(4):
         stop = threading.Event()
@@ -212,7 +212,7 @@ def test_killed_amid_everything(each_leg, make_daemon, seed):
 
 
 def test_stop_during_traffic_keeps_answered_puts(leg_daemon):
-    """SIGTERM while clients put with ack `accepted`: what was answered OK is on disk afterwards."""
+    """Clients put with ack `accepted` until SIGTERM; chunks that were answered OK are on disk afterwards."""
     answered = [[] for _ in range(4)]
     enough = threading.Event()
 

@@ -54,7 +54,7 @@ def manager(make_daemon, directory):
 
 
 def need_systemd(daemon):
-    """A build without libsystemd has nothing to show here."""
+    """Skips a test in a build without libsystemd."""
     if b"NOTIFY_SOCKET" not in harness.DAEMON.read_bytes():
         pytest.skip("built without libsystemd")
     return daemon
@@ -101,7 +101,7 @@ def test_watchdog_is_fed(make_daemon, manager):
 
 
 def test_a_manager_that_does_not_read_delays_no_client(make_daemon, manager):
-    """The manager's socket holds about ten messages; the daemon serves and ends all the same."""
+    """The manager's socket holds about ten messages, and the daemon serves and ends although it is full."""
     daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "2000"}))
     daemon.start()
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -137,14 +137,14 @@ def test_inherited_socket(make_daemon, names):
     daemon = need_systemd(make_daemon())
     with listening(daemon.socket) as s:
         early = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        early.connect(daemon.socket)  # before there is a daemon: the socket holds it
+        early.connect(daemon.socket)  # before there is a daemon: the socket queues the connection
         activated(daemon, [s], names).start()
         with kvwire.Client(sock=early) as c:
             pairs = items("inherited", 3, 1000)
             c.put(c.namespace("inherited"), pairs, ack=Ack.WRITTEN)
         daemon.stop()
         assert os.path.exists(daemon.socket), "the socket is systemd's, and not the daemon's to remove"
-        # a client that connects meanwhile is served by the next one
+        # The next daemon serves a client that connects meanwhile.
         late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         late.connect(daemon.socket)
         daemon.start()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hits are reported truthfully (proto/README.md 5.5): keys looked up and keys found, by tenant and namespace, those included
-that clients look up by themselves, without a message. What a client writes into its tally adds to the counts of its own
-namespaces alone, and no more than it could have looked up."""
+"""Hits are reported correctly (proto/README.md 5.5): keys looked up and keys found, by tenant and namespace, including lookups that clients make
+without a message. A client's page affects only the counts of its own namespaces, by at most the lookups that it could have made."""
 
 import contextlib
 import errno
@@ -42,7 +41,7 @@ class Counts:
         return self.daemon.metric(name) - self.before.get(name, 0)
 
     def lookups(self, by):
-        """(found, asked)"""
+        """Returns (found, asked)."""
         label = f'by="{by}"'
         return self.of("lookup_found_keys", label), self.of("lookup_keys", label)
 
@@ -58,7 +57,7 @@ def namespace(daemon, name, status=None):
 
 @contextlib.contextmanager
 def tally_of(client):
-    """The session's tally, as it maps it: write(number, found, missing)."""
+    """Provides the session's mapped page of lookup counters, as write(number, found, missing)."""
     fd = client.tally()
     page = mmap.mmap(fd, kvwire.TALLY_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     try:
@@ -145,7 +144,7 @@ def test_a_match_and_its_get_are_one_hit_and_status_says_of_what(running):
         totals = daemon.status()["totals"]
         assert (totals["hit_ratio"], totals["hit_ratio_of"]) == (0.75, "gets")
         assert ratio_line() == "75.0 % of the keys of gets (3 of 4)"
-        # An engine: looks a chain up, and gets what is there. Every get hits.
+        # Behaves like an engine: looks a chain up, and gets the stored part. Every get hits.
         for _ in range(5):
             run = c.match(ns, keys + [key_of("new", i) for i in range(30)])
             assert all(r.status == Status.OK for r in c.get(ns, keys[:run]))
@@ -208,7 +207,7 @@ def test_a_removed_namespace_leaves_its_counts_to_the_tenant_alone(running):
         write(old, 31, 10)
         assert counts.tenant() == (36, 46) and counts.of("lookup_impossible_counts") == 0
         assert {n["name"] for n in daemon.status()["namespaces"]} == {"kept"}
-        # Another namespace of that name, and all numbers of the session in turn: none begins with another's counts.
+        # A new namespace of that name, with each number of the session in turn, never begins with another's counts.
         for i in range(260):
             number = c.namespace("n")
             one = namespace(daemon, "n")
@@ -232,7 +231,7 @@ def test_sessions_without_counters_are_counted(running):
         with tally_of(c):
             assert daemon.metric("kvcache_lookup_uncounted_sessions") == 0
             assert daemon.metric("kvcache_lookup_counted_sessions") == 1
-        # A session has one, and no second.
+        # A session has one page, and requests for another are refused.
         reply = c.call(Op.LOOKUP, flags=kvwire.Flag.TALLY, n_fds=1)
         os.close(reply.fds[0])
     wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "it has ended")
@@ -270,7 +269,7 @@ def test_R2_a_tally_can_be_neither_cut_nor_grown(running):
         counts = Counts(daemon)
         write(ns, 100, 50)
         assert counts.lookups("client") == (100, 150)
-        # A hole reads as zeros: a count that has gone back adds nothing.
+        # A hole reads as zeros, and decreased counts add nothing.
         libc_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kvwire.TALLY_BYTES)
         assert counts.lookups("client") == (100, 150)
         assert counts.of("lookup_impossible_counts") == 1
@@ -351,7 +350,7 @@ def test_declined_loads_are_in_the_status_and_outlive_their_session(running):
         assert declined_of(daemon) == 12
     wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "both have ended")
     assert declined_of(daemon) == 12
-    assert "12 chunks: there, and faster to compute than to load" in ctl("status", daemon=daemon).stdout
+    assert "12 chunks stored, but faster to compute than to load" in ctl("status", daemon=daemon).stdout
 
 
 def test_R2_declined_loads_are_no_more_than_could_have_been_looked_up(running):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several tenants: who is of which, that none learns of another, and that each stays within its limits (R1, R9, R10).
+"""Several tenants: each user belongs to one, none learns of another, and each stays within its limits (R1, R9, R10).
 
-A peer's credentials are those of the connecting process, so these tests become another user for as long as that takes.
+A peer's credentials are those of the connecting process, so these tests temporarily become another user.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ TENANTS = f"""tenants:
 
 @contextlib.contextmanager
 def user(uid, gid=None, groups=()):
-    """Until the end of the block this process connects as that user."""
+    """Makes this process connect as that user until the end of the block."""
     before = os.getgroups()
     os.setgroups(list(groups))
     os.setegid(uid if gid is None else gid)
@@ -55,7 +55,7 @@ def client_as(daemon, uid, gid=None, groups=(), **how):
 
 @pytest.fixture
 def make(make_daemon):
-    """make(text, settings): a daemon with that configuration file, running."""
+    """Provides make(text, settings), which starts a daemon with that configuration file."""
     def made(text=TENANTS, settings=None, start=True, **how):
         daemon = make_daemon(settings={"listen.mode": "0666", **(settings or {})}, **how)
         daemon.config = daemon.directory / "kvcache.yaml"
@@ -65,7 +65,7 @@ def make(make_daemon):
 
 
 def tenant_of(daemon, *who, **how):
-    """The name of the tenant, as the daemon tells that user."""
+    """Returns the name of the tenant that the daemon reports to that user."""
     with client_as(daemon, *who, **how) as c:
         tenants = json.loads(c.report(kvwire.Report.STATUS))["tenants"]
         assert len(tenants) == 1
@@ -92,7 +92,7 @@ def test_the_first_tenant_that_matches_decides_and_default_comes_last(make):
 
 
 def test_R9_another_tenants_names_and_keys_are_not_there(make):
-    """Namespaces of one name are different ones; lookups, lists and reports tell nothing of the other's."""
+    """Namespaces of the same name in two tenants are different ones; lookups, lists and reports reveal nothing of the other's."""
     daemon = make()
     pairs = items("secret", 8, 30000)
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
@@ -162,8 +162,7 @@ def test_R1_each_tenant_has_a_pool_of_its_own(make):
 
 
 def test_R1_a_file_that_passes_to_another_tenant_has_no_byte_of_the_first(make):
-    """A store that is full of the one tenant's chunks: the other's come to lie in files that were its, which are
-    zeroed first."""
+    """A store is full of one tenant's chunks. The other tenant's chunks get its data files, which are zeroed first."""
     daemon = make(settings={"store.limit": "24MiB", "store.segment": "1MiB"})
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
     mark = b"#red#" * 13000
@@ -192,7 +191,7 @@ def test_R1_a_file_that_passes_to_another_tenant_has_no_byte_of_the_first(make):
 
 
 def test_tenants_keep_their_chunks_when_the_configuration_changes(make):
-    """The order of the entries, new ones, one that is missing for a while: the name is what counts."""
+    """A tenant is identified by its name, even if entries are reordered, added, or missing for a while."""
     daemon = make()
     red_pairs, blue_pairs = items("red", 5, 20000), items("blue", 5, 20000)
     for uid, pairs in ((ALICE, red_pairs), (BOB, blue_pairs)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory before disk, the disk's limit, and what is evicted: eviction from the pool and from the store."""
+"""Memory before disk, the disk's limit, and eviction from the pool and from the store."""
 
 import os
 import random
@@ -61,7 +61,7 @@ def test_disk_usage_never_exceeds_the_limit(each_leg, make_daemon):
     assert daemon.status()["store"]["used_bytes"] <= limit
     wait_until(lambda: abs(daemon.status()["store"]["used_bytes"] - daemon.disk_usage()) <= 2 * MIB, "the figures agree")
     assert daemon.metric("kvcache_evictions_total") > 0
-    # most of what fits is there, and all that is there is right
+    # Most of what fits is stored, and all stored chunks are right.
     with daemon.client() as c:
         ns = c.namespace("limit")
         keys = list(held)
@@ -83,7 +83,7 @@ def is_prefix(present):
 
 
 def test_the_end_of_a_chain_leaves_the_store_first(make_daemon):
-    """A chain of several messages is touched once, as a whole: what is left of it is its beginning."""
+    """A chain of several messages is touched once, as a whole, so that its beginning remains."""
     daemon = make_daemon(settings={"store.limit": 32 * MIB, "memory.pool": "16MiB"}).start()
     with daemon.client() as c:
         ns = c.namespace("chain")
@@ -131,7 +131,7 @@ def test_a_chain_that_was_got_outlives_one_that_was_not(make_daemon):
 
 
 def test_other_sizes_take_over_a_full_store(make_daemon):
-    """A class without a slab takes one of another: no size is locked out."""
+    """A class without a slab takes one of another class, so that no size is excluded."""
     daemon = make_daemon(settings={"store.limit": 32 * MIB, "memory.pool": "16MiB"}).start()
     with daemon.client() as c:
         ns = c.namespace("classes")
@@ -191,7 +191,7 @@ def test_a_flipped_byte_on_disk_is_a_miss_and_counted(each_leg, make_daemon, res
         if not restart:
             flip_byte(daemon.store, value, 40000)
         c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
-        # also where only an undamaged part is asked for
+        # A get of only an undamaged part fails as well.
         got, = c.get(ns, [key], ranges=[(0, 100)])
         assert got.status == Status.MISS and got.lease is None
         assert c.exists(ns, [key]) == [Tier(0)]
@@ -208,7 +208,7 @@ def test_a_flipped_byte_on_disk_is_a_miss_and_counted(each_leg, make_daemon, res
 
 
 def flip_byte(store, value, at):
-    """In the one file of the store that holds these bytes."""
+    """Flips a bit in the one file of the store that has these bytes."""
     for path in sorted(store.iterdir()):
         data = path.read_bytes() if path.is_file() else b""
         where = data.find(value[:4096])

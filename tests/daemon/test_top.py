@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl top: on a terminal, in a pipe, as JSON; through a restart of the daemon; and what it leaves of the terminal."""
+"""kvcachectl top on a terminal, in a pipe and as JSON, during a restart of the daemon; and the state of the terminal afterwards."""
 
 import fcntl
 import json
@@ -29,7 +29,7 @@ def put_some(daemon, name, count=8):
 
 
 class Pipe:
-    """top with its output in a pipe, read line by line."""
+    """Runs top with its output in a pipe, read line by line."""
 
     def __init__(self, daemon, *arguments):
         self.process = harness.spawn([str(harness.CTL), "-s", daemon.socket, "top", "--interval", "0.1", *arguments],
@@ -59,7 +59,7 @@ class Pipe:
 
 
 class Terminal:
-    """top on a terminal of its own, with what it has shown."""
+    """Runs top on a separate terminal, and collects its output."""
 
     def __init__(self, daemon, *arguments, rows=24, columns=80, term="xterm", command=("top", "--interval", "0.1"), env=None):
         self.master, self.slave = pty.openpty()
@@ -137,7 +137,7 @@ def test_rates_as_json(daemon):
         said = json.loads(top.until(lambda line: (json.loads(line)["gets"]["keys_per_second"] or 0) > 0))
         assert said["gets"]["memory_ratio"] == 1 and said["gets"]["miss_ratio"] == 0 and said["gets"]["bytes_per_second"] > 0
         assert said["tenants"][0]["get_bytes_per_second"] > 0
-        # An interval without requests has rates of 0 and no row but its own.
+        # An interval without requests has rates of 0, and a row only for the report itself.
         said = json.loads(top.until(lambda line: json.loads(line)["gets"]["keys_per_second"] == 0))
         assert said["gets"]["memory_ratio"] is None and "GET" not in [o["op"] for o in said["requests"]["operations"]]
 
@@ -260,7 +260,7 @@ def test_a_signal_while_the_daemon_hangs(daemon):
         try:
             shown = len(top.frames())
             quiet = time.monotonic()
-            while time.monotonic() < quiet + 0.3 * harness.slow():  # a frame that was under way
+            while time.monotonic() < quiet + 0.3 * harness.slow():  # a frame may have been in progress
                 top.read()
                 if len(top.frames()) > shown:
                     shown, quiet = len(top.frames()), time.monotonic()
@@ -271,7 +271,7 @@ def test_a_signal_while_the_daemon_hangs(daemon):
 
 
 def test_colour_on_a_terminal(daemon):
-    """Only for what is wrong, and only where it is wanted."""
+    """Colours mark only faults, and only if wanted."""
     with Terminal(daemon) as top:
         top.wait_frames(2)
         assert b"m" not in re.findall(rb"\x1b\[[0-9;]*([A-Za-z])", top.seen)

@@ -19,7 +19,7 @@ STAGES = ("wait", "submit", "queue", "device", "compute", "return")
 
 @pytest.fixture
 def traced(make_daemon, directory):
-    """A daemon that reads its configuration again, with io.stages off, and the file."""
+    """Provides a daemon with io.stages off, whose configuration can be reloaded, and the configuration file."""
     path = directory / "kvcache.yaml"
     path.write_text("io:\n  stages: off\n")
     return make_daemon(config=path, settings={"memory.pool": "32MiB"}).start(), path
@@ -43,7 +43,7 @@ def test_trace_shows_every_stage_of_a_batch(traced):
     for phase in said["phases"]:
         points = {p["point"]: p["p50_us"] for p in phase["points"]}
         assert phase["batches"] == 8 and phase["unseen"] == 0
-        # In the order of their times, from the loop's to the call's end.
+        # The points are ordered by time, from the loop's to the end of the call.
         assert list(points.values()) == sorted(points.values())
         assert points["the daemon's loop has the request"] >= 0
         assert points["the client's call returns"] == phase["p50_us"] > 0

@@ -58,7 +58,7 @@ class Page:
     end = begin
 
     def write(self, number, key, errors=(), sizes=(), latencies=(), epoch=None, **words):
-        """All of a slot."""
+        """Writes a whole slot."""
         at = 64 + number * SLOT
         self.word(at, key | (self.epoch if epoch is None else epoch) << 32)
         for i, name in enumerate(WORDS):
@@ -70,7 +70,7 @@ class Page:
             self.word(at + 80 + 8 * i, count)
 
     def add(self, path, layout, technology, n, size, blocks=0, regions=0, latency=4000, errors=()):
-        """`n` operations of one size, in addition to those that there were."""
+        """Adds `n` operations of one size to the earlier ones."""
         key = 1 << 24 | PATHS.index(path) << 16 | LAYOUTS.index(layout) << 8 | TECHNOLOGIES.index(technology)
         if not any(s["key"] == key for s in self.slots):
             self.slots.append({"key": key, "sizes": {}, "latencies": {}, "errors": [0] * 6, "min": NONE, "max": 0,
@@ -303,7 +303,7 @@ def test_R2_the_page_cannot_be_cut_or_got_twice(daemon):
 
 
 def test_R2_kinds_that_are_one_too_many_are_added_to_other(daemon):
-    """No client fills the metrics with series."""
+    """No client can fill the metrics with series."""
     kinds = [(p, l, "cuda_copy") for p in PATHS[1:] for l in LAYOUTS][:24]
     with contextlib.ExitStack() as stack:
         for part in kinds[:12], kinds[12:]:

@@ -6,11 +6,11 @@ import re
 from harness import KIB, items, put_all
 from kvwire import Ack, Status
 
-SIZE = 100 * KIB + 300  # not whole pages: device bytes are more
+SIZE = 100 * KIB + 300  # not whole pages, so that device bytes are more
 
 
 def transfers(daemon, path):
-    """{name without kvcache_transfer_: value}, of operations {result: value}."""
+    """Returns {name without kvcache_transfer_: value}; for operations, the value is {result: value}."""
     ops, rest = {}, {}
     for name, value in daemon.metrics().items():
         found = re.fullmatch(r'kvcache_transfer_(\w+)\{path="(\w+)",layout="(\w+)",technology="(\w+)"(?:,result="(\w+)")?\}', name)
@@ -58,7 +58,7 @@ def test_chunks_that_moved_are_counted_once_on_their_path(leg_daemon):
             got, = c.get(ns, [key])
             assert got.data == value
             c.release([got.lease])
-        assert check(leg_daemon, "disk_to_host", cold) == len(cold)  # one by one: transfers = blocks
+        assert check(leg_daemon, "disk_to_host", cold) == len(cold)  # read one by one, so that transfers = blocks
         check(leg_daemon, "host_to_disk", pairs)
         check(leg_daemon, "host_to_host", pairs)  # mapped, not copied
 

@@ -23,7 +23,7 @@ LENGTHS = [33, 4096, 10000, 65536, 300001, 1500003]
 
 
 def fill(daemon, count=48, prefix="verify"):
-    """Chunks of many sizes, all on disk; (namespace, pairs)."""
+    """Puts chunks of many sizes on disk. Returns (namespace, pairs)."""
     pairs = [(k, harness.value_of(k, LENGTHS[i % len(LENGTHS)])) for i, (k, _) in enumerate(items(prefix, count, 1))]
     with daemon.client() as c:
         harness.put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
@@ -31,7 +31,7 @@ def fill(daemon, count=48, prefix="verify"):
 
 
 def find(daemon, value):
-    """(file, offset) of a chunk's bytes on disk."""
+    """Returns (file, offset) of a chunk's bytes on disk."""
     head = value[:4096]
     for path in sorted(daemon.store.glob("segment-*")):
         data = path.read_bytes()
@@ -54,7 +54,7 @@ def flip(path, offset, bit=3):
 
 
 def spoil(daemon, pairs, count, seed):
-    """Flips a bit in each of `count` chunks, and one behind each of as many others; the keys of the first."""
+    """Flips a bit in each of `count` chunks, and one after the end of each of as many others. Returns the keys of the former."""
     rng = random.Random(seed)
     chosen = rng.sample(pairs, 2 * count)
     for key, value in chosen[:count]:
@@ -79,7 +79,7 @@ def verify(*arguments, check, **how):
 
 
 def evict_memory(daemon, pairs):
-    """Out of memory, so that the next get reads from disk."""
+    """Evicts the chunks from memory, so that the next get reads from disk."""
     with daemon.client() as c:
         ns = c.namespace("n")
         for i in range(0, len(pairs), 512):
@@ -142,7 +142,7 @@ def test_verify_reports_by_segment(daemon):
 
 
 def test_verify_runs_concurrently_with_puts_and_gets(daemon):
-    """Nothing that is put, evicted or dropped meanwhile is a finding."""
+    """Concurrent puts, evictions and purges cause no findings."""
     pairs = fill(daemon, 60)
     client = daemon.client()
     ns = client.namespace("n")
@@ -211,7 +211,7 @@ def test_R9_verify_is_for_admins(daemon):
 
 
 def test_hostile_stretches(daemon):
-    """Any place and any size is answered, and nothing but what is asked for is read."""
+    """Any place and size is answered, and only the requested range is read."""
     pairs = fill(daemon, 12)
     rng = random.Random(5)
     edges = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1]
@@ -252,7 +252,7 @@ def test_concurrent_verifies_are_served_or_busy_and_survive_disconnects(daemon):
 
 @pytest.fixture
 def two_volumes(make_daemon, directory):
-    """A daemon with two paths, and chunks on both: (daemon, paths, pairs)."""
+    """Provides a daemon with two volumes, and chunks on both: (daemon, paths, pairs)."""
     paths = [directory / "a", directory / "b"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.limit": "320MiB"}).start()
     pairs = fill(daemon, 60)
@@ -287,7 +287,7 @@ def test_verify_of_several_paths(two_volumes):
 
 
 def test_offline_of_several_paths(two_volumes):
-    """Each volume alone, or all in one run; afterwards they are one store as before."""
+    """Verifies each volume alone, or all in one run; afterwards they are one store as before."""
     daemon, paths, pairs = two_volumes
     daemon.stop()
     bad = set()
@@ -364,7 +364,7 @@ def test_the_background_pass_can_be_switched_off_and_on(make_daemon, directory):
 
 @pytest.fixture
 def stopped(daemon):
-    """A daemon that is stopped, with a full store: (daemon, pairs)."""
+    """Provides a stopped daemon with a full store: (daemon, pairs)."""
     pairs = fill(daemon)
     daemon.stop()
     return daemon, pairs
@@ -444,7 +444,7 @@ def test_offline_of_a_store_in_use(daemon):
     fill(daemon, 6)
     result = ctl("verify", "--store", daemon.store, check=NOT_RUN)
     assert "a daemon has this store open" in result.stderr and "without --store" in result.stderr
-    with open("/proc/locks") as f:  # not every file system shows its own numbers there
+    with open("/proc/locks") as f:  # some file systems show other numbers there
         if f":{(daemon.store / 'LOCK').stat().st_ino} " in f.read():
             assert f"process {daemon.pid}" in result.stderr
     assert verify(daemon=daemon, check=GOOD)["chunks"] == 6
@@ -473,7 +473,7 @@ def test_offline_verify_refuses_a_directory_without_a_store(stopped, directory):
 
 @pytest.mark.parametrize("offset, word", [(12, "version"), (40 - 8, "incompat")])
 def test_offline_of_another_format(stopped, offset, word):
-    """A version, or a feature, that this build does not know: all four copies say so, with a right CRC."""
+    """A version or a feature that this build does not know, with a correct CRC in all four copies, is refused."""
     daemon, _ = stopped
     path = daemon.store / "superblock"
     data = bytearray(path.read_bytes())
@@ -501,7 +501,7 @@ def test_offline_of_a_damaged_superblock(stopped):
 
 
 def test_offline_keeps_files_the_owners(make_daemon):
-    """Run by root on another user's store: what is written stays that user's."""
+    """root can verify another user's store, whose files stay that user's."""
     if os.geteuid() != 0:
         pytest.skip("needs root to have a store of another user")
     daemon = make_daemon(unprivileged=True).start()

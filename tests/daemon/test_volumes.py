@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of several volumes: spreading, kill -9, suspend and resume under load, volumes that are missing or full."""
+"""A store of several volumes: distribution of chunks, kill -9, suspend and resume under load, and missing or full volumes."""
 
 import json
 import os

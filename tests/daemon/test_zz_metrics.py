@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs last, and after the other processes of the run: every metric of daemon/report/metrics.def was moved by some test of this run.
+"""Runs last, after the other processes of the run: checks that some test of this run has moved every metric of daemon/report/metrics.def.
 
-What daemons showed with a value other than 0 is collected by harness.py. A few metrics need a device that fails in a way
-no test outside the process can bring about: for each of these the unit test that moves it is named, and looked at.
+harness.py collects the metrics that daemons showed with a value other than 0. A few metrics need a device that fails in a way that no test
+outside the process can cause: for each of them a unit test is named, and checked.
 """
 
 import pathlib
@@ -60,7 +60,7 @@ ELSEWHERE = {
 
 
 def families():
-    """(name on the page, name in metrics.def)"""
+    """Yields (name on the page, name in metrics.def)."""
     for kind, _, name in ROW.findall((SOURCE / "daemon/report/metrics.def").read_text()):
         suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "PROCESS_COUNTER": "_total", "INFO": "_info", "HISTOGRAM": "_count",
                   "HISTOGRAM_BY": "_count", "AGES_BY": "_count"}.get(kind, "")
@@ -72,7 +72,7 @@ def test_every_metric_was_moved_by_some_test(request):
     here = pathlib.Path(__file__).parent
     ran = {pathlib.Path(str(item.fspath)).name for item in request.session.items}
     missing_files = {p.name for p in here.glob("test_*.py")} - ran
-    if missing_files and not harness.MOVED_FILE:  # by which run.sh says that all of them ran
+    if missing_files and not harness.MOVED_FILE:  # without which it is unknown whether all tests ran; run.sh provides it
         pytest.skip(f"needs all of the daemon tests in this run, not without {', '.join(sorted(missing_files))}")
     moved = {name.partition("{")[0] for name in harness.all_moved()}
     still = []

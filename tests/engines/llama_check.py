@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example client/examples/llama-prefix.c over the real llama.cpp and a real daemon, with a small model of random weights, on the
-CPU: what is generated has to be the same tokens, however much of the prompt's KV cache came from the daemon.
+"""Runs client/examples/llama-prefix.c with the real llama.cpp and a real daemon, on the CPU, with a small model of random weights. The generated
+tokens must be the same, however much of the prompt's KV cache came from the daemon.
 
     KVCACHE_BUILD=... python llama_check.py PROGRAM
 """
@@ -53,7 +53,7 @@ def the_same_tokens_follow(bed):
 
 
 def the_state_is_what_makes_them(bed):
-    """Two prompts that differ in their first token go on with other tokens: so cells of the one would not do for the other."""
+    """Two prompts that differ in their first token continue differently, so that cells of one would be wrong for the other."""
     assert bed.run(PROMPT)[0] != bed.run([PROMPT[0] ^ 1] + PROMPT[1:])[0]
 
 

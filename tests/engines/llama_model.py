@@ -30,7 +30,7 @@ def main():
     out.add_tokenizer_model("no_vocab")
 
     def tensor(name, *shape):
-        # Large enough that attention is not flat: what a cell holds has to matter to the token that follows.
+        # The weights are large enough that attention is not flat, so that the next token depends on the content of the cells.
         out.add_tensor(name, (random.standard_normal(shape) * 2 / shape[-1] ** 0.5).astype(numpy.float32))
 
     def ones(name):

@@ -78,7 +78,7 @@ def make_host(socket, private, options):
 
 
 def lmcache_s_own_benchmark(make, daemon):
-    """lmcache bench l2, with its verification."""
+    """Runs lmcache bench l2, with its verification."""
     command = [sys.executable, "-c", "import sys; from lmcache.cli.main import main; sys.exit(main())", "bench", "l2", "--l2-adapter",
                adapter_json(daemon.socket), "--num-keys", "16", "--in-flight", "3", "--lookup-max-hit-rate", "1.0", "--no-skip-verify"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(CLIENT)}, capture_output=True, text=True, timeout=120)
@@ -88,7 +88,7 @@ def lmcache_s_own_benchmark(make, daemon):
 
 
 def lmcache_s_storage_manager(make, daemon):
-    """LMCache's L1 in /dev/shm, its two controllers and their layouts: what one storage manager stored, the next one prefetches."""
+    """LMCache's L1 in /dev/shm, its two controllers and their layouts: one storage manager stores chunks, and the next one prefetches them."""
     layout, keys = layout_of("plain"), [key(bytes([i]) * 32) for i in range(6)]
 
     def start():
@@ -124,7 +124,7 @@ def lmcache_s_storage_manager(make, daemon):
 
 
 def lmcache_s_quotas(make, daemon):
-    """LMCache's quotas by salt, and its policy LRU, delete objects of this L2 by what the adapter has notified them of."""
+    """LMCache's quotas by salt, and its policy LRU, delete objects of this L2, of which the adapter has notified them."""
     for policy, options in (("IsolatedLRU", {}), ("LRU", {"capacity_bytes": 10 * 8192})):
         host = make(namespace=policy, **options)
         quotas = QuotaManager()

@@ -22,7 +22,8 @@ link.LOOKUP_S = 2.0  # on a busy machine
 
 
 class Host:
-    """`new_key(hash, **fields)`, `new_object(number, layout)` -> an object at the arena's place of that number; `layout_of(name)`."""
+    """A host of the adapter. `new_key(hash, **fields)` makes keys, `new_object(number, layout)` makes an object at the arena's place of that
+    number, and `layout_of(name)` makes layouts."""
 
     def __init__(self, adapter, new_key, new_object, layout_of, count=16, first=0):
         self.adapter, self.new_key, self.new_object, self.layout_of = adapter, new_key, new_object, layout_of
@@ -51,7 +52,7 @@ class Host:
         return result
 
     def store(self, keys, layout="plain", first=None):
-        """Whether all of them were stored. The objects are another request's right afterwards."""
+        """Stores the keys. Returns whether all were stored. The objects are reused by another request directly afterwards."""
         objects = self._objects(len(keys), layout, first)
         for key, thing in zip(keys, objects):
             fill(thing, value_of(name_of(key), len(thing.byte_array)))
@@ -153,7 +154,7 @@ def another_layout_is_not_loaded(make, daemon):
     assert host.find(keys, {}) == [True] * 4, "LMCache's own tools pass no layout"
     for layout in ("other type", "other shape", "longer"):
         assert host.get(keys, layout) == [False] * 4
-    other = make()  # that has not stored any
+    other = make()  # a host that has not stored any
     assert other.find(keys, {}) == [False] * 4 and other.find(keys, "other shape") == [False] * 4
     check(other, keys)
     assert host.store(keys, "longer")
@@ -264,8 +265,8 @@ def a_daemon_that_hangs_from_the_first(make, daemon):
 
 
 def hung_and_gone_on(make, daemon):
-    """A load ends at its deadline, a lookup is answered, LMCache's threads do not wait; a store ends when the daemon reads its objects no
-    more."""
+    """A load ends at its deadline, a lookup is answered, and LMCache's threads do not wait. A store ends when the daemon no longer reads its
+    objects."""
     host = make(timeout_s=1.0)
     keys, late = host.keys("hung", 4), host.keys("late", 4)
     wait_for("it stores", lambda: host.store(keys))
@@ -489,7 +490,7 @@ def keys_are_listed(make, daemon):
 
 
 def salts_and_ranks_are_checked(make, daemon):
-    """A key that cannot be right is refused alone; those of LMCache's tools, which name no number of ranks, are taken."""
+    """An invalid key is refused without its neighbours. Keys of LMCache's tools, which contain no number of ranks, are accepted."""
     host = make()
     good = host.keys("ranks", 2) + host.keys("ranks", 1, kv_rank=7) + host.keys("ranks", 1, cache_salt="s" * 128) + \
         host.keys("ranks", 1, kv_rank=0xFFFEFF07)
@@ -517,7 +518,7 @@ def salts_and_ranks_are_checked(make, daemon):
 
 
 def forced(key, **fields):
-    """The key with fields that its constructor refuses."""
+    """Returns the key with fields that its constructor would refuse."""
     for name, value in fields.items():
         object.__setattr__(key, name, value)
     return key
@@ -535,7 +536,7 @@ def a_listener_that_fails_costs_nothing(make, daemon):
 
 
 def tasks_are_served_by_several_threads(make, daemon):
-    """A store and a load that last hold up no other; each answer is its own task's."""
+    """A slow store and a slow load delay no other task, and each task gets its own answer."""
     host = make(threads=3)
     keys = [host.keys(f"threads {n}", 2) for n in range(8)]
     assert host.store(keys[0])
@@ -569,7 +570,7 @@ def tasks_are_served_by_several_threads(make, daemon):
 
 
 def many_tasks_at_once(make, daemon):
-    """Tasks of both directions are in flight together; none takes another's bytes or answer."""
+    """Stores and loads are in flight together, and no task gets another's bytes or answer."""
     host = make(threads=4)
     names = [host.keys(f"many {n}", 2) for n in range(40)]
     for first in range(0, 40, 8):

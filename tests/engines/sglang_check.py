@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own classes over kvcache's storage backend and a real daemon; no GPU. Run by run.sh in an environment with SGLang.
+"""Tests SGLang's own classes with kvcache's storage backend and a real daemon; no GPU. Run by run.sh in an environment with SGLang.
 
     KVCACHE_BUILD=... KVCACHE_LIBRARY=... python sglang_check.py [SCENARIO...]
 
-The backend is made by SGLang's StorageBackendFactory, as for --hicache-storage-backend dynamic, over its host pools with its shared
-memory allocator. The last scenario has its HiCacheController run its threads, with the hashes of tokens that it computes; left out
-of it is what moves pages to and from a GPU."""
+SGLang's StorageBackendFactory makes the backend, as for --hicache-storage-backend dynamic, over its host pools with its shared memory
+allocator. The last scenario runs the threads of its HiCacheController, with the token hashes that it computes, but without moving pages to
+and from a GPU."""
 
 import inspect
 import os
@@ -45,7 +45,7 @@ NAMES = {"backend_name": "kvcache", "module_path": "kvcache.sglang.storage", "cl
 
 
 def host_pool(kind="mha", layout="page_first", allocator="shm"):
-    """SGLang's, with one page more than PAGES where it adds one."""
+    """Returns SGLang's host pool, with one page more than PAGES where SGLang adds one."""
     common = dict(size=PAGES * PAGE // 2, page_size=PAGE, dtype=torch.bfloat16, layer_num=LAYERS, device="cpu", enable_memory_saver=False)
     if kind == "mha":
         device, host = MHATokenToKVPool(head_num=2, head_dim=16, **common), MHATokenToKVPoolHost
@@ -84,7 +84,7 @@ def make_host(socket, config_changes, pool, pages, options):
 
 
 class Controller(cache_controller.HiCacheController):
-    """SGLang's, without the device: its threads, queues and hashes."""
+    """SGLang's controller without the device: its threads, queues and hashes."""
 
     def __init__(self, socket, pool, **options):
         self.mem_pool_host = self.storage_host_pool = pool
@@ -133,7 +133,7 @@ def the_controller_s_threads(daemon, into=False):
         return done.completed_tokens
 
     def prefetch(tokens, hashes):
-        """Tokens that were loaded, and are right; None: fewer were found than are worth it."""
+        """Prefetches the tokens. Returns the number of correctly loaded ones, or None if too few were found to be worth loading."""
         operation = controller.prefetch("a request", tokens)
         deadline = time.monotonic() + 30
         revoked = getattr(controller, "prefetch_revoke_queue", None)
@@ -165,7 +165,7 @@ def the_controller_s_threads(daemon, into=False):
             host.write(page, b"\xcc" * host.page_bytes)
         if controller.prefetch_sync_queue_is_used:
             pool.free(operation.host_indices)
-        else:  # the I/O thread hands back what it did not load
+        else:  # the I/O thread returns the pages that it did not load
             pool.free(operation.host_indices[:done])
             rest = (operation.storage_hit_count - done) // PAGE * PAGE
             while rest > 0:
@@ -217,7 +217,7 @@ def the_controller_s_threads(daemon, into=False):
 
 
 def pools_of_a_draft_model(make, daemon):
-    """SGLang's transfers of a second host pool, whose ranks divide it: what one backend stored, the next one finds and loads."""
+    """SGLang's transfers of a second host pool, which its ranks divide: one backend stores pages, and the next one finds and loads them."""
     name, keys = PoolName("draft" if "draft" in list(PoolName) else "swa"), sglang_scenarios.keys_of("draft", 6)
 
     def start():

@@ -34,7 +34,7 @@ def wait_for(what, condition, seconds=60.0):
 
 
 def is_busy(client):
-    """Is another thread in a call?"""
+    """Returns whether another thread is in a call."""
     if not client._lock.acquire(blocking=False):
         return True
     client._lock.release()
@@ -86,7 +86,7 @@ class Host:
         return good
 
     def load(self, keys):
-        """How many were found, and which of those were loaded: right, or not at all."""
+        """Returns how many pages were found, and which of them were loaded correctly. The others must be reported as not loaded."""
         found = self.storage.batch_exists(keys)
         assert isinstance(found, int) and 0 <= found <= len(keys)
         good = []
@@ -206,7 +206,7 @@ def evicted_in_between(make, daemon):
 
 
 def chunks_of_another_length(make, daemon):
-    """Something else lies under the keys: shorter, longer, empty of a piece."""
+    """Stores other chunks under the keys, shorter, longer, or with an empty piece, which are then no hits."""
     host = make()
     keys = keys_of("lengths", 4)
     assert all(host.store(keys))
@@ -253,7 +253,7 @@ def a_daemon_that_hangs_from_the_first(make, daemon):
 
 
 def attached_and_detached(make, daemon):
-    """One backend after another; a closed one answers, and keeps nothing open."""
+    """Backends follow one another; a closed one still answers, and keeps nothing open."""
     keys = keys_of("attached", 6)
     for n in range(4):
         host = make()
@@ -310,7 +310,7 @@ def killed_under_a_load_and_a_store(make, daemon):
 
 
 def hung_and_gone_on(make, daemon):
-    """A load that is copied ends at its deadline. A store ends when the daemon reads its pages no more, and what it stored then is right."""
+    """A load that is copied ends at its deadline. A store ends when the daemon no longer reads its pages, and the stored pages are right."""
     host, other = make(timeout_s=1.0, load_into=False), make(timeout_s=1.0, pages=(32, 8))
     keys, late = keys_of("hung", 8), keys_of("late", 8)
     wait_for("it stores", lambda: all(host.store(keys)))
@@ -435,7 +435,8 @@ def calls_of_nonsense(make, daemon):
 
 
 def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
-    """Lookups, loads and stores of one backend at once; the daemon is killed or stopped meanwhile. Never a wrong byte, no exception."""
+    """Lookups, loads and stores of one backend run at the same time while the daemon is killed or stopped. No byte is wrong, and no exception
+    occurs."""
     host = make(ack="written", timeout_s=1.0)
     loader = Host(host.storage, host.pool, host._indices, 32, 16)
     ended, failures, loaded = threading.Event(), [], [0]

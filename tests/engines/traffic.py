@@ -204,7 +204,8 @@ class Driver:
         self.say(text)
 
     def expected_s(self, arm):
-        """Returns what another run of an arm may take, from its own runs or those of others. The very first one reads vLLM from disk."""
+        """Returns the estimated seconds of another run of an arm, from its earlier runs or those of other arms. The very first run of all counts
+        only if there is no other, because it reads vLLM from disk."""
         others = [seconds for _, seconds in self.took]
         own = [seconds for one, seconds in self.took[1:] if one == arm]
         return max(own or others[1:] or others or [self.options.estimate])
@@ -274,7 +275,7 @@ class Driver:
                     self.compare_killed(self.rows[before:])
 
     def compare_killed(self, rows):
-        """Says what a killed engine cost, with and without the time until the next one served."""
+        """Reports the cost of a kill, with and without the time until the next engine served."""
         if len(rows) == 2 and all(row["outcome"] == "ok" for row in rows):
             whole, killed = (row["seconds"] for row in rows)
             down = rows[1]["down_s"]

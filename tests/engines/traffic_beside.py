@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that uses a daemon while the engines of the traffic benchmark do, until it is killed.
+"""A process that uses a daemon concurrently with the engines of the traffic benchmark, until it is killed.
 
     traffic_beside.py store SOCKET BYTES_PER_S    stores chunks of 1 MiB
-    traffic_beside.py fill SOCKET                 leases what the daemon lets clients lease, and stores as fast as it can
+    traffic_beside.py fill SOCKET                 leases as much as the daemon allows, and stores as fast as it can
 
 Prints "stored N bytes, leased N bytes, refused N chunks" four times a second, and "full: ..." once no client gets another lease.
 """

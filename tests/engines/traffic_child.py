@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent):
-    """Has the kernel kill this process when its parent ends, however that happens."""
+    """Makes the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -72,7 +72,7 @@ class Programs:
 
 
 class MemoryLimit:
-    """A memory cgroup for one arm: the engine, the daemon and the page cache that they cause. `reason` says why there is none."""
+    """A memory cgroup for one arm, which counts its engine, its daemon and the page cache that they cause. `reason` says why there is none."""
 
     def __init__(self, nbytes, name):
         self.procs = self.reason = ""
@@ -232,7 +232,7 @@ class EngineProcess:
             self.stacked = True
 
     def kill(self):
-        """Kills the process with its group. The workers of an engine that has ended by itself may live on, with memory of the GPU."""
+        """Kills the process with its group, because the workers of an engine that has ended may survive, and hold GPU memory."""
         if self.pid and not self._killed:
             self._killed = True
             with contextlib.suppress(ProcessLookupError):
@@ -353,7 +353,6 @@ class Host:
         return self.spawn([sys.executable, HERE / "traffic_beside.py", *words], self.logs / f"{name}.log", env=self.programs.environment())
 
     def engine(self, job):
-        """Starts the engine of a job."""
         self.jobs += 1
         name = f"{self.jobs:03}-{job['label']}"
         job = dict(job, number=self.jobs - 1, events=str(self.scratch / f"{name}.events"), log=str(self.logs / f"{name}.log"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """Tokens that a request got in a step. `reason` is empty unless the request failed."""
+    """The tokens that a request got in a step. `reason` is empty unless the request failed."""
 
     name: str
     tokens: list
@@ -52,7 +52,7 @@ def trace_prompts(path, count, block=64):
 
 
 class Request:
-    """One request under way, with the times at which its tokens came."""
+    """A request in flight, with the arrival times of its tokens."""
 
     def __init__(self, session, turn, prompt):
         self.session, self.turn, self.prompt = session, turn, prompt
@@ -141,7 +141,7 @@ class Runner:
                     waiting.append((time.monotonic() + load["think"], following))
 
     def sequence(self):
-        """Asks one request after the other: the first turn of all sessions, then the second, so that prefixes leave the GPU cache."""
+        """Sends one request after the other: the first turn of all sessions, then the second, so that prefixes leave the GPU cache."""
         load = self.load
         prompts = trace_prompts(load["trace"], load["requests"]) if load.get("trace") else []
         wanted = [(n, 0, p) for n, p in enumerate(prompts)] or [(s, t, None) for t in range(load["turns"]) for s in range(load["sessions"])]

@@ -23,7 +23,7 @@ def figures_of(answers, longest_wait_s):
                 longest_ms=max((a["longest_ms"] for a in answers), default=None), over_limit=sum(a["longest_ms"] > longest_wait_s * 1e3 for a in answers))
 
 
-# Column heads, keys of a row, digits. A column that is empty in all rows is left out.
+# Column titles, keys of a row, decimal places. A column that is empty in all rows is left out.
 COLUMNS = [("arm", "arm", 0), ("round", "round", 0), ("variant", "variant", 0), ("outcome", "outcome", 0), ("start, s", "start_s", 1),
            ("all, s", "seconds", 2), ("down, s", "down_s", 1), ("requests", "requests", 0), ("failed", "failed", 0),
            ("unanswered", "unanswered", 0), ("asked again", "asked_again", 0), ("cached tokens", "cached_tokens", 0),
@@ -90,7 +90,7 @@ def middle_of(group, key):
 
 
 def learned_lines(rows):
-    """Returns what the policies and the connector of each run reported, as one line a run."""
+    """Returns a line for each run with the reports of its policies and its connector."""
     lines = []
     for row in rows:
         known = {k: v for k, v in (row.get("learned") or {}).items() if k.startswith(("kvcache_", "polic", "metrics")) or row["engine"] == "stub"}

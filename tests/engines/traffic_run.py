@@ -35,7 +35,7 @@ class Place:
         self.disk = traffic_host.disk_counters(host.scratch)
 
     def figures(self):
-        """Returns what the daemon says, and what the disk and the memory cgroup counted since the place was made."""
+        """Returns the daemon's report, and what the disk and the memory cgroup have counted since the place was made."""
         read, written = (after - before for before, after in zip(self.disk, traffic_host.disk_counters(self.host.scratch)))
         known = dict(disk_read_mb=read / 1e6, disk_written_mb=written / 1e6)
         if self.limit:
@@ -101,7 +101,7 @@ class Run:
         self.seen.last_at = time.monotonic()
 
     def restart(self):
-        """Kills the engine and starts another one, which goes on with the sessions. Requests in flight are asked again."""
+        """Kills the engine and starts another one, which continues the sessions. Requests that were in flight are sent again."""
         self.end()
         self.host.remove_regions()
         self.start(answered=self.seen.turns())
@@ -294,8 +294,8 @@ def run_one(host, options, arm, number, limit_s, *, name, place=None, meddler_of
 
 
 def keep_logs(host, options, ended=None):
-    """Appends the ends of the logs to one file of the output folder, which stays small enough to be carried. Removes logs of engines,
-    whose names begin with a number, and those of a place that has `ended`."""
+    """Appends the ends of the logs to one file in the output folder, which stays small enough to be copied. Removes logs of engines, whose names
+    begin with a number, and those of a place that has `ended`."""
     kept = pathlib.Path(options.out) / "logs.txt"
     kept.parent.mkdir(parents=True, exist_ok=True)
     with open(kept, "ab") as out:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine without a GPU for the rehearsal of the traffic benchmark: its answers depend on the bytes of its blocks, wherever they come from.
+"""An engine without a GPU for the rehearsal of the traffic benchmark. Its answers depend on the bytes of its blocks, whether computed or loaded.
 
-A block's bytes are invented from its tokens and the engine's description. With `spec` and `tier` they go to a real daemon and come from
-there, so that a daemon that is killed, hangs or is full does to this engine what it does to a real one. KVCACHE_STUB_FAULT plants a fault,
-which the tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, or share (two engines
-read each other's blocks).
+A block's bytes are computed from its tokens and the engine's description. With `spec` and `tier` they are stored in and loaded from a real
+daemon, so that a daemon that is killed, hangs or is full affects this engine like a real one. KVCACHE_STUB_FAULT plants a fault that the
+tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, or share (two engines read each
+other's blocks).
 """
 
 import collections

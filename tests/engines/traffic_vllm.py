@@ -130,7 +130,7 @@ class Engine:
         return steps
 
     def forget(self):
-        """Empties the GPU's prefix cache. Stores that are under way end with the steps of small requests."""
+        """Empties the GPU's prefix cache. Small requests add steps, with which stores in flight end."""
         for attempt in range(100):
             if self.llm.reset_prefix_cache(reset_connector=True):
                 return
@@ -138,7 +138,7 @@ class Engine:
         raise RuntimeError("vLLM does not reset its prefix cache")
 
     def learned(self):
-        """Returns what the connector counted and what the policies learned; why not, where a version does not say it."""
+        """Returns the counters of the connector and the state of the policies, or the reason why a version does not report them."""
         known = {}
         try:
             self.core.do_log_stats()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time to first token on a GPU: real vLLM with random weights of the Llama-3.1-8B shape, one long prompt. One process is one engine:
+"""Measures the time to first token on a GPU: real vLLM with random weights of the Llama-3.1-8B shape, one long prompt. One process is one
+engine:
 
     vllm_gpu.py cpu | fs | kvcache | restart | spec | spec-second | spec-restart
 
-cpu: vLLM's CPU tier; fs: its tier of files; kvcache: our tier, from the daemon's memory and from its disk, and then kill -9 of the
-engine; restart: our tier in the next engine. spec: the same of our spec, which after its figures stays until $BESIDE is removed;
-spec-second: an engine beside it; spec-restart: the next one after it. vllm_gpu.sh runs them and prints the table. Lines
-"figure NAME MS..." and "tokens NAME ...".
+cpu: vLLM's CPU tier; fs: its tier of files; kvcache: our tier, from the daemon's memory and from its disk, and then kill -9 of the engine;
+restart: our tier in the next engine. spec: the same with our spec, after which the engine stays until $BESIDE is removed; spec-second: an
+engine concurrent with it; spec-restart: the next one after it. vllm_gpu.sh runs them and prints the table. The output has lines "figure NAME
+MS..." and "tokens NAME ...".
 """
 
 import contextlib
@@ -38,7 +39,7 @@ def model():
 
 
 def engine(kind, most_tokens=TOKENS + 1024, cpu_bytes=8 << 30, policy=os.environ.get("POLICY", "always"), **more):
-    """`kind`: none for vLLM without offloading; the others as above."""
+    """Makes an engine. `kind` is none for vLLM without offloading, or one of the above."""
     from vllm import LLM
     from vllm.config import KVTransferConfig
 

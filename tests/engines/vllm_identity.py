@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own classes register tensors of the CPU, and the facts are those of the model of its bytes (tests/python/vllm_model.py).
+"""Checks the facts of vLLM against the model of its bytes (tests/python/vllm_model.py), with CPU tensors that vLLM's own classes register.
 
-vLLM's OffloadingConnectorWorker, KVCacheConfig, FullAttentionSpec, layouts and FlashAttention's orders are real. The model runner, which
-allocates the tensors, is not: it needs a GPU."""
+OffloadingConnectorWorker, KVCacheConfig, FullAttentionSpec, layouts and FlashAttention's orders are vLLM's. The model runner, which allocates
+the tensors, is replaced, because it needs a GPU."""
 
 import types
 

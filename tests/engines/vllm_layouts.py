@@ -46,7 +46,7 @@ def _places(names):
 
 
 def hybrid():
-    """Two attention layers with padded pages, and two layers of states that overlay them in blocks of their own."""
+    """Returns two attention layers with padded pages, and two layers of states that share their memory in separate blocks."""
     padded = {"page_size_padded": PAGE} if "page_size_padded" in interface.FullAttentionSpec.__dataclass_fields__ else {}
     attention = interface.FullAttentionSpec(block_size=TOKENS, num_kv_heads=4, head_size=32, dtype=torch.bfloat16, **padded)
     state = interface.MambaSpec(block_size=TOKENS, shapes=((7, 33), (5, 64)), dtypes=(torch.float32, torch.bfloat16), page_size_padded=PAGE)
@@ -64,7 +64,7 @@ def hybrid():
 
 
 def is_one_tensor():
-    """From 0.29 on the states of a layer are registered as one tensor."""
+    """Returns whether the states of a layer are registered as one tensor, as from 0.29 on."""
     return "shared_by" not in interface.KVCacheTensor.__dataclass_fields__
 
 
@@ -117,7 +117,7 @@ WINDOW = 40
 
 
 class Manager:
-    """A manager that finds what is in `chunks`."""
+    """A manager that finds the keys of `chunks`."""
 
     def __init__(self):
         self.chunks, self.lock = {}, contextlib.nullcontext()
@@ -142,8 +142,8 @@ class Manager:
 
 
 class Engine:
-    """vLLM's scheduler of offloading over blocks whose content says what it is, one group with full attention and one with a window, of
-    blocks of so many hashes. Chunks are made and taken apart as by the spec's worker."""
+    """vLLM's scheduler of offloading over blocks whose content identifies them: one group with full attention, and one with a window, whose
+    blocks have `hashes` hashes each. Chunks are made and divided as by the spec's worker."""
 
     def __init__(self, per_chunk, hashes, manager):
         self.per_chunk, self.hashes, self.manager = per_chunk, (1, hashes), manager
@@ -240,10 +240,10 @@ class Engine:
 
 
 def schedulers_find_the_blocks_that_they_stored(make_host, daemon):
-    """Requests with common beginnings are computed in steps of any size, and later ones load what they share: each block has the content of its
-    place, and none the zeros of a block that was left out."""
+    """Requests with common beginnings are computed in steps of any size, and later ones load the shared part. Each block then has the content of
+    its place, and none the zeros of a block that was left out."""
     loaded = zeros = 0
-    # vLLM 0.26 asserts that a window's load fits, and it does not where a prefix ends within a block of the window.
+    # vLLM 0.26 asserts that a window's load fits, which fails if a prefix ends within a block of the window.
     sizes = (1, 1, 2, 4) if hasattr(OffloadingConnectorScheduler, "_reachable_store_block_mask") else (1,)
     for seed in range(120):
         draw, manager = random.Random(seed), Manager()

@@ -56,7 +56,7 @@ def store(host, name, keys):
 
 
 def check_load(host, name, keys, found=None):
-    """The first `found` of the keys are promised, loaded, and right."""
+    """Checks that the first `found` keys are promised and loaded correctly, and that the others are misses."""
     found = len(keys) if found is None else found
     context = host.begin(name)
     said = host.lookup(keys, context)

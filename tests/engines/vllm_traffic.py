@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic on a GPU: real vLLM with random weights of the Llama-3.1-8B shape. One process is one engine:
+"""Measures traffic on a GPU: real vLLM with random weights of the Llama-3.1-8B shape. One process is one engine:
 
     vllm_traffic.py policy | none | cpu | fs | kvcache | spec | spec-killed
 
-policy: our spec; prompts of 256 to 16,384 tokens ($LENGTHS) that lie in the daemon's memory or on its disk only: computing them,
-loading them, and what load_policy "auto" does, in turns ($ROUNDS); auto learns nothing from the loads that it was not asked about.
-The others, with a GPU cache of 36,864 tokens: the time between tokens while 8 requests decode and their blocks are stored ($TURNS),
-then 200 requests of the conversation trace ($TRACE), one after the other; spec-killed: the daemon is killed in the middle of them.
-Lines "figure NAME ..."; the tokens of the 200 go to $OUT/tokens-KIND.json.
+policy: our spec, with prompts of 256 to 16,384 tokens ($LENGTHS) that are stored in the daemon's memory or only on its disk. Computing them,
+loading them, and the choice of load_policy "auto" alternate ($ROUNDS); auto learns nothing from loads that it did not choose.
+
+The others have a GPU cache of 36,864 tokens. They measure the time between tokens while 8 requests decode and their blocks are stored
+($TURNS), and then 200 requests of the conversation trace ($TRACE), one after the other; with spec-killed, the daemon is killed in the middle
+of them. The output has lines "figure NAME ..."; the tokens of the 200 requests go to $OUT/tokens-KIND.json.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from vllm_gpu import engine
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "256 512 1024 2048 4096 8192 16384").split()))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 TURNS = int(os.environ.get("TURNS", "12"))  # turns of 253 steps: 30 steps of 12 turns are above the p99, but only 2 of a single turn
-REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens: an eighth of them
+REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens, eight of these
 GPU_BLOCKS = 2304
 
 
@@ -72,7 +73,7 @@ class Engine:
 
 
 class Stored:
-    """The keys that the spec's manager stores, and where they are."""
+    """The keys that the spec's manager stores, and their tiers."""
 
     def __init__(self):
         from kvcache.vllm import identity, spec
@@ -88,7 +89,7 @@ class Stored:
         spec.KvcacheManager.prepare_store = watch
 
     def tiers(self, keys, on_disk_only):
-        """Where they are; with `on_disk_only` once none is in memory any more."""
+        """Waits until the keys are stored, with `on_disk_only` until none is in memory. Returns their tiers."""
         [[space]] = self.manager._promises._namespaces.values()
         deadline = time.monotonic() + 20
         while True:
@@ -107,7 +108,7 @@ def policy():
 
     @contextlib.contextmanager
     def forced():
-        """All is loaded, and nothing is learned from that: auto is measured with what it has found out by itself."""
+        """Makes the policies load everything and learn nothing from it, because auto is measured with what it has learned itself."""
         known = [(o, copy.deepcopy(vars(o))) for o in gc.get_objects() if isinstance(o, LoadPolicy)]
         for one, _ in known:
             one.always = True
@@ -153,7 +154,7 @@ def policy():
 
 
 def decode(it, kind):
-    """Between the tokens of 8 requests while all of them decode."""
+    """Measures the time between the tokens of 8 requests while all of them decode."""
     core = it.llm.llm_engine
     highest, every = [], []
     for turn in range(TURNS + 1):
@@ -168,7 +169,7 @@ def decode(it, kind):
                 times.append((now - last) * 1e3)
             begun |= {o.request_id for o in outputs if o.outputs and o.outputs[0].token_ids}
             last = now if len(begun) == 8 else None
-        if turn:  # the first one warms up
+        if turn:  # the first turn warms up
             times.sort()
             highest.append(times[len(times) * 99 // 100])
             every += times

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A back end of the shared tier without the daemon, on a real engine:
+/* Runs a back end of the shared tier on a real engine, without the daemon:
  *
- *     backend-check contract BACKEND KEY=VALUE...      what backend.h asks for
- *     backend-check put|get BACKEND KEY=VALUE...       one operation on `name`, and how it ended
+ *     backend-check contract BACKEND KEY=VALUE...      checks the requirements of backend.h
+ *     backend-check put|get BACKEND KEY=VALUE...       performs one operation on `name`, prints its
+ *                                                      result
  *
  * Keys: prefix, path, pool, conf, user, endpoint, bucket, region, credentials, ca, depth, name,
- * bytes, timeout_ms. How fast it is: kvcache-bench remote. */
+ * bytes, timeout_ms. kvcache-bench remote measures the speed. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

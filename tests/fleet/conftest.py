@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: those of tests/daemon, and the engines.
+"""Fixtures: those of tests/daemon, and the storage engines.
 
-    KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end); in memory, a slow disk
-                           measures nothing
-    KVCACHE_FLEET_ROUNDS   of the test that kills things (default: 5)
-    KVCACHE_FLEET_SEED     what it kills when (default: 1)
+    KVCACHE_FLEET_DIR      folder of Ceph's data (default: a new folder in /var/tmp, removed at the end); use a folder in memory to
+                           measure, because a slow disk hides the rest
+    KVCACHE_FLEET_ROUNDS   rounds of the test that kills processes (default: 5)
+    KVCACHE_FLEET_SEED     seed of its choices (default: 1)
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ pytest_configure, base_directory, directory, end_processes, make_daemon = (
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Ceph that runs, or a skip."""
+    """Provides a running Ceph, or skips the test."""
     reason = engines.why_no_ceph()
     if reason:
         pytest.skip(reason)
@@ -48,7 +48,7 @@ def cluster():
 
 @pytest.fixture
 def engine_of(request, directory):
-    """engine_of("rados"): an engine that runs, with a prefix of the test's own."""
+    """Provides engine_of("rados"), which starts a storage engine and gives the test a prefix of its own."""
     def make(name):
         return engines.ENGINES[name](directory, None if name == "directory" else request.getfixturevalue("cluster"))
     return make
@@ -66,7 +66,7 @@ def ceph_engine(request, engine_of):
 
 @pytest.fixture
 def make_host(make_daemon):
-    """make_host(engine, ...): a daemon on it, that runs."""
+    """Provides make_host(engine, ...), which starts a daemon on a storage engine."""
     def make(engine, start=True, env=None, **settings):
         daemon = make_daemon(env=env, settings={
             **engine.settings(), "remote.write": "all", "remote.write_rate": "0", "remote.generation_interval": "1s",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage engines of the shared tier for tests, and a hand in each: objects are listed, read and overwritten as they lie there.
+"""Storage engines of the shared tier for tests, with direct access to each: tests list, read and overwrite its objects.
 
 All engines are on this host. The directory is one local path that both daemons use, not a file system that is mounted twice.
 """
@@ -55,7 +55,7 @@ class Cluster:
         self.folder, self.conf, self._gateway = folder, f"{folder}/ceph.conf", None
 
     def run(self, action, *arguments, **how):
-        # Daemons of Ceph keep the descriptors that they were started with: not those of a pipe that is read to its end.
+        # Daemons of Ceph inherit these descriptors, so a pipe would never reach its end.
         with tempfile.TemporaryFile() as out:
             status = subprocess.run(["sh", str(CEPH_SH), action, self.folder, *arguments], stdin=subprocess.DEVNULL, stdout=out,
                                     stderr=out, timeout=how.get("timeout", 150)).returncode
@@ -92,21 +92,21 @@ class Cluster:
 
 
 class Engine:
-    """`names` of chunks: those with a key at their end."""
+    """A directory as an engine. names() has all files; chunks() has only those whose name ends with a key."""
 
     def __init__(self, directory, cluster):
         self.cluster, self.prefix = cluster, f"fleet-{os.getpid()}-{next(_numbers)}"
         self.directory = directory
 
     def chunks(self):
-        """{key in hex: name}"""
+        """Returns {key in hex: name}."""
         return {name.rsplit("/", 1)[-1]: name for name in self.names() if re.search(r"/[0-9a-f]{64}$", name)}
 
     def is_in_memory(self):
         return harness.filesystem_of(self.cluster.folder if self.cluster else self.path) == "tmpfs"
 
     def check_arguments(self):
-        """Of backend-check."""
+        """Returns the arguments of backend-check."""
         return [self.name] + [f"{k}={v}" for k, v in self.parameters().items()] + [f"prefix={self.prefix}"]
 
     def bench_arguments(self):

@@ -49,7 +49,8 @@ enum step_kind { CREATE, EXISTS, VERSION, WRITE_FULL, WRITE, SETXATTR, REMOVE, S
 struct step {
         enum step_kind kind;
         uint64_t offset, n;
-        char *bytes; /* a copy of what is written, as librados has one; or where to read to */
+        char *bytes; /* a copy of the bytes to write, as librados makes one; or the target of a read
+                      */
         size_t *ret_n;
         int *ret_result;
         uint64_t *ret_size;
@@ -87,7 +88,7 @@ static struct {
         unsigned n;
 } counts[COUNTS];
 
-/* 0, or the error that the call is to fail with. The lock is held. */
+/* Returns 0, or the error with which the call must fail. The caller holds the lock. */
 static int enter(const char *function)
 {
         for (unsigned i = 0; i < COUNTS; i++)
@@ -238,7 +239,7 @@ static void unref(struct completion *c)
         }
 }
 
-/* The lock is held, but not in the callback. */
+/* Completes an operation. The caller holds the lock, which is released during the callback. */
 static void finish(struct operation *p, int result)
 {
         struct completion *c = p->completion;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A librados without a cluster: librados.so.2 for tests. Objects are in memory, of all clusters of
- * the process the same; operations are carried out by a thread, in order.
+/* A librados without a cluster: librados.so.2 for tests. All clusters of the process share their
+ * objects, which are in memory. One thread performs the operations in order.
  *
  * A test finds these functions in the library by dlsym(). */
 #pragma once
@@ -9,11 +9,10 @@
 #include <stdint.h>
 
 struct stub_rados {
-        /* Calls of this function ("rados_connect"; of an asynchronous operation, its end: "read",
-         * "write") after the next `after` ones fail with `result`, `times` of them. */
+        /* Makes `times` calls of this function fail with `result`, after the next `after` calls. An
+         * asynchronous operation is named by its kind, "read" or "write", and fails at its end. */
         void (*fault)(const char *function, unsigned after, unsigned times, int result);
-        /* Asynchronous operations are not carried out, until this is false; they can be cancelled.
-         */
+        /* Suspends asynchronous operations until called with false; they can be cancelled. */
         void (*hang)(bool on);
         /* rados_aio_cancel() does nothing. */
         void (*ignore_cancel)(bool on);
@@ -22,9 +21,10 @@ struct stub_rados {
         /* Reads report so many bytes more than they were asked for. */
         void (*lie)(uint64_t bytes);
         unsigned (*calls)(const char *function);
-        /* The value of an option as it was last set; "". */
+        /* Returns the latest value of an option, or "". */
         const char *(*option)(const char *name);
-        /* Objects whose name ends so; mtime of it, seconds since 1970, can be moved. */
+        /* Sets the mtime, in seconds since 1970, of objects whose name ends with `oid`. Returns
+         * false if there is none. */
         bool (*set_mtime)(const char *oid, int64_t mtime);
         int64_t (*mtime)(const char *oid);
         bool (*has)(const char *space, const char *oid);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several daemons on a storage engine as people run it: a small Ceph with its gateway for S3, and a directory. What one host
-stores the others hit; nothing that the engine does makes a wrong byte a hit, or a local one slow."""
+"""Several daemons on a storage engine: a small Ceph with its S3 gateway, and a directory. One host hits the chunks that another stored; no fault
+of the engine makes a wrong byte a hit, or delays a local request."""
 
 import concurrent.futures
 import contextlib
@@ -56,7 +56,7 @@ def store(daemon, pairs):
 
 
 def got(client, ns, keys, **how):
-    """(status, bytes or None) of each."""
+    """Gets the keys. Returns (status, bytes or None) of each."""
     results = client.get(ns, keys, **how)
     values = [(r.status, r.data) for r in results]
     client.release([r.lease for r in results if r.lease])
@@ -77,12 +77,12 @@ def test_the_back_end_keeps_its_contract(engine):
 
 
 def apart_from(engine):
-    """Where the daemons' stores are: on another disk than the engine's, as they are on a host."""
+    """Returns a folder for the daemons' stores on another disk than the engine's, as on real hosts."""
     return "/var/tmp" if engine.is_in_memory() else "/dev/shm"
 
 
 def our_rates(engine, depth):
-    """{"bare": (write, read), "daemon": (write, read)} in MB/s."""
+    """Returns {"bare": (write, read), "daemon": (write, read)} in MB/s."""
     report = json.loads(bench("remote", *engine.bench_arguments(), "--json", "--block-bytes", "2MiB", "--depth", str(depth), "--objects",
                               str(OBJECTS[engine.name]), env={"TMPDIR": apart_from(engine)}, timeout=300, check=0).stdout)
     return {side: tuple(report[way][side]["bytes_per_second"] / 1e6 for way in ("write", "read")) for side in ("bare", "daemon")}
@@ -99,7 +99,7 @@ def rados_bench(engine, depth, seconds):
 
 
 def fio(engine, depth, seconds):
-    """Files of 2 MiB, each made, written and closed, or opened, read and closed, past the page cache, by as many threads."""
+    """Measures files of 2 MiB that as many threads create, write and close, or open, read and close, without the page cache."""
     folder = engine.path / "fio"
     folder.mkdir()
 
@@ -113,7 +113,7 @@ def fio(engine, depth, seconds):
 
 
 def curl_loop(engine, depth, seconds):
-    """`depth` curls, each one process with all its requests on one connection."""
+    """Measures `depth` processes of curl, each with all its requests on one connection."""
     path = engine.directory / "object"
     path.write_bytes(os.urandom(2 * MIB))
     keys = [f"{engine.endpoint}/kvcache/{engine.prefix}/curl/{i}" for i in range(depth)]
@@ -135,8 +135,8 @@ YARDSTICKS = {"rados": (rados_bench, "rados bench", 0.8, 0.9), "directory": (fio
 
 @pytest.mark.serial
 def test_it_is_as_fast_as_the_engines_own_tool(engine):
-    """The engine by the daemon's code alone, and through a daemon. Three rounds of each, one after the other; the best ratio counts, as
-    other things run here."""
+    """Measures the engine by the daemon's code alone, and through a daemon, in three alternating rounds. The best ratio counts, because other
+    programs run on this machine."""
     tool, name, least_write, least_read = YARDSTICKS[engine.name]
     if engine.name == "directory" and not harness.shutil.which("fio"):
         pytest.skip("fio is not installed")
@@ -154,7 +154,7 @@ def test_it_is_as_fast_as_the_engines_own_tool(engine):
             best[what, side] = max(ratios)[0]
             figure(f"{engine.name}, 2 MiB, 16 at a time, {what}, {side}: " + ", ".join(f"{o:.0f} of {t:.0f} MB/s ({r:.2f})" for r, o, t in ratios)
                    + f" of {name}")
-    # A Ceph on this host has the same processors. With few, it lacks what the daemon takes: that is a figure, and nothing to insist on.
+    # A Ceph on this host shares the daemon's processors. With few of them, the figure through the daemon is recorded but not judged.
     sides = ("bare",) if engine.name == "rados" and os.cpu_count() < 8 else ("bare", "daemon")
     assert min(best["write", side] for side in sides) >= least_write
     assert min(best["read", side] for side in sides) >= least_read
@@ -180,7 +180,8 @@ def test_a_second_host_hits_chunks_stored_by_the_first(engine, make_host, direct
 # --- 3: an engine in trouble costs local traffic nothing ---
 
 def switch_of(engine):
-    """While it is there, reads and writes of the shared directory hang, of daemons with can_hang() in their environment."""
+    """Returns the file whose existence makes reads and writes of the shared directory hang, for daemons that have can_hang() in their
+    environment."""
     return engine.directory / "hang"
 
 
@@ -222,7 +223,7 @@ def trouble(engine, what):
 
 
 def hit_times(daemons, keys, n):
-    """Seconds of 4 n gets of what is in memory, of each daemon; in turns of a few, so that what else runs here is the same."""
+    """Returns the seconds of 4 n gets from memory for each daemon, which alternate in short turns, so that other load affects all alike."""
     times = [[] for _ in daemons]
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(d.client()) for d in daemons]
@@ -244,7 +245,7 @@ def p99(times):
 
 
 def ask_and_put(daemon, what, stop, ret_slowest, ret_n):
-    """Another client of the daemon's, a process: puts a new chunk and asks for one that is nowhere, a hundred times a second."""
+    """Runs another client of the daemon: a hundred times a second it puts a new chunk and gets a missing one."""
     with daemon.client() as c:
         ns = c.namespace("n", FINGERPRINT)
         while not stop.wait(0.01):
@@ -260,7 +261,8 @@ def ask_and_put(daemon, what, stop, ret_slowest, ret_n):
 @pytest.mark.parametrize("name,what", [("directory", "hung"), ("rados", "hung"), ("rados", "full"), ("rados", "killed"), ("rados", "lossy"),
                                        ("s3", "lossy")])
 def test_local_hits_are_as_fast_while_the_engine_is(engine_of, make_host, make_daemon, name, what):
-    """Against a daemon without a shared tier, in turns. Each has another client besides that puts, and asks for what is not there."""
+    """Local requests are as fast as those of a daemon without a shared tier, with which they alternate. Both daemons have another client that
+    puts, and gets missing chunks."""
     engine = engine_of(name)
     a = make_host(engine, env=can_hang(engine), **{"remote.timeout": "1s"})
     alone = make_daemon(settings={"memory.pool": "64MiB"}, env=can_hang(engine)).start()
@@ -371,7 +373,8 @@ def flip(data, at):
 
 
 def test_wrong_objects_are_caught(engine, make_host):
-    """Each of these in some chunk: a bit in the header, in the payload, at its end; another chunk's bytes; cut; longer; empty."""
+    """No fault of an object is a hit: a flipped bit in the header, in the payload or at its end; the bytes of another chunk; a truncated,
+    extended or empty object."""
     a, b = make_host(engine), make_host(engine)
     pairs = items("spoiled", 24, 40 * KIB)
     store(a, pairs)
@@ -415,7 +418,7 @@ def activity(daemon):
 
 
 def begin_replay(host, path, namespace):
-    """At the trace's pace; it outlives the daemon."""
+    """Starts a replay at the trace's pace, which outlives the daemon."""
     return harness.spawn([str(BENCH), "--socket", host.socket, "replay", str(path), "--json", "--block-bytes", "16KiB", "--reconnect", "60", "--speed", "1",
                           "--clients", "2", "--namespace", namespace],
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -437,7 +440,7 @@ def in_use(daemon):
 
 
 def is_at_rest(daemon):
-    """And has no call left that hangs."""
+    """Returns whether the daemon uses the engine again, and no call hangs any more."""
     return in_use(daemon) and daemon.metrics()["kvcache_remote_inflight_operations"] == 0
 
 
@@ -446,10 +449,10 @@ VICTIMS = {"directory": ["daemon"], "rados": ["daemon", "osd.0", "mon", "daemon"
 
 
 def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, directory):
-    """Each round the first host replays a trace anew and the second the one of the round before, which is on the engine by then,
-    while a daemon or a part of the engine is killed and started again."""
-    path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # S3: fewer, as it takes ten times as long for each
-    # Each round has namespaces of its own, whose generations are read.
+    """Kills a daemon or a part of the engine in each round, and restarts it. Meanwhile the first host replays a new trace, and the second one
+    the trace of the previous round, which is on the engine by then."""
+    path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # fewer for S3, which takes ten times as long for each
+    # Uses new namespaces in each round, so that their generations are read.
     hosts = [make_host(engine, **{"remote.timeout": "1s", "remote.generation_interval": "30s"}) for _ in range(2)]
     rng = random.Random(SEED)
     victims, done, meanwhile, hit = [], {}, 0, 0

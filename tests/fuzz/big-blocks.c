@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Big blocks of memory are kept when they are freed, for the next request of the same size, in
- * fuzzers whose every execution takes and gives back the same ones: the address sanitizer maps,
- * marks and unmaps each anew, which takes longer than all the rest.
+/* Keeps big blocks of memory that are freed for the next request of the same size. Some fuzzers
+ * allocate and free the same blocks in every execution, and the address sanitizer maps, marks and
+ * unmaps each one again, which takes longer than everything else.
  *
- * The program's calls are wrapped (big_blocks_wraps in meson.build). A block has the sanitizer's
- * red zones, and its begin is poisoned while it is kept. One thread takes and gives. */
+ * The program's calls are wrapped (big_blocks_wraps in meson.build). A block keeps the sanitizer's
+ * red zones, and its beginning is poisoned while it is unused. One thread allocates and frees. */
 #include <sanitizer/asan_interface.h>
 #include <stdbool.h>
 #include <stddef.h>

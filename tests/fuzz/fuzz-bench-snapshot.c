@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots of benchmark sessions. Any bytes are refused with a message, or make a session of which
- * every report, export and comparison can be printed, and whose export is the same session again.
- */
+/* Reads any bytes as a snapshot of benchmark sessions. They are refused with a message, or make a
+ * session whose reports, exports and comparisons can be printed, and whose export is the same
+ * session again. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void print_all(const struct snapshot *s, FILE *out)
         for (int i = 0; i < 4; i++) {
                 struct compare_options o = { .by_layout = i % 2, .json = i / 2, .most_percent = 0 };
 
-                /* With itself, only another layout can be worse. */
+                /* A session compared with itself is not worse; only another layout of it can be. */
                 if (session_compare(s, s, &o, out) != 0 && !o.by_layout)
                         abort();
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as an assignment (key=value), which an option and a variable of the environment take
- * alike. What is accepted is read back from a file as the same value. */
+/* Reads any bytes as an assignment (key=value), as an option and an environment variable. An
+ * accepted value, written to a file, is read back as the same value. */
 #include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void check_error(const struct config_error *error)
                 assert((unsigned char)*p >= 0x20 && *p != 0x7f);
 }
 
-/* section.key=value -> KVCACHE_SECTION_KEY=value */
+/* Converts section.key=value to KVCACHE_SECTION_KEY=value. */
 static char *variable_of(const char *assignment)
 {
         size_t n = strlen("KVCACHE_"), size = n + strlen(assignment) + 1;

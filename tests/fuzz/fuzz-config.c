@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a configuration file and its drop-ins, divided by form feeds, which no YAML has.
- * What is accepted prints as YAML that is accepted again and means the same. */
+/* Reads any bytes as a configuration file and its drop-ins, divided by form feeds, which no YAML
+ * has. An accepted file is printed as YAML that is accepted again and has the same meaning. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static void check_round_trip(const struct config *c)
         first = print(c, &first_size);
         config_init(&again);
         assert(config_load_text(&again, "again", first, first_size, &error) == 0);
-        memcpy(again.given, c->given, sizeof(again.given)); /* comments tell what was given */
+        memcpy(again.given, c->given, sizeof(again.given)); /* decides the comments */
         copy_places(&again, c);
         second = print(&again, &second_size);
         assert(first_size == second_size && memcmp(first, second, first_size) == 0);
@@ -79,7 +79,7 @@ static void note(void *userdata, const char *text)
         const struct config_error *first = userdata;
 
         assert(text[0] != '\0');
-        /* The first is the one that ends a reading that stops at it. */
+        /* The first error is the one at which another reader stops. */
         if (first->n == 0)
                 assert(strcmp(text, first->text) == 0);
         ((struct config_error *)userdata)->n++;

@@ -45,7 +45,7 @@ static void read_superblock(void)
         sb = &dir->superblock;
         assert(sb->version == DISK_VERSION && sb->volume_index < sb->volume_count);
         assert(!(sb->incompat & ~DISK_INCOMPAT) && !(sb->ro_compat & ~DISK_RO_COMPAT));
-        /* Four copies of what is believed; read again it is the same. */
+        /* Writes four copies of the accepted superblock, which must be read back unchanged. */
         r = dir_write_superblock(dir);
         assert(r == 0);
         before = *sb;
@@ -97,7 +97,7 @@ static void read_namespaces(void)
         first = open_namespaces(dir, &lost);
         if (first) {
                 check_namespaces(first);
-                /* One copy at least is whole now. */
+                /* At least one copy is valid now. */
                 second = open_namespaces(dir, &lost_again);
                 assert(second && !lost_again);
                 assert(namespaces_count(first) == namespaces_count(second));

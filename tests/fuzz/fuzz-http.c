@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP side: a connection that sends any bytes, in pieces, costs only itself; and the page for
- * people copes with any status text.
+/* The HTTP server: a connection that sends any bytes, in two pieces, affects only itself, and the
+ * page is made of any status text.
  *
  * libFuzzer runs it, against a real server on a Unix socket in the same thread. The first byte says
- * after how many bytes the rest goes out in a piece of its own, and whether the client closes its
- * side; what follows a NUL is the status that the page is made of. */
+ * where the second piece begins, and whether the client closes its side; the bytes after a NUL are
+ * the status of the page. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -119,7 +119,7 @@ static void say(int fd, const uint8_t *data, size_t n)
         }
 }
 
-/* The server of this program is on a Unix socket, and does not judge a Host. */
+/* Checks a Host header separately, because a server on a Unix socket accepts any. */
 static void judge_host(const uint8_t *data, size_t size)
 {
         char host[512];
@@ -169,7 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 say(fd, data + first, size - first);
                 if (shut)
                         shutdown(fd, SHUT_WR);
-                /* A turn in which nothing comes is the last but one. */
+                /* Ends after two iterations without data. */
                 for (unsigned quiet = 0; quiet < 2 && !drain(fd, &something);) {
                         quiet = something ? 0 : quiet + 1;
                         turn();
@@ -179,8 +179,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         turn();
         turn();
         http_get_stats(http, &after);
-        /* A connection that left waits for its page to be made, and pages are spaced out in time.
-         */
+        /* A connection that left waits for its page, and pages are made at intervals. */
         while (after.open > MAX_CONNECTIONS / 2) {
                 event_base_loop(base, EVLOOP_ONCE);
                 http_get_stats(http, &after);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map of the memory that a daemon leaves to the next. Any bytes are refused, or are a map; what
- * of that fits a pool is taken over by it, and the pool goes on: what it has can be verified,
- * dropped, and evicted. So that the checksum does not stop everything, every other input is sealed
- * first. */
+/* Reads any bytes as the map that a daemon leaves to the next. They are refused, or are a map: a
+ * pool takes over the chunks that fit it, and works with them: they can be verified, dropped and
+ * evicted. Every other input is sealed first, so that the checksum does not refuse all of them. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,7 +45,7 @@ static void take_over(const struct keep_map *map, unsigned i, struct pool *p)
                                          map->holders[h]->slots[s].slot) == POOL_NONE &&
                             pool_keep_slot(p, map->holders[h]->slots[s].slab,
                                            map->holders[h]->slots[s].slot, &number) < 0)
-                                abort(); /* keep_file_find() has said that there is such a slot */
+                                abort(); /* keep_file_find() has returned this slot */
         for (uint32_t c = 0; c < n; c++)
                 if (c % 2)
                         pool_verify(p, chunks[c]);

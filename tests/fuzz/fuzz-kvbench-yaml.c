@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a model, as a deployment, and, with a line "%%%" between them, as both. What is
- * accepted computes to numbers that agree with each other, or to a reason; what is refused is said
- * once, in words that a terminal can show. */
+/* Reads any bytes as a model, as a deployment, and, if a line "%%%" separates them, as both.
+ * Accepted files yield numbers that agree with each other, or a reason. A refused file causes one
+ * message, which is safe for a terminal. */
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ DEFINE_CLEANUP(struct kvbench_model *, model_free);
 
 static unsigned errors;
 
-/* Instead of common.c's. A warning comes with EXIT_OK. */
+/* Replaces the function of common.c. A warning has the status EXIT_OK. */
 int complain(int status, const char *format, ...)
 {
         char text[2048];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of what eviction has learned. Any bytes are refused, or are sections that a policy can
- * be restored from, and goes on with: what is in stays in, and can be evicted. So that the checksum
- * does not stop everything, every other input is sealed first. */
+/* Reads any bytes as the file of eviction's state. They are refused, or are sections from which a
+ * policy is restored and continues: its chunks stay, and can be evicted. Every other input is
+ * sealed first, so that the checksum does not refuse all of them. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>

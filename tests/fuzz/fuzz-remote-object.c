@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header of an object of the shared tier. Any bytes are refused for a reason, or are one whose
- * fields are those that were asked for, and that is written again as the same. The first byte says
- * whether the checksum is put right first, so that it does not stop everything, whether what is
- * asked for is what the header has, and whether the size of the object is known. */
+/* Reads any bytes as the header of an object of the shared tier. They are refused with a reason, or
+ * have the fields that were expected, and are encoded to the same bytes again. The first byte
+ * chooses whether the checksum is corrected first, whether the expectation is taken from the
+ * header, and whether the size of the object is known. */
 #include <endian.h>
 #include <stdbool.h>
 #include <stdint.h>

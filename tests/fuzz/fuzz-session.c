@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The session state machine: four clients of a real daemon's core, over a store in memory, say
- * anything in any order: half a greeting, messages before and after it, unexpected descriptors
- *, an end in the middle. Afterwards all have closed, and nothing is held: no lease, no staging
- * area, no byte, no descriptor, no request; the lookup index and the events say what can be found,
- * and no chunk waits for a client of the pool index.
+/* The session state machine: four clients of a daemon's core over a store in memory send anything
+ * in any order: half a greeting, messages before and after it, unexpected descriptors, an end in
+ * the middle. After all have closed, nothing is held: no lease, staging area, byte, descriptor or
+ * request. The lookup index and the events match the stored chunks, and no chunk waits for a client
+ * of the pool index.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
- * byte for what and who, then what it needs. The store stays from one input to the next. */
+ * byte for the kind and the client, and then the arguments. The store survives from one input to
+ * the next. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +133,7 @@ static void on_resumed(struct store_device *req)
         resumed = true;
 }
 
-/* Errors may have left the store aside: the next input shall have one. */
+/* Resumes the store, which errors may have bypassed, for the next input. */
 static void resume_store(void)
 {
         struct store_device req = { .complete = on_resumed };
@@ -154,7 +155,7 @@ static void on_lookup(struct lookup_wait *wait)
 {
 }
 
-/* An error may have left it without. */
+/* Makes the lookup index if an error has prevented it. */
 static void make_lookups(void)
 {
         struct lookup_wait wait = { .complete = on_lookup };
@@ -571,7 +572,8 @@ static void say_unregister(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
-/* Names of one letter: the same few are opened, listed and removed by all. */
+/* Sends requests about namespaces with names of one letter, so that all clients open, list and
+ * remove the same ones. */
 static void say_of_namespaces(int fd)
 {
         uint32_t x = take(1);
@@ -639,7 +641,7 @@ static void say_lookup(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
-/* A word of the page that was handed over last, or a hold of one of the first chunks. */
+/* Overwrites a word of the page that was passed last, or holds one of the first chunks. */
 static void scribble(void)
 {
         uint32_t x = take(2), value = take(2);
@@ -705,7 +707,7 @@ static void say_bench(int fd)
         say(fd, &msg, msg.head.hdr.len, false);
 }
 
-/* A batch that makes sense as far as the input lets it. */
+/* Sends a batch, valid as far as the input allows. */
 static void say_batch(int fd)
 {
         const struct store_namespace *ns = find_namespace('a');
@@ -766,7 +768,7 @@ static void say_batch(int fd)
                         at += sizeof(struct key);
                 }
         }
-        /* The same bytes as above, said as the number of the first piece and how many there are. */
+        /* Uses the same bytes as above as the first piece and the number of pieces. */
         if (flags & 64 && !(flags & 32)) {
                 uint32_t pieces = take(1) % 16;
 
@@ -805,7 +807,7 @@ static void say_batch(int fd)
         say(fd, &msg, msg.head.hdr.len, false);
 }
 
-/* Any bytes; with the right length in front, mostly. */
+/* Sends any bytes, mostly with the right length at the beginning. */
 static void say_bytes(int fd, bool with_fd)
 {
         static union {
@@ -832,7 +834,7 @@ static void resize_file(off_t bytes)
                 abort();
 }
 
-/* Late, the other way round, or with an error. */
+/* Makes I/O late, reordered or failing. */
 static void plan_io(void)
 {
         static const int errors[] = { -EIO, -ENOSPC, -ENOMEM, -ETIMEDOUT };

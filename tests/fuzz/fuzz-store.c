@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start on any disk: superblock, namespaces and table ring are whatever the input makes of a good
- * store's. The store opens or says why not; what it then gives out was put, byte for byte; a put,
- * a drop and a purge go on; and the next start opens it.
+/* A startup on any disk: the input damages the superblock, namespaces and table ring of a good
+ * store. The store opens or gives a reason. It then returns only bytes that were put; a put, a drop
+ * and a purge work; and the next startup opens it.
  *
- * libFuzzer runs it. A good store is made once; it and what becomes of it lie in memory-files.c,
- * and its I/O is inline-io.c's, so that an execution is one thread's and no disk's.
+ * libFuzzer runs it. A good store is made once. Its files and their damaged copies are in
+ * memory-files.c, and inline-io.c performs the I/O, so that an execution needs one thread and no
+ * disk.
  *
- * The input: a byte that says what is done (enum doing), one for which call on a file fails, if
- * any; then changes as image_change() takes them. */
+ * The input: a byte that chooses what is done (enum doing), one that chooses the file call that
+ * fails, if any, and then changes for image_change(). */
 #include <assert.h>
 #include <errno.h>
 
@@ -19,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum doing {
         DO_READ = 1 << 0,   /* some of the keys; which ones, the two highest bits say */
         DO_WRITE = 1 << 1,  /* a put, a drop and a purge in a namespace that is opened */
-        DO_SHRINK = 1 << 2, /* with a limit that is too small for what there is */
+        DO_SHRINK = 1 << 2, /* with a limit below the stored chunks */
         DO_AS_IS = 1 << 3,  /* to look at it only */
         DO_AGAIN = 1 << 4,  /* a second start, on what the first one left */
 };

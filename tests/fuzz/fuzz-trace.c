@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace reader of kvcachectl replay, and with it its JSON: a file of any bytes is read to its
- * end or to an error that says where, and what it gives keeps its promises.
+/* The trace reader of kvcache-bench replay, and with it its JSON parser: any bytes are read to
+ * their end, or to an error that names the place, and the requests are consistent.
  *
  * libFuzzer runs it. The bytes are a file in memory, opened by its name under /proc. */
 #include <assert.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One datagram from a client: whatever wire_check_request() lets through can be read to its end,
- * and nothing beyond.
+/* One datagram from a client: a message that wire_check_request() accepts can be read to its end,
+ * and never beyond.
  *
  * libFuzzer runs it. The bytes are copied to memory of their exact size, so that the address
- * sanitizer sees a read past them; what a session does with an accepted message is done here by
- * reading every entry and release. */
+ * sanitizer detects a read past them. The test reads every entry and release, as a session does
+ * with an accepted message. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,7 +53,8 @@ static void read_namespace(const struct wire_namespace *n)
         if (wire_fingerprint_check(fingerprint, n->fingerprint_length) == 0)
                 assert(n->fingerprint_length == 0 ||
                        fingerprint[n->fingerprint_length - 1] == '\n');
-        /* Against the name, and against itself without its first byte: any two texts may meet. */
+        /* Compares it with the name, and with itself without its first byte, because any two texts
+         * may meet. */
         wire_fingerprint_diff(name, n->name_length, fingerprint, n->fingerprint_length, difference,
                               sizeof(difference));
         assert(memchr(difference, '\0', sizeof(difference)));
@@ -71,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 return 0;
         memcpy(msg, data, size);
 
-        /* A length that is right by itself on half of the inputs, or few would get further. */
+        /* Corrects the length in half of the inputs, because few would get further otherwise. */
         if (size >= sizeof(*msg) && (data[0] & 1))
                 msg->len = (uint32_t)size;
 

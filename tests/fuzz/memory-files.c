@@ -44,11 +44,11 @@ static struct file {
         unsigned opened;
 } files[MEMORY_FILES];
 
-static int fds[FDS]; /* which file; + 1, so that zero is closed */
+static int fds[FDS]; /* number of the file plus 1; 0: closed */
 static unsigned fail_in;
 static int fail_error;
 
-/* Where the listing stands: one at a time is all that the store has. */
+/* State of the listing of the directory; the store has only one at a time. */
 static struct listing {
         bool open;
         int fd;
@@ -91,7 +91,7 @@ static int fail(int error)
         return -1;
 }
 
-/* Every call that changes something asks. */
+/* Called by every function that changes a file. Returns whether the change must fail. */
 static bool fails_now(void)
 {
         if (fail_in == 0 || --fail_in > 0)
@@ -134,7 +134,7 @@ static void resize(struct file *f, size_t size)
         f->now.size = size;
 }
 
-/* An entry of the table that is unused; its bytes are zero. */
+/* Returns an unused entry of the table, whose bytes are zero. */
 static struct file *make(const char *name)
 {
         for (unsigned i = 0; i < MEMORY_FILES; i++) {
@@ -476,7 +476,7 @@ int __wrap_fsync(int fd)
         return !is_mine(fd) ? __real_fsync(fd) : fails_now() ? -1 : 0;
 }
 
-/* Flags of a file here change nothing. */
+/* Accepts and ignores flags of a file of this directory. */
 int __wrap_fcntl64(int fd, int command, ...)
 {
         va_list arguments;

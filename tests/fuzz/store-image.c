@@ -139,7 +139,7 @@ void image_get(uint32_t ns, uint32_t k)
         wait_for(&done);
         if (req.result != 0)
                 return;
-        /* A checksum that was made right may say any length; the bytes are from the payload. */
+        /* A corrected checksum may state any length; the bytes come from the payload. */
         if (req.length != length_of(k))
                 return;
         assert(memcmp(payloads[k], buf, req.length) == 0);
@@ -282,7 +282,7 @@ static void change_one(unsigned kind, const char *name, size_t at, const uint8_t
                 make_right(name, at);
         if (kind != 2)
                 return;
-        /* Both copies of the namespaces, or all superblocks, alike. */
+        /* Damages both copies of the namespaces, or all superblocks, in the same way. */
         if (strcmp(name, "superblock") == 0 && n == DISK_SUPERBLOCKS * DISK_PAGE) {
                 for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                         memmove(bytes + i * DISK_PAGE, bytes + at / DISK_PAGE * DISK_PAGE,

@@ -12,7 +12,7 @@
 
 enum { ROUNDS = 6, LOOP_THREADS = 8, MAX_FILES = 4096, CHECK_ROUNDS = 8 };
 
-/* A folder; else puts go as ever. */
+/* Returns the folder for puts by cuFile, or NULL for ordinary puts. */
 static const char *put_path(void)
 {
         return getenv("KVCACHE_GDS_PUTS");
@@ -44,7 +44,8 @@ static void evict(struct rig *r, const struct load *w)
         free(keys);
 }
 
-/* On disk, read back once, and in memory no more. */
+/* Puts the blocks, reads them back once, and evicts them from memory, so that they are on disk
+ * only. */
 static void put_on_disk(struct rig *r, struct load *w)
 {
         size_t n = 0;
@@ -287,8 +288,8 @@ static double bench_get_once(struct rig *r, struct load *w)
         return seconds;
 }
 
-/* Rounds of all three in turn, in this order and the other one, so that what the disk does befalls
- * each: one that gives more at first gives it to whichever comes first. */
+/* Measures all three ways in rounds, alternately in this and the reverse order, so that changes of
+ * the disk's speed affect all of them. */
 static void bench_chunk(struct rig *r, uint64_t piece, uint32_t layers, uint64_t bytes)
 {
         double s[3][ROUNDS], chosen[ROUNDS], rates[4];
@@ -329,7 +330,7 @@ static void bench_chunk(struct rig *r, uint64_t piece, uint32_t layers, uint64_t
         load_close(r, &w);
 }
 
-/* The rate at which blocks that are new are put, up to the last one being on disk. */
+/* Returns the rate at which new blocks are put, up to the time when the last one is on disk. */
 static double put_rate(struct rig *r, struct load *w, uint64_t space)
 {
         double s[ROUNDS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast blocks go, by every engine, in pieces of several sizes; beside it the bus and memcpy().
- */
+/* Measures the rate of blocks by every engine, in pieces of several sizes, beside the bus and
+ * memcpy(). */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static double bench_memcpy(unsigned threads, size_t bytes)
         return (double)bytes / median(s, rounds) / 1e9;
 }
 
-/* Fresh keys each time, with nothing left to be written of those before. */
+/* Measures puts of new keys, after all earlier chunks have been written. */
 static double bench_put(struct rig *r, struct load *w, uint64_t *space, size_t *ret_refused)
 {
         double s[MOST_ROUNDS];
@@ -117,7 +117,8 @@ static double bench_bus(struct rig *r, bool to_device, size_t bytes)
 
 static const uint64_t pieces[] = { 4 << 10, 16 << 10, 64 << 10, 2 << 20 };
 
-/* The same memory as an outer-first layout and as a list of regions, in turns: gets, then puts. */
+/* Compares an outer-first layout with the same memory as a list of regions, alternately: gets, then
+ * puts. */
 static void bench_regions(struct rig *r, uint64_t bytes, uint64_t *space)
 {
         double rates[4][ARRAY_SIZE(pieces)];

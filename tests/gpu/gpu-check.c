@@ -21,8 +21,8 @@
 enum {
         SKIPPED = 77,
         LEAST_BLOCKS = 4,
-        /* For checks, and for a table of little data, where populating the default for each
-         * attachment takes longer than the rest. A block may have an eighth of it. */
+        /* Small sizes for checks, and for a table of little data, because populating the default
+         * takes longer than the rest. A block may have an eighth of it. */
         CHECK_STAGING_BYTES = 16 << 20,
         SCALED_STAGING_BYTES = 40 << 20,
 };
@@ -35,7 +35,7 @@ double now(void)
         return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Loads the driver; says why not. */
+/* Loads the driver, or prints why that is not possible. */
 static bool has_gpu(struct rig *r)
 {
         char why[512];
@@ -155,7 +155,8 @@ void fill(uint8_t *p, size_t bytes, uint64_t seed)
 
 /* --- a load: as many blocks as these bytes are --- */
 
-/* Layer-separate blocks, keys and values apart: every piece on its own. */
+/* Opens a load whose blocks have separate layers, keys and values, so that no two pieces can be
+ * joined. */
 void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes)
 {
         uint64_t block;
@@ -205,7 +206,7 @@ void load_list_regions(struct load *w)
         };
 }
 
-/* Data that is not compressible, in every place. */
+/* Fills every place with data that does not compress. */
 void load_fill(struct rig *r, struct load *w)
 {
         enum { PART = 8 << 20 };

@@ -62,12 +62,12 @@ struct load {
 };
 
 void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes);
-/* Describes the same memory by a list of its regions. */
+/* Describes the layout's memory by a list of its regions instead. */
 void load_list_regions(struct load *w);
 void load_name(struct load *w, uint64_t space);
 void load_fill(struct rig *r, struct load *w);
 void load_close(struct rig *r, struct load *w);
-void load_put_all(struct rig *r, struct load *w); /* until all of it is kept */
+void load_put_all(struct rig *r, struct load *w); /* repeats until all blocks are stored */
 double load_run(struct rig *r, struct load *w, bool is_put, size_t *ret_good);
 double median(double *v, size_t n);
 void wait_until_written(struct rig *r);
@@ -78,5 +78,5 @@ void gpu_bench(struct rig *r, unsigned scale);
 
 /* Blocks on disk come by cuFile, or the other way for this reason and no other: each byte. */
 void gds_check(struct rig *r, const char *reason);
-/* Beside a bare loop of cuFileRead() over the same chunks. */
+/* Compares gets with a bare loop of cuFileRead() over the same chunks. */
 void gds_bench(struct rig *r, unsigned scale);

@@ -109,11 +109,12 @@ static const struct shape shapes[] = {
         { "padded regions of two sizes", { .kind = KVCACHE_LAYOUT_REGIONS, .blocks = 8 }, 0, 0, 0 },
 };
 
-/* Shapes of listed regions come last: a connection counts 16 combinations of layout, path and
- * technology, which the other shapes take. */
+/* Shapes of listed regions come last, because a connection counts 16 combinations of layout, path
+ * and technology, and the other shapes use them up. */
 enum { N_KINDS = ARRAY_SIZE(shapes) - 1, LISTED = 5 };
 
-/* Pages of two sizes in one tensor, each with padding behind it, and one of odd bytes apart. */
+/* Lists pages of two sizes in one tensor, each followed by padding, and a separate region of odd
+ * length. */
 static void list_regions(struct kvcache_layout *l, struct kvcache_layout_region *regions,
                          cu_address device)
 {
@@ -174,7 +175,7 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
         MUST_CUDA(r, event_create(&ready, CU_EVENT_IS_UNTIMED));
         MUST_CUDA(r, event_create(&done, CU_EVENT_IS_UNTIMED));
 
-        /* The data is still on its way into device memory when the put is called. */
+        /* The copy into device memory is still in progress when the put is called. */
         fill(from, CHECK_BYTES, space);
         MUST_CUDA(r, copy(device, (cu_address)(uintptr_t)from, CHECK_BYTES, r->stream));
         MUST_CUDA(r, event_record(ready, r->stream));
@@ -184,7 +185,8 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
                 MUST(statuses[i] == KVCACHE_OK, "%s: block %u is %s", s->what, i,
                      kvcache_status_name(statuses[i]));
 
-        /* And what the get overwrites comes before it, and what reads it after. */
+        /* The get must also come after this copy, which it overwrites, and before the one that
+         * reads the result. */
         fill(to, CHECK_BYTES, space + 1);
         memcpy(wanted, to, CHECK_BYTES);
         expect(&l, s, device, from, wanted);

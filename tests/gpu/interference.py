@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How much does a model's work slow down while blocks come from the pool beside it?
+"""Measures how much a model's work slows down while blocks are loaded from the pool.
 
     interference.py BUILD SOCKET [SIZE [PIECE]]
 
-A loop of matrix products of SIZE rows and columns (default: 8192), in this process and on its GPU, is timed alone and beside gets
-in a loop, or those of pieces of so many bytes. Needs PyTorch."""
+A loop of matrix products of SIZE rows and columns (default: 8192), in this process and on its GPU, is timed alone and together with gets in a
+loop, by default of whole blocks, or of pieces of PIECE bytes. Needs PyTorch."""
 
 import ctypes
 import pathlib
@@ -26,7 +26,7 @@ LOOPS, ROUNDS = max(1, round(20 * (8192 / SIZE) ** 3)), 25  # a round takes as l
 
 
 def products(a, b, c):
-    """Seconds of a round, the median."""
+    """Returns the median seconds of a round."""
     times = []
     for _ in range(ROUNDS):
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

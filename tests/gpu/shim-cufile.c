@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libcufile.so.0 in front of the real one, $CUFILE_REAL: $CUFILE_FAIL, "FUNCTION EVERY RESULT",
- * makes each EVERY-th call of the function fail with RESULT without making it. For a host where the
- * real one works. */
+/* A libcufile.so.0 in front of the real one, $CUFILE_REAL, for hosts where that works.
+ * $CUFILE_FAIL, "FUNCTION EVERY RESULT", makes each EVERY-th call of the function fail with RESULT
+ * without calling the real one. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>

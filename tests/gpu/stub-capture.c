@@ -49,7 +49,7 @@ static void begin(cu_stream stream, int capture_mode, unsigned thread)
                 }
 }
 
-/* Does the capture prohibit potentially unsafe calls of this thread? */
+/* Returns whether the capture prohibits potentially unsafe calls of this thread. */
 static bool forbids(unsigned i)
 {
         if (!captures[i].is_active || mode == CU_CAPTURE_MODE_RELAXED)

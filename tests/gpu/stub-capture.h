@@ -8,10 +8,10 @@
 
 #include "gpu/cuda-api.h"
 
-/* Is this call allowed for this thread now? CU_OK; or the error by which the real driver refuses
- * it, and then the captures that forbid it are invalid from now on. */
+/* Returns CU_OK if this thread may make the call now. Otherwise returns the error of the real
+ * driver, and invalidates the captures that forbid the call. */
 cu_result capture_check(const char *function);
-/* May work be put into this stream? The same for calls that name it. */
+/* Does the same for a call that puts work into this stream. */
 cu_result capture_check_stream(cu_stream stream);
 
 cu_result capture_begin(cu_stream stream, int mode);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stub driver. One device; one lock; streams are queues that a thread or the test carries out.
+/* The stub driver, with one device and one lock. Streams are queues whose work a thread or the test
+ * performs.
  *
- * STUB_OLD: as a driver of CUDA 11.0, without cuGetProcAddress() and the batch copy.
- * STUB_POOR: one that lacks a function that is needed. */
+ * STUB_OLD: behaves like a driver of CUDA 11.0, without cuGetProcAddress() and the batch copy.
+ * STUB_POOR: lacks a required function. */
 #include "stub-cuda.h"
 
 #include <pthread.h>
@@ -206,7 +207,7 @@ static void memory_free(void *p, uint64_t bytes)
                 free(p);
 }
 
-/* Where the CPU finds what the device sees at `address`, or NULL. */
+/* Returns the CPU's pointer to the memory at a device address, or NULL. */
 static void *translate(uint64_t address, uint64_t bytes, bool write, bool may_be_pageable)
 {
         bool is_device = address & DEVICE;
@@ -245,7 +246,7 @@ static bool source_sum(const struct copy *c, uint64_t *ret)
         return from;
 }
 
-/* A program that has begun a copy leaves its source alone until it is done. */
+/* Checks that the program has not changed the source of a copy that is in progress. */
 static void check_source(const struct work *w)
 {
         uint64_t sum;
@@ -346,8 +347,8 @@ static struct CUstream_st *stream_new(void)
         return s;
 }
 
-/* The stream of a handle; those that are always there are made when they are first named, and stay.
- * They wait for no other stream by themselves: ours do not block. NULL: no such stream. */
+/* Returns the stream of a handle, or NULL. The predefined streams are made when they are first
+ * named, and stay. Streams do not wait for each other implicitly, because ours are non-blocking. */
 static struct CUstream_st *stream_of(cu_stream handle)
 {
         struct CUstream_st *s;
@@ -676,7 +677,7 @@ cu_result cuMemcpyAsync(cu_address to, cu_address from, size_t bytes, cu_stream 
 }
 
 #ifndef STUB_OLD
-/* Not in the order of the list. */
+/* Performs the copies of a batch in another order than the list's. */
 static int batch(cu_address *to, cu_address *from, size_t *bytes, size_t n,
                  struct cu_copy_attributes *attributes, size_t *firsts, size_t n_attributes,
                  cu_stream stream)
@@ -852,7 +853,7 @@ cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)
         return leave(CU_OK);
 }
 
-/* The library does not call it; the tests' engines do. */
+/* Only the tests' engines call this function; the library does not. */
 EXPORT cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user);
 cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA driver without a GPU: libcuda.so.1 for tests. Device memory is host memory behind
- * addresses that the CPU cannot use; what is put into a stream is carried out later, so that what
- * is read or reused too early shows as wrong bytes.
+ * addresses that the CPU cannot use. Work in a stream is performed later, so that bytes that are
+ * read or reused too early are wrong.
  *
  * A test finds these functions in the library by dlsym(). */
 #pragma once
@@ -19,10 +19,10 @@ struct stub_cuda {
          * does.
          */
         void (*run)(bool automatic);
-        /* Carries one thing out, of a stream that `seed` chooses. False: nothing can be. */
+        /* Performs one operation of a stream that `seed` chooses. Returns false if none is
+         * possible. */
         bool (*step)(unsigned seed);
-        /* The calls of this function after the next `after` ones fail with `result`, `times` of
-         * them. */
+        /* Makes `times` calls of this function fail with `result`, after the next `after` calls. */
         void (*fault)(const char *function, unsigned after, unsigned times, int result);
         unsigned (*calls)(const char *function);
         void (*live)(struct stub_live *ret);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stub cuFile. One lock, which a read or a write does not hold while it is under way.
+/* The stub cuFile. Its one lock is released during a read or write.
  *
- * STUB_POOR: one that lacks a function that is needed. For programs that cannot call the functions
- * for tests, $STUB_CUFILE holds what fault() is given, "FUNCTION AFTER TIMES EVERY RESULT", and
+ * STUB_POOR: lacks a required function. For programs that cannot call the test functions,
+ * $STUB_CUFILE has the arguments of fault(), "FUNCTION AFTER TIMES EVERY RESULT", and
  * $STUB_CUFILE_NVFS the version. */
 #include "stub-cufile.h"
 
@@ -55,7 +55,7 @@ static unsigned fault_of(const char *function)
         }
 }
 
-/* True: this call fails. Under the lock. */
+/* Returns whether this call fails; the caller holds the lock. */
 static bool fails(const char *function, int *ret)
 {
         unsigned i = fault_of(function);
@@ -248,7 +248,7 @@ struct cf_error cuFileBufDeregister(const void *base)
 }
 #endif
 
-/* Where the CPU finds it; NULL: no memory of the device's. */
+/* Returns the CPU's pointer to device memory, or NULL for other memory. */
 static uint8_t *translate(const void *base, off_t offset, size_t bytes)
 {
         static void *(*find)(uint64_t address);

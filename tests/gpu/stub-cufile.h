@@ -17,20 +17,20 @@ struct stub_cufile_live {
 };
 
 struct stub_cufile {
-        /* The calls of this function after the next `after` ones fail with `result`, `times` of
-         * them, each `every`-th. `result`: cuFile's number; of cuFileRead and cuFileWrite what they
-         * return: -1 sets errno to EIO; 0 and more is short. */
+        /* Makes `times` calls of this function fail, each `every`-th after the next `after` calls.
+         * `result` is cuFile's number; for cuFileRead and cuFileWrite it is their return value,
+         * where -1 sets errno to EIO, and 0 or more is a short transfer. */
         void (*fault)(const char *function, unsigned after, unsigned times, unsigned every,
                       int result);
         unsigned (*calls)(const char *function);
         void (*live)(struct stub_cufile_live *ret);
         /* Reads stop halfway until this is false. */
         void (*hold)(bool on);
-        /* The version of nvidia-fs that it says is there; 0: none. */
+        /* Sets the version of nvidia-fs that it reports; 0: none. */
         void (*set_nvfs)(unsigned version);
         /* Forgets all faults and counts; version 2. */
         void (*reset)(void);
 };
 
-/* Loads the library as the product does; false: it is another one, or none. */
+/* Loads the library as the product does. Returns false if that is not this stub, or fails. */
 bool stub_cufile_load(struct stub_cufile *ret);

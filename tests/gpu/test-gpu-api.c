@@ -48,7 +48,8 @@ SAME(offsetof(struct cu_copy_attributes, source), offsetof(CUmemcpyAttributes, s
 SAME(offsetof(struct cu_copy_attributes, target), offsetof(CUmemcpyAttributes, dstLocHint));
 SAME(offsetof(struct cu_copy_attributes, flags), offsetof(CUmemcpyAttributes, flags));
 
-/* The version is one in which the function got the form that cudaTypedefs.h names after it. */
+/* Each function's version is the one in which it got the form that cudaTypedefs.h names after
+ * it. */
 #define X(member, name, suffix, since, is_needed, parameters)                                      \
         static_assert(sizeof(PFN_##name##_v##since) == sizeof(cu_result(*) parameters), #name);
 CU_FUNCTIONS(X)

@@ -30,20 +30,20 @@ from slices import difference  # noqa: E402
 
 MIB, GIB = 2**20, 2**30
 DEPTHS = (4, 8, 16, 32)
-# clients, chunks on their way of each, chunks in a request, and whether they come from registered memory, which the disk is
-# written from: what comes from a staging area is copied into the pool first
+# Clients: their number, the chunks in flight of each, the chunks of a request, and whether the chunks are in registered memory. The disk is
+# written from registered memory directly; chunks in a staging area are copied into the pool first.
 CLIENTS = ((1, 32, 16, False), (1, 32, 1, False), (3, 32, 8, False), (1, 64, 16, True))
-# The fio runs that alternate with the daemon's, at depth 16: the pattern, whether the buffers are in huge pages as the pool is, and
-# further options. The pattern in order stands for a full store, which overwrites its slots nearly in order. The runs in bursts
-# begin 16 writes once 15 have ended, as a client does that waits for its request.
+# The fio runs that alternate with the daemon's, at depth 16: the pattern, whether the buffers are in huge pages like the pool, and further
+# options. Writing in order corresponds to a full store, which overwrites its slots nearly in order. A run in bursts starts 16 writes once 15
+# have ended, like a client that waits for its request.
 FIOS = {
     "fio, anywhere": ("randwrite", False, ()),
     "fio, anywhere, huge pages": ("randwrite", True, ()),
     "fio, in order, huge pages": ("write", True, ()),
     "fio, in bursts, huge pages": ("randwrite", True, ("--iodepth_batch=16", "--iodepth_low=1")),
 }
-# The loop of tests/bench/bare.c, at depth 16: pieces of a batch, whose end it waits for, and pieces of memory, of which fio has 16:
-# the processor's cache may hold those, and not those of a pool.
+# The loop of tests/bench/bare.c, at depth 16: the pieces of a batch, whose end it waits for, and the pieces of memory. Like fio, one variant has
+# 16 pieces, which a processor's cache may hold; a pool does not fit.
 LOOPS = {"loop, one by one, much memory": (256, 256), "loop, in bursts, much memory": (16, 256), "loop, in bursts, little memory": (16, 16)}
 SETTINGS = {"defaults": {}, "one worker": {"io.workers": 1}, "eight workers": {"io.workers": 8},
             "pool in 4 KiB pages": {"memory.huge_pages": "off"}}
@@ -68,7 +68,7 @@ class Place:
 
 
 class Disk:
-    """The device that a folder is on, as the kernel counts it."""
+    """The device of a folder, with the kernel's counters."""
 
     def __init__(self, folder):
         device = os.stat(folder).st_dev
@@ -118,7 +118,7 @@ def loop_slice(disk, loop, a):
 
 
 def our_slice(disk, daemon, loads, a):
-    """All clients at once, so much between them."""
+    """Runs all clients at once, with `gib` GiB divided among them."""
     count = int(a.gib * GIB) // len(loads) // (16 * a.size) * 16 * a.size
     cpu = daemon.cpu_seconds()
     clients_cpu = sum(cpu_seconds(load.process.pid) for load in loads)
@@ -155,7 +155,7 @@ def show(title, rows):
 
 
 def of_setting(places, disk, fio, a, name, settings, clients):
-    """A daemon of each build; their slices and fio's are taken in turns."""
+    """Starts a daemon of each build, and alternates their slices with fio's."""
     limit = int(a.gib * GIB * 2)
     pool = min(512 * MIB, limit // 4)
     with contextlib.ExitStack() as stack:

@@ -31,7 +31,7 @@ def run(*arguments, cwd=None):
 
 
 def clean(result):
-    """No trace of a sanitizer, and nothing that steers a terminal."""
+    """Checks that no sanitizer has reported anything, and that no character steers a terminal."""
     assert result.returncode >= 0, result
     assert "runtime error" not in result.stderr and "AddressSanitizer" not in result.stderr, result.stderr
     assert all(c == "\n" or c >= " " for c in result.stderr), repr(result.stderr)
@@ -39,7 +39,7 @@ def clean(result):
 
 
 def yaml_text(value, indent=0):
-    """A mapping of mappings, as YAML."""
+    """Formats a mapping of mappings as YAML."""
     lines = []
     for key, item in value.items():
         if isinstance(item, dict):
@@ -57,7 +57,7 @@ PRECISION = {"fp8": 1, "int8": 1, "fp16": 2, "bfloat16": 2}
 
 
 def figures(model, deployment, precision=None):
-    """io_size, io_size_1tok, batch_size and total_buffer_size of two mappings."""
+    """Computes io_size, io_size_1tok, batch_size and total_buffer_size of a model and a deployment."""
     strategy, runtime, system = (deployment.get(s, {}) for s in ("strategy", "runtime", "system"))
     p = precision or PRECISION[strategy.get("kvcache_quant_mode", "fp8")]
     tp, pp, page = strategy.get("tp_size", 1), strategy.get("pp_size", 1), system.get("page_size", 1)
@@ -88,7 +88,7 @@ def figures(model, deployment, precision=None):
 
 
 def size_text(size):
-    """72.0 KB"""
+    """Returns a size as KVBench prints it, such as 72.0 KB."""
     power = 0
     while size >= 1024 ** (power + 1) and power < 4:
         power += 1

@@ -46,7 +46,7 @@ def read(path):
 
 
 def flags(text):
-    """The arguments of the command that a plan prints."""
+    """Returns the arguments of the command that a plan prints."""
     return dict(re.findall(r"^    --(\w+) (.*?)(?: \\)?$", text, re.M))
 
 
@@ -57,7 +57,7 @@ def ok(*arguments, cwd=None):
 
 
 def refused(*arguments, status=FAILED, cwd=None):
-    """One clear message: no output, and one line on stderr (two where --help is recommended)."""
+    """Checks that the command fails with one clear message: no output, and one line on stderr (two where --help is recommended)."""
     result = clean(run(*arguments, cwd=cwd))
     assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
     assert not result.stdout
@@ -236,7 +236,7 @@ def test_models_and_deployments_by_name(tmp_path):
     several = json.loads(ok("iosize", "--model", "llama_3_1_8b", "--model_configs", "layer-tp8-*", "--json", cwd=tmp_path))
     assert len(several["configurations"]) == len(list(DEPLOYMENTS.glob("layer-tp8-*.yaml"))) > 1
 
-    # A file that is there is taken as it is named, first.
+    # An existing file of this name has precedence.
     (tmp_path / "llama_3_1_8b").write_text((MODELS / "qwen3_8b.yaml").read_text())
     assert ok("iosize", "--model", "llama_3_1_8b", "--model_config", "layer-tp1-pp1", cwd=tmp_path) == ok(
         "iosize", *conf("qwen3_8b", "layer-tp1-pp1"))
@@ -510,7 +510,7 @@ def test_model_variants(change, tmp_path):
 
 
 def test_families_in_order(tmp_path):
-    """A name with several families in it is of the first."""
+    """A name that contains several families belongs to the first."""
     assert ok(*with_model(tmp_path, {**LLAMA, "model_name": "qwen3-LLAMA3.1-deepseek_r1"})) == "IO Size per GPU: 2048\n"
     assert ok(*with_model(tmp_path, {**KV_HEADS, "num_layers": 7, "model_name": "My_GPT_OSS"})) == "IO Size per GPU: 1024\n"
 
@@ -727,7 +727,7 @@ def test_only_block_is_block(tmp_path):
 
 
 def test_readme_examples_work(tmp_path):
-    """The YAML in the guide is what it says: a model, or a deployment."""
+    """Each YAML example in the guide is a valid model or deployment."""
     text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text()
     examples = re.findall(r"```yaml\n(.*?)```", text, re.S)
     assert len(examples) >= 3
@@ -742,7 +742,7 @@ def test_readme_examples_work(tmp_path):
 
 
 def test_readme_commands_work():
-    """Each command of the guide, as it stands there, from the project's folder."""
+    """Runs each command of the guide, unchanged, in the project's folder."""
     text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text().replace("\\\n", " ")
     commands = re.findall(r"^\s+(kvcache-bench (?:plan|kvcache|iosize) .*)$", text, re.M)
     assert len(commands) >= 4

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-bench session on files: the forms of a report, exports, comparisons, and snapshots that are not what they must be.
+"""kvcache-bench session on files: reports in each format, exports, comparisons, and invalid snapshots.
 
-tests/golden/session has two sessions, A with fully contiguous blocks and B with a buffer for each layer, and what the
-commands print of them. KVCACHE_GOLDEN=write writes that anew.
+tests/golden/session has two sessions, A with fully contiguous blocks and B with a buffer for each layer, and the output of the commands for
+them. KVCACHE_GOLDEN=write rewrites that output.
 """
 
 import copy
@@ -54,7 +54,7 @@ GOLDEN_OUTPUTS = {
 
 @pytest.mark.parametrize("name", GOLDEN_OUTPUTS)
 def test_golden_outputs(name):
-    """Byte for byte: the order is stable, and numbers are printed the same everywhere."""
+    """The output equals the golden file byte for byte: the order is stable, and numbers are printed the same everywhere."""
     text = ok(*GOLDEN_OUTPUTS[name])
     if os.environ.get("KVCACHE_GOLDEN") == "write":
         (GOLDEN / name).write_text(text)
@@ -192,7 +192,7 @@ def compare(*arguments, status=OK):
 
 
 def test_threshold():
-    """host_to_disk is 14.7 % slower in B; errors that A has none of are past any threshold."""
+    """host_to_disk is 14.7 % slower in B, and errors that A does not have exceed any threshold."""
     compare(A, A, "--fail-on-regress", 0)
     compare(A, B)
     assert "from 0, past the threshold" in compare(A, B, "--fail-on-regress", 90, status=PAST_THRESHOLD)
@@ -355,7 +355,7 @@ def test_every_truncation_is_refused(tmp_path):
 
 
 def test_unknown_members_are_ignored(tmp_path):
-    """A newer daemon may write more."""
+    """Unknown members, which a newer daemon may write, are ignored."""
     session = load() | {"color": "blue"}
     session["metrics"][0]["novel"] = [1, 2]
     (tmp_path / "new.json").write_text(json.dumps(session))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not DATA["vectors"], reason=f"{VECTORS} is not t
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The vectors' input files."""
+    """Provides a folder with the vectors' input files."""
     path = tmp_path_factory.mktemp("vectors")
     for name, content in FILES.items():
         file = path / name
@@ -42,7 +42,7 @@ def option(argv, name):
 
 
 def command(vector):
-    """The argument vector, with the words that ask for the form which that version of KVBench had."""
+    """Returns the argument vector, with the words that select the form which that version of KVBench had."""
     argv = list(vector["argv"])
     name = next(word for word in argv if not word.startswith("-"))
     if name == "plan" and vector["tool"] != "head":
@@ -139,7 +139,7 @@ def test_equal(vector, folder):
 
 @by_kind("precision")
 def test_equal_but_for_the_precision(vector, folder):
-    """The file's two precisions exchanged give what KVBench printed; as it stands, what the KV cache really takes."""
+    """With the file's two precisions exchanged, the figures are KVBench's; without, they are what the KV cache really takes."""
     config = option(vector["argv"], "model_config")
     text = FILES[config]
     kvcache = re.search(r"kvcache_quant_mode: *(\S+)", text)
@@ -188,20 +188,20 @@ def test_failures(vector, folder):
 
 
 def test_enough_of_them():
-    """The file of vectors is the one that this test was written for, and most of it is compared as it is."""
+    """The file of vectors is the expected one, and most vectors are compared unchanged."""
     kinds = [kind(v) for v in DATA["vectors"]]
     assert kinds.count("equal") >= 450 and kinds.count("another program") <= 6
 
 
 def with_values(vector):
-    """Both files are described, and not only written down."""
+    """Returns whether both files have contents, and not only names."""
     return ("values" in vector and kind(vector) == "equal"
             and all(isinstance(FILES.get(option(vector["argv"], name)), dict) for name in ("model", "model_config")))
 
 
 @pytest.mark.parametrize("vector", [pytest.param(v, id=str(v["id"])) for v in DATA["vectors"] if with_values(v)])
 def test_values(vector):
-    """The formulas of kvbench.py, by which the other tests judge, give the same values as KVBench."""
+    """The formulas of kvbench.py, with which the other tests compare, give KVBench's values."""
     model, deployment = (json.loads(json.dumps(FILES[option(vector["argv"], name)])) for name in ("model", "model_config"))
     for name, (section, key) in {"pp": ("strategy", "pp_size"), "tp": ("strategy", "tp_size"),
                                  "isl": ("runtime", "isl"), "num_requests": ("runtime", "num_requests"),

@@ -9,7 +9,7 @@
 struct fake_admin {
         /* set by the test */
         const char *fingerprint;         /* every namespace of fake.namespaces has it */
-        const char *const *fingerprints; /* not NULL: one for each of them, in their order */
+        const char *const *fingerprints; /* not NULL: the fingerprint of each namespace, in order */
         uint64_t dropped;                /* chunks, by a removal or a purge of the shared tier */
         uint32_t other_hosts_seconds;
         const struct kvcache_verify *found; /* out members of the calls of kvcache_verify() */

@@ -172,7 +172,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
         if (fault_decide(req, &plan, &epoch)) {
                 struct list_node *n = list_pop(&q->unused);
 
-                assert(n); /* there are no more than the queue's depth */
+                assert(n); /* at most the queue's depth are outstanding */
                 e = container_of(n, struct entry, node);
                 e->req = req;
                 e->epoch = epoch;

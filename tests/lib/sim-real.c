@@ -7,8 +7,8 @@
 
 #include "sim-internal.h"
 
-/* Gets the number of the directory and the name in it, of a file, or with `file` of a name in a
- * directory. Returns -1 if the directory does not count. */
+/* Finds the directory and the name of a file; or, with `file`, of a name in the directory `fd`.
+ * Returns -1 if the directory is not under test. */
 static int real_name(int fd, const char *file, char ret[static NAME_BYTES])
 {
         char link[64], path[512];

@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants: bugs that are planted to see whether the tests catch them.
+"""Mutants: planted bugs, which show whether the tests catch them.
 
     tests/mutants/run.sh [--keep] [--all-catches] [--submission] [NAME...]     every mutant, or these
-    tests/mutants/run.sh --check                                do all of them still apply?
+    tests/mutants/run.sh --check                                whether all of them still apply
     tests/mutants/run.sh --list
 
-Each NAME.mutant here says what the bug is, who ought to catch it, and which lines become which:
+Each NAME.mutant here describes a bug, the tests that must catch it, and the lines to change:
 
     what: one line
     catch: unit test-NAME | campaign NAME COUNT | daemon FILE[::TEST]
     file: path in the tree
     <<<<
-    these lines, which are there exactly once
+    lines that the file contains exactly once
     ====
-    become these
+    their replacement
     >>>>
 
-The tree is copied and built once; what a mutant lists must pass there. Then mutant by mutant: plant it, build what it
-needs, run its catches in order until one fails (--all-catches: all of them), take it out again. A test that fails,
-ends by a signal or does not end in time has caught the bug. A mutant that no longer applies, does not build or is
-not caught makes the exit status 1. With --submission a campaign has no more runs than every submission has
-(tests/campaigns/meson.build), and those against a daemon as many as tests/daemon/test_campaigns.py gives them.
+The tree is copied and built once, and the listed tests must pass there. Then, for each mutant, the program plants it, builds the necessary
+targets, runs its catches in order until one fails (--all-catches: all of them), and removes it. A test that fails, ends by a signal or
+exceeds its time has caught the bug. The exit status is 1 if a mutant no longer applies, does not build or is not caught. With --submission,
+campaigns have as many runs as in every submission (tests/campaigns/meson.build), and those against a daemon as many as
+tests/daemon/test_campaigns.py gives them.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Mutant:
             raise Broken(f"{path.name}: it is not complete")
 
     def mutated(self, tree):
-        """{path: text} of what changes; Broken if the lines are not there."""
+        """Returns {path: text} of the files that change. Raises Broken if the lines do not exist."""
         texts = {}
         for file, old, new in self.changes:
             path = tree / file
@@ -98,7 +98,7 @@ def load(names):
 
 
 def run(command, log, time_limit, **how):
-    """Exit status; None: it did not end."""
+    """Returns the exit status, or None if the command did not end."""
     with open(log, "ab") as out:
         out.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         out.flush()
@@ -138,7 +138,7 @@ def targets_of(catches, units):
 
 
 def passes(catch, tree, build, log, units):
-    """None: it passes; else how it failed."""
+    """Runs a catch. Returns None if it passes, otherwise how it failed."""
     kind, what, *more = catch
     environment = dict(os.environ, KVCACHE_BUILD=str(build))
     if kind == "unit":

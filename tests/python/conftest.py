@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package in the tree, over the library of the build folder, against real daemons: `daemon`, `make_daemon` and
-`directory` are those of tests/daemon. With a sanitizer in the build folder's library, which Python cannot load, the package
-compiles its own."""
+"""Tests the Python package of the tree with the library of the build folder and real daemons. `daemon`, `make_daemon` and `directory` are the
+fixtures of tests/daemon. Python cannot load a library with a sanitizer; the package then compiles its own."""
 
 import importlib.util
 import os

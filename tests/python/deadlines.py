@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deadlines of the engines' adapters.
 
-An adapter gives a lookup up after some hundredths of a second, so that an engine does not wait for a daemon. On a busy machine a daemon
-that is well takes longer, now and then, and the adapter then finds nothing. Only the tests marked `deadlines` have the adapters' own
-deadlines; all others have PATIENT_S.
+An adapter gives up a lookup after some hundredths of a second, so that an engine does not wait for a daemon. On a busy machine a healthy
+daemon sometimes takes longer, and the adapter then finds nothing. Only tests marked `deadlines` use the adapters' own deadlines; all others
+use PATIENT_S.
 """
 
 import importlib

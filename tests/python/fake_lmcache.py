@@ -119,7 +119,7 @@ class L2StoreResult(int):
 
 
 class L2AdapterInterface(ABC):
-    """With LMCache's accounts, which it makes of notifications; LMCache corrects an amount below zero, and here it is an error."""
+    """Keeps LMCache's accounts, which follow from notifications. LMCache corrects an amount below zero; here it is an error."""
 
     def __init__(self, max_capacity_bytes=0):
         self._listeners, self._max_capacity_bytes = [], max_capacity_bytes
@@ -183,7 +183,7 @@ def layout_of(name):
 
 
 def arena_of(nbytes, private=False):
-    """LMCache's arena: with --shm-name a file in /dev/shm, whose descriptor LMCache closes; otherwise private memory."""
+    """Makes LMCache's arena: with --shm-name it is a file in /dev/shm, whose descriptor LMCache closes; otherwise it is private memory."""
     if private:
         return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), None
     fd, path = tempfile.mkstemp(prefix="lmcache_l1_pool_kvcache_test_", dir="/dev/shm")
@@ -195,7 +195,7 @@ def arena_of(nbytes, private=False):
 
 
 def install(version="0.5.6"):
-    """The adapter's module, over these classes."""
+    """Returns the adapter's module, imported over these classes."""
     remove()
     modules = {name: types.ModuleType(name) for name in _MODULES}
     for name in _PACKAGES:

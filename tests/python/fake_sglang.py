@@ -148,7 +148,7 @@ class Indices(list):
 
 
 class Tensor:
-    """Contiguous memory of the CPU: a buffer's, at an offset."""
+    """A tensor of CPU memory, contiguous, at an offset of a buffer."""
 
     device = types.SimpleNamespace(type="cpu")
 
@@ -183,7 +183,7 @@ def memory_of(nbytes, allocator):
 
 
 class HostPool:
-    """Pages of K and V (kind "mha"), or of one latent (kind "mla"), laid out as SGLang's host pools lay them out."""
+    """Pages of K and V (kind "mha"), or of one latent (kind "mla"), with the layout of SGLang's host pools."""
 
     layer_num, head_num, head_dim, page_size = 2, 2, 16, 64
     start_layer, end_layer, dtype = 0, 2, "torch.bfloat16"
@@ -222,7 +222,7 @@ class HostPool:
 
 
 def install():
-    """The backend's module, over these classes."""
+    """Returns the backend's module, imported over these classes."""
     remove()
     modules = {name: types.ModuleType(name) for name in _MODULES}
     sys.modules.update(modules)

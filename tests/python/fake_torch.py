@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in in pure Python for the parts of torch that kvcache.transformers uses: strided tensors over bytes. Shapes and strides
-behave as in torch; test_python_transformers.py compares the two where torch is installed."""
+"""A substitute in pure Python for the parts of torch that kvcache.transformers uses: strided tensors over bytes. Shapes and strides behave as in
+torch; test_python_transformers.py compares the two if torch is installed."""
 
 import itertools
 import math

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the parts of vLLM that its tier uses, with the signatures of 0.26 and 0.33, and a host that keeps the contract of
-their tiering managers: it asserts where they do. Tests use it where vLLM is not installed; tests/engines runs the same scenarios over
-the real one."""
+"""A substitute for the parts of vLLM that its tier uses, with the signatures of 0.26 and 0.33, and a host that behaves like their tiering
+managers and has their assertions. Tests use it where vLLM is not installed; tests/engines runs the same scenarios with the real one."""
 
 import dataclasses
 import enum
@@ -19,7 +18,7 @@ ROWS = 32
 
 
 def configuration(*, draft=None, layout="NHD", backend="FLASH_ATTN", **of_model):
-    """vLLM's configuration, with all that an identity depends on."""
+    """Returns vLLM's configuration, with all that an identity depends on."""
     ns = types.SimpleNamespace
     model = ns(**{"dtype": "torch.bfloat16", "revision": None, "quantization": None, "hf_overrides": {}, **of_model})
     cache = ns(kv_cache_layout=layout, cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor")
@@ -257,7 +256,7 @@ def remove():
 
 
 class Host:
-    """Scheduler and tiering manager of one version."""
+    """The scheduler and the tiering manager of one version."""
 
     row = 64 << 10
 

@@ -108,7 +108,7 @@ def test_units_are_keys_and_values_of_each_layer(engine):
     assert {u.dtype for u in listed} == {engine.dtype}
     assert len(listed) == 2 * vllm_model.LAYERS
     if caches.cross_layers is not None:
-        return  # one tensor of all layers, in which they are not told apart
+        return  # one tensor of all layers, which does not separate keys and values
     for unit, (layer, part) in zip(listed, itertools.product(range(vllm_model.LAYERS), range(2))):
         assert unit.name == f"{vllm_model.NAMES[layer]}{(' keys', ' values')[part]}"
         assert {labels[at][:2] for start, end in unit.ranges for at in range(start, end)} == {(layer, part)}

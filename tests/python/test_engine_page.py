@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that an engine's scheduler and its ranks share: what each side writes, and pages that are stale, foreign or hostile."""
+"""The page that an engine's scheduler and its ranks share: the words of each side, and stale, foreign or hostile pages."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ def described(rank=0, world=2, **groups):
 
 @pytest.fixture
 def engine():
-    """The page of an engine of two ranks, and the page of each rank."""
+    """Provides the page of an engine with two ranks, and each rank's view of it."""
     made = EnginePage("e", 2, 7)
     return ns(page=made, ranks=[open_page("e", r, 2, 7) for r in range(2)])
 
@@ -79,7 +79,7 @@ def test_the_scheduler_s_words_reach_the_ranks(engine):
 
 
 def test_a_pool_that_stays_in_use_is_never_off_the_list(engine):
-    """A rank that reads between two words must not release it."""
+    """A rank that reads between two writes of the scheduler must not release the page."""
     engine.page.use([1, 2, 3])
     seen, words = [], engine.page._memory.words
 
@@ -269,7 +269,7 @@ def test_sizes_of_engines_that_are_not_served(folder, world):
 
 
 def test_stale_pages_of_dead_processes_are_removed(folder):
-    """Also one whose process id is used again. Files of others stay."""
+    """Removes files of ended processes, even if the process id is in use again. Files of other users stay."""
     digest = "0" * 32
     for name in (f"kvcache-engine-{os.getpid()}-1-{digest}", f"kvcache-engine-999999999-5-{digest}", f"kvcache-engine-999999999-5-{digest}.new",
                  "kvcache-engine-x", f"kvcache-engine-1-{'9' * 30}-{digest}"):
@@ -281,7 +281,7 @@ def test_stale_pages_of_dead_processes_are_removed(folder):
 
 
 def damaged(folder, **words):
-    """A page of an engine whose header has other words."""
+    """Makes the page of an engine with changed words in its header."""
     made = EnginePage("e", 2, 7)
     for name, value in words.items():
         made._memory.words[getattr(page, name)] = value
@@ -420,7 +420,7 @@ def test_a_rank_that_leaves_ends_the_hits():
 
 
 def test_counters_never_go_backwards():
-    """Two threads of a rank publish them, and the one that read first may write last."""
+    """Two threads of a rank publish the counters, and the thread that read them first may write last."""
     both = joined()
     [one, _] = both.of_test
     one.set_counters(stored_bytes=100)

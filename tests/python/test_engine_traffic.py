@@ -39,7 +39,7 @@ SLOWLY = ("--sessions", "4", "--think", "1")  # something is left to do when the
 
 
 class Drive:
-    """A run of the driver to its end."""
+    """A completed run of the driver."""
 
     def __init__(self, directory, *words, fault=""):
         self.out, self.scratch = pathlib.Path(directory) / "out", pathlib.Path(directory) / "scratch"
@@ -221,7 +221,7 @@ def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
 
 @pytest.mark.parametrize("words", [(), ("--no-fork",)])
 def test_the_worker_of_an_engine_that_died_is_killed(directory, words):
-    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # and waits until no process of the run is alive
+    run = drive(directory, "--arms", "cpu", *words, fault="orphan")  # also waits until no process of the run exists
     assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7"
 
 

@@ -47,7 +47,7 @@ def facts_of_lmcache(model="org/m", weights="w", shape=(2, 8), release="0.5", pa
     return of_lmcache.fields_of(model, weights, of_lmcache.layout_of([shape], [ns(itemsize=2)]), release, part, adapter)
 
 
-# fact -> a change that no other fact shows. "configuration" facts change vLLM's configuration.
+# A change for each fact that changes no other fact. Facts of "configuration" change vLLM's configuration.
 VLLM = {
     "model": {"model": "org/n"}, "weights": {"weights": "x"}, "dtype": {"kv_dtype": "fp8"}, "tokens_per_hash": {"per_hash": 32},
     "blocks_per_chunk": {"blocks": 2}, "tp": {"tp_size": 4}, "pp": {"pp_size": 2}, "pcp": {"pcp_size": 2}, "dcp": {"dcp_size": 2},
@@ -74,7 +74,7 @@ LMCACHE = {"model": {"model": "org/n"}, "weights": {"weights": "x"}, "layout": {
 
 
 def assert_only(fact, one, other, also=()):
-    """The two sets of facts differ, and only in this fact: without it, their engines would share."""
+    """Checks that two sets of facts differ only in this fact: without it, their engines would share a namespace."""
     assert identity.compose("e", one, "s").fields != identity.compose("e", other, "s").fields
     left_out = {fact, *also}
     rest = [{k: v for k, v in facts.items() if k not in left_out} for facts in (one, other)]
@@ -281,7 +281,7 @@ def test_block_hashes_contain_an_adapter_s_content(monkeypatch, tmp_path):
     assert hooks.hashes_have_content() and keys(ns(lora_request=None)) == []
     one = keys(adapter(tmp_path / "a", b"one"))
     assert one[0] == "sql" and len(one) == 2
-    assert keys(adapter(tmp_path / "a", b"two!")) == one  # the engine keeps what it has read
+    assert keys(adapter(tmp_path / "a", b"two!")) == one  # the engine keeps the adapter that it has read
     assert keys(adapter(tmp_path / "a", b"two!", load_inplace=True)) != one
     assert keys(adapter(tmp_path / "a", b"two!", number=2)) != one
     assert keys(adapter(tmp_path / "b", b"one", number=3)) == one

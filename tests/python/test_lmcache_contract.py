@@ -83,7 +83,7 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
 
 
 def test_servers_share_only_if_their_adapters_are_named(make, caplog):
-    """LMCache's keys do not contain LoRA adapters, so that silence is no evidence that there are none."""
+    """LMCache's keys do not contain LoRA adapters, so a missing option does not prove that there are none."""
     silent = [make(adapter=None) for _ in range(2)]
     keys = silent[0].keys("silent", 3)
     assert silent[0].store(keys) and silent[0].find(keys) == [True] * 3
@@ -139,7 +139,7 @@ def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, mo
 
 
 def test_a_lookup_waits_for_no_search_of_the_shared_tier(make, monkeypatch):
-    """LMCache's thread that looks up does not, whatever the thread that searches is doing."""
+    """The thread that looks up does not wait for the thread that searches the shared tier."""
     host = make()
     known, new = host.keys("known", 2), host.keys("new", 2)
     assert host.store(known) and host.find(known) == [True] * 2
@@ -210,7 +210,7 @@ def test_there_are_so_many_layouts_and_no_more(make, module, caplog):
 
 
 def test_the_first_lookup_of_a_model_waits_for_no_store(make):
-    """LMCache's thread that looks up does not wait, whatever the connection that stores is doing."""
+    """The thread that looks up does not wait for the connection that stores."""
     host = make()
     known, new = host.keys("known", 2), [host.new_key(bytes(32), model_name="tests/another model")]
     assert host.store(known)
@@ -275,7 +275,7 @@ def test_keys_never_meet():
 
     keys = [key(), key(chunk_hash=b"a" * 31), key(chunk_hash=b""), key(kv_rank=1), key(object_group_id=1), key(cache_salt="a"),
             key(cache_salt="aa"), key(chunk_hash=b"a" * 33), key(cache_salt="\udc80"),
-            key(kv_rank=1, object_group_id=2, cache_salt="a" * 8 + "b"),  # and the same bytes, divided in another way
+            key(kv_rank=1, object_group_id=2, cache_salt="a" * 8 + "b"),  # the same bytes, divided in another way
             key(chunk_hash=b"a" * 32 + bytes(7) + b"\1", kv_rank=2, object_group_id=int.from_bytes(b"a" * 8, "big"), cache_salt="b")]
     assert len(set(keys)) == len(keys) and all(len(k) == 32 for k in keys)
 

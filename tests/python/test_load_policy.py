@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether loading is worth it: arithmetic, no daemon."""
+"""The arithmetic that decides whether loading is worthwhile; no daemon."""
 
 import pytest
 from kvcache.vllm.policy import (DISK, LEAST_FETCH_S, LEAST_SAMPLES, LONGEST_SEARCH_S, MEMORY, PROBE_BYTES, PROBE_SHARE, REMOTE,
@@ -31,7 +31,8 @@ def test_the_tail_on_disk_is_declined():
 
 
 def test_the_tail_on_the_shared_tier_is_declined_where_it_is_slow():
-    """16 tokens take 0.4 ms to compute; 2 MiB take 0.2 ms from memory, 0.3 from this disk, and 2.3 from there by way of memory."""
+    """16 tokens take 0.4 ms to compute; 2 MiB take 0.2 ms to load from memory, 0.3 ms from this disk, and 2.3 ms from the shared tier, through
+    memory."""
     p = policy(disk_bytes_per_s=7e9)
     assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 100) == 200
     assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 2 + [DISK] * 100) == 302  # the last 100 gain more than the 2 lose
@@ -129,7 +130,7 @@ def test_memory_is_declined_only_after_enough_samples():
 
 @pytest.mark.parametrize("step_s", [0.0, 0.05, 0.5])
 def test_a_step_beside_a_load_teaches_nothing(step_s):
-    """An engine asks once a step for what has ended: of a load of 10 ms it then knows 500 at most and 0 at least."""
+    """An engine asks once per step which loads have ended, so for a load of 10 ms it may measure up to 500 ms, or 0."""
     p = policy(memory_bytes_per_s=0.0)
     for _ in range(20):
         p.saw_load(256 * 2 * MIB, 0, 0.0107 + step_s, 0.0107 if step_s == 0.0 else 0.0)
@@ -240,14 +241,15 @@ def test_reads_from_disk_are_known_to_a_step_of_the_engine():
 
 
 def test_by_way_of_memory_costs_both():
-    """10.5 us a token at 40,000 a second, where 100 KiB take 9.8 from disk and 5.1 more from memory."""
+    """Computing takes 10.5 us per token at 95,000 tokens a second; loading 100 KiB takes 9.8 us from disk, and 5.1 us more through memory."""
     fast = dict(prefill_tokens_per_s=95e3, memory_bytes_per_s=20e9, disk_bytes_per_s=10.5e9)
     assert LoadPolicy(16, 16 * 100 << 10, **fast).worth([DISK] * 1000) == 1000
     assert LoadPolicy(16, 16 * 100 << 10, by_way_of_memory=True, **fast).worth([DISK] * 1000) == 0
 
 
 class Engine:
-    """An engine whose prefill and tiers have rates; what a request costs beside the better of computing and loading all of it."""
+    """An engine with given rates of prefill and of its tiers. Computes the time of a request relative to the better one of computing and loading
+    everything."""
 
     def __init__(self, prefill, memory, disk):
         self.prefill, self.memory, self.disk = prefill, memory, disk
@@ -294,7 +296,7 @@ def test_a_request_that_is_alone_has_a_step_in_any_case():
     assert p.step_s == pytest.approx(0.035) and p.prefill == pytest.approx(40e3, rel=0.01)
     assert p.worth([DISK] * 32, alone=True) == 0 and p.worth([DISK] * 32) == 32
     assert p.worth([DISK] * 512, alone=True) == 512 and p.worth([MEMORY] * 32, alone=True) == 32
-    p.saw_prefill(512, 0.013)  # 12.8 of them explained: no sample of a step
+    p.saw_prefill(512, 0.013)  # the model explains 12.8 ms of it, so it is no sample of a step
     assert p.step_s == pytest.approx(0.035)
     p.saw_prefill(256, 0.012)  # a quicker step counts in full
     assert p.step_s == pytest.approx(0.012)
@@ -324,7 +326,7 @@ def test_a_disk_that_changes_is_noticed():
 
 
 def test_overhead_is_told_from_bytes():
-    """Short loads do not make long ones look slow, which would be declined from then on."""
+    """Short loads do not lower the estimate of long ones, which would then be declined for good."""
     p = policy(memory_bytes_per_s=0.0)
     for chunks in (16, 512, 16, 16, 64, 16, 16, 16, 512, 16, 16):
         p.saw_load(chunks * 2 * MIB, 0, 0.008 + chunks * 2 * MIB / 40e9)
@@ -341,7 +343,7 @@ def test_overhead_is_told_from_bytes():
 @pytest.mark.parametrize("tokens", [256, 512, 1024, 4096, 8192, 16384])
 @pytest.mark.parametrize("rate,overhead", [(50e9, 0.002), (20e9, 0.006), (4e9, 0.004), (2e9, 0.01)])
 def test_what_is_chosen_is_not_slower_than_the_other(tokens, rate, overhead):
-    """Once loads of all sizes were seen, in any order, noise of 3 % included."""
+    """The policy decides correctly after loads of all sizes in any order, with noise of 3 %."""
     p = LoadPolicy(16, 2 * MIB, prefill_tokens_per_s=40e3)
     for i in range(40):
         nbytes = (256 << i % 7) // 16 * 2 * MIB
@@ -351,7 +353,7 @@ def test_what_is_chosen_is_not_slower_than_the_other(tokens, rate, overhead):
     n = p.worth([MEMORY] * chunks)
     assert n in (0, chunks)
     if rate > 2 * MIB * 40e3 / 16:
-        assert n == chunks  # the bus is quicker than the GPU: what is overhead costs this request alone
+        assert n == chunks  # the bus is faster than the GPU, and only this request pays the overhead
     else:
         assert cost[n > 0] <= 1.05 * min(cost.values()), (n, cost)
 

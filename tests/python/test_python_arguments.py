@@ -9,7 +9,7 @@ from kvcache import _arguments
 @pytest.mark.parametrize("seconds, ms", [(0.0000001, 1), (0.0004, 1), (0.001, 1), (0.0011, 2), (1, 1000), (1e12, _arguments.MOST_MS),
                                          (float("inf"), _arguments.MOST_MS)])
 def test_a_timeout_is_never_shorter_than_asked_for(seconds, ms):
-    """0 would be no timeout of its own, but the client's."""
+    """0 ms would select the client's timeout instead, so short timeouts are rounded up."""
     assert _arguments.milliseconds(seconds) == ms
     assert _arguments.milliseconds(None) == 0
 

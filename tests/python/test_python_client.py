@@ -276,7 +276,7 @@ def test_a_batch_serves_any_number_of_requests(client, blocks):
 
 
 def test_keys_in_pieces(client, blocks):
-    """A key's bytes in two places, as engines with K and V apart have them."""
+    """Puts and gets the bytes of a key in two places, like an engine that keeps K and V apart."""
     keys, values = pairs("j", 4)
     region, half = client.allocate(4 * LENGTH), LENGTH // 2
     offsets = [o for i in range(4) for o in (i * half, 4 * half + i * half)]
@@ -299,7 +299,7 @@ def test_a_huge_request_goes_through(client, blocks):
     one = bytes(range(64))
     assert blocks.put(keys, [one] * len(keys), "accepted").ok
     assert blocks.match(keys) == len(keys) and set(blocks.exists(keys)) == {kvcache.OK}
-    done = blocks.get(keys, [bytearray(64)] * len(keys))  # by way of leases, of which there are not so many
+    done = blocks.get(keys, [bytearray(64)] * len(keys))  # through leases, which are fewer than the keys
     assert done.found > 0 and set(done.status) <= {kvcache.OK, kvcache.BUSY, kvcache.QUOTA}
     region = client.allocate(64 * len(keys))
     assert blocks.get(keys, (region, range(0, 64 * len(keys), 64), 64)).ok

@@ -100,7 +100,7 @@ def test_blocks_go_out_and_come_back_elsewhere(daemon, source):
 
 
 def test_what_was_moved_is_in_a_session(daemon, source):
-    """Two puts and a get of 24 blocks of 6 regions of 768 bytes: a launch of the kernel each."""
+    """Two puts and a get of 24 blocks, of 6 regions of 768 bytes each, use one launch of the kernel each."""
     with daemon.client() as admin:
         admin.bench(1, "gpu")
         run(daemon.socket, """
@@ -132,7 +132,7 @@ def test_the_default_stream_is_a_stream(daemon, source):
 
 
 def test_more_than_may_be_leased_comes_in_parts(make_daemon, source):
-    """18 MiB, of which 2 MiB may be leased at a time, from memory and from disk."""
+    """Loads 18 MiB from memory and from disk, of which 2 MiB may be leased at a time."""
     daemon = make_daemon(settings={"limits.leased_bytes": "2MiB", "memory.pool": "128MiB"}).start()
     run(daemon.socket, """
         TOKENS, INNER = 64, 1024

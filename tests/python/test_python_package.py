@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as it is installed: its wheel, what the wheel's tag promises, the README's examples, types, figures."""
+"""The installed package: its wheel and the promises of the wheel's tag, the README's examples, types, and figures."""
 
 import ctypes
 import ctypes.util
@@ -58,7 +58,7 @@ def run(*command, cwd=None, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel that the package compiles from the sources, so that the build folder's sanitizer does not apply to it."""
+    """Builds a wheel from the sources, without the sanitizer of the build folder."""
     if harness.is_sanitized():
         pytest.skip("a wheel has nothing of a build folder with a sanitizer: tested without one")
     folder = tmp_path_factory.mktemp("wheel")
@@ -67,7 +67,7 @@ def wheel(tmp_path_factory):
 
 @needs_compiler
 def test_the_tag_holds(wheel, tmp_path):
-    """No symbol is newer than the glibc that the tag names, and no other library is needed than glibc's."""
+    """No symbol is newer than the glibc that the tag names, and glibc's libraries are the only dependencies."""
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
         path = archive.extract("kvcache/lib/libkvcache.so.1", tmp_path)
@@ -159,7 +159,7 @@ def full_wheel(tmp_path_factory):
 @needs_compiler
 @pytest.mark.limit(300)
 def test_the_wheel_with_the_daemon_needs_glibc_alone(full_wheel, tmp_path):
-    """The tag is that of the newest symbol, no library is missing, and nothing names the folder of the build."""
+    """The tag matches the newest symbol, no library is missing, and no file names the build folder."""
     with zipfile.ZipFile(full_wheel) as archive:
         archive.extractall(tmp_path)
         modes = {i.filename: i.external_attr >> 16 for i in archive.infolist()}
@@ -182,7 +182,7 @@ def test_the_wheel_with_the_daemon_needs_glibc_alone(full_wheel, tmp_path):
 @needs_venv
 @pytest.mark.limit(300)
 def test_from_a_bare_venv_to_the_first_hit(full_wheel, directory):
-    """Three commands: a virtual environment, the wheel from a folder without any index, serve. A client then needs no setting."""
+    """A user needs three commands: a virtual environment, the wheel from a folder without an index, and serve. A client then needs no setting."""
     if os.path.exists("/run/kvcache/kvcache.sock"):
         pytest.skip("a daemon serves this machine")
     runtime, python = directory / "run", directory / "venv/bin/python"
@@ -202,7 +202,7 @@ def test_from_a_bare_venv_to_the_first_hit(full_wheel, directory):
 
 
 def test_a_build_without_headers_names_them_or_is_the_client_alone(monkeypatch, tmp_path):
-    """pip's output is hidden unless it fails: the wheel itself says why it has no daemon."""
+    """The wheel itself says why it has no daemon, because pip hides output unless it fails."""
     monkeypatch.setitem(build_programs.LIBRARIES, "no-such-library", "libnothing-dev")
     assert "libnothing-dev" in build_programs.missing()
     with pytest.raises(SystemExit, match="to build the daemon, install .*libnothing-dev.*or build the client alone"):
@@ -268,7 +268,7 @@ with kvcache.Client(required=True) as client:
 @needs_compiler
 @needs_venv
 def test_installing_it(wheel, tmp_path, daemon):
-    """From a wheel, a source distribution, and editable; the README's commands do it from the checkout. Nothing is
+    """The package installs from a wheel, from a source distribution, and as editable, with the README's commands for a checkout. Nothing is
     downloaded."""
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
@@ -292,7 +292,7 @@ def test_layouts_are_those_of_the_header(tmp_path):
     structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
                "buffer_options": _library.BUFFER_OPTIONS.size, "completion": _library.COMPLETION.size,
                "entry": 8 * _library.ENTRY_WORDS, "key": _library.KEY_BYTES, "lease": 8, "info": _library.INFO.size}
-    # these structures are longer in C: Python uses only their beginning
+    # These structures are longer in C; Python uses only their beginning.
     offsets = {("request", "loans"): _library.REQUEST.size, ("info", "gets_local"): _library.INFO.size - 8,
                ("result", "loan"): 8 * _library.RESULT_WORDS,
                ("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,
@@ -364,7 +364,7 @@ def test_mypy_has_no_complaint():
 @needs_compiler
 @pytest.mark.skipif(harness.is_sanitized(), reason="figures of a daemon with a sanitizer say nothing")
 def test_python_adds_little(daemon):
-    """The goals. Other work on the machine may spoil a run, not five."""
+    """At least one of five runs reaches the goals, because other work on the machine may spoil single runs."""
     for _ in range(5):
         with kvcache.Client(daemon.socket, required=True) as client:
             figures = bench.measure(client, 100, 5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered memory: what it may be, how its file is found, and what becomes of it when the daemon is."""
+"""Registered memory: valid and invalid memory, the search for its file, and its state when the daemon changes."""
 
 import ctypes
 import gc
@@ -30,7 +30,7 @@ def registered_buffers(daemon):
 
 
 def check(blocks, region):
-    """Puts from it and gets to it; `whole` pages of it."""
+    """Puts from the region and gets into it, in whole pages."""
     blocks.evict(KEYS)
     places = region.places(range(0, 4 * PAGE, PAGE), PAGE)
     region.memory[:4 * PAGE] = JOINED

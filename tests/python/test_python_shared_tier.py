@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package beside a tier that two daemons share: how far a chain goes on there, and where what was got came from."""
+"""The Python package with a tier that two daemons share: how many keys of a chain are found, and the tier of each chunk."""
 
 import asyncio
 

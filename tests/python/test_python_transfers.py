@@ -20,7 +20,7 @@ def test_it_is_in_the_metrics_and_in_a_session(daemon, client, blocks):
         assert client.count_transfer(*HERE, transfers=64, nbytes=64 * 4096, seconds=0.001, blocks=2, regions=64)
         assert client.count_transfer(*HERE, transfers=64, nbytes=64 * 4096, seconds=0.001, blocks=2, regions=64, device_bytes=64 * 8192)
         assert client.count_transfer(*HERE, transfers=1, nbytes=9, seconds=0, result="short")
-        blocks.put([os.urandom(32)], [b"x" * 4096])  # with which the page comes
+        blocks.put([os.urandom(32)], [b"x" * 4096])  # makes the client receive the page
         assert client.count_transfer(*HERE, transfers=2, nbytes=4096, seconds=1e-6, blocks=1)
         row, = (m for m in admin.bench(2)["metrics"] if m["path"] == HERE[0])
         assert (row["layout"], row["technology"]) == HERE[1:]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache.transformers: what a cache holds comes back bit by bit, under keys that no other prefix, model or layout shares.
+"""kvcache.transformers: a cache is restored bit by bit, under keys that no other prefix, model or layout shares.
 
-Most of it runs over stand-ins for torch and transformers, whose behaviour is a record of the real ones. With the real packages
-in the interpreter that runs the tests, the record is checked, and a small Llama goes on from a loaded cache with the same
-logits."""
+Most tests use substitutes for torch and transformers that behave as recorded from the real ones. If the real packages are installed, the
+record is checked, and a small Llama continues from a loaded cache with the same logits."""
 
 import hashlib
 import importlib
@@ -66,7 +65,7 @@ def test_what_is_saved_comes_back(adapter, client):
     assert repr(store).endswith(" bytes, last by host>")
     fresh, known = store.load(ids)
     assert known == 20 and fresh.layers[0].keys.shape == (1, 2, 20, 4) and same_prefix(fresh, cache, 20)
-    # the same prefix, and then something else
+    # A prompt with the same prefix, but another end, loads the prefix.
     fresh, known = store.load(ids[:13] + [1, 2, 3, 4, 5, 6])
     assert known == 12 and same_prefix(fresh, cache, 12)
     store.close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that is unreachable, killed, restarted or hung: misses, never exceptions; and what a client refuses: forks, closed
-clients, names that are none."""
+"""A daemon that is unreachable, killed, restarted or hung causes misses, never exceptions. A client refuses calls after a fork or close, and
+invalid names."""
 
 import gc
 import os
@@ -60,7 +60,7 @@ def check_that_attempts_become_rare(client):
 
 
 def test_attempts_to_connect_become_rare(directory):
-    """Or each lookup of an engine would pay for one."""
+    """Attempts to connect become rare, because otherwise each lookup of an engine would pay for one."""
     with kvcache.Client(directory / "none") as client:
         check_that_attempts_become_rare(client)
 
@@ -96,7 +96,7 @@ def test_requests_that_could_not_be_sent_are_reaped(directory):
 
 
 def test_killed_in_the_middle_of_gets(make_daemon):
-    """Every get is a hit with the right bytes, or a miss; and hits come back."""
+    """Every get is a hit with the right bytes, or a miss, and hits return after a restart."""
     daemon = make_daemon().start()
     client = kvcache.Client(daemon.socket, timeout=20 * harness.slow())
     blocks = client.namespace("test", FINGERPRINT)
@@ -272,7 +272,7 @@ def in_child(work):
     if pid == 0:
         try:
             os.write(write, repr(work()).encode())
-        except BaseException as e:  # the child must not go on with the parent's tests
+        except BaseException as e:  # the child must not continue with the parent's tests
             os.write(write, f"raised {e!r}".encode())
         os._exit(0)
     os.close(write)
@@ -339,7 +339,7 @@ def test_fork_while_another_thread_is_in_a_call(client, blocks):
 
 
 def test_threads_share_a_client(client, blocks):
-    """Calls run one after the other; each has its own answer."""
+    """Calls of several threads run one after the other, and each gets its own answer."""
     def work(n):
         keys = [key_of("thread", n, i) for i in range(8)]
         values = [value_of(k, LENGTH) for k in keys]
@@ -380,7 +380,7 @@ def test_reap_does_not_hold_the_client(client, blocks):
 
 
 def test_closed_by_another_thread(daemon):
-    """A later call finds a closed client, and no other trouble."""
+    """A call after close() fails with ClosedError, and has no other effect."""
     for _ in range(10):
         client = kvcache.Client(daemon.socket)
         blocks = client.namespace("test", {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m kvcache serve: a daemon of the user's own. It is found without a setting, is the only one, ends when it is idle, and refuses
-places in which another user could put a socket."""
+"""python -m kvcache serve runs a daemon of the user's own. Clients find it without a setting; there is only one; it ends when idle, and refuses
+directories in which another user could put a socket."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from kvcache import _programs, serve
 
 PACKAGE = pathlib.Path(kvcache.__file__).parents[1]
 SMALL = ("--pool", "32MiB", "--disk", "64MiB")
-# A daemon of the machine would be found before that of a test.
+# Clients would find a daemon of the machine before that of a test.
 pytestmark = pytest.mark.skipif(os.path.exists("/run/kvcache/kvcache.sock"), reason="a daemon serves this machine")
 
 
@@ -163,7 +163,7 @@ def test_the_socket_of_a_killed_daemon_is_taken_over(home):
 
 
 def test_one_engine_may_lease_half_of_the_pool(home):
-    """A quarter is the limit of one connection by default."""
+    """A connection may lease all of it here; by default it may lease a quarter."""
     home.serve("--background", small=("--disk", "256MiB", "--pool", "64MiB"))
     assert python(home, """
 import kvcache
@@ -181,7 +181,7 @@ with kvcache.Client(required=True) as client:
 # --- hostile ---
 
 def test_a_runtime_directory_of_another_user_is_not_used(home):
-    """sudo and su leave the variable of the first user."""
+    """Refuses a runtime directory of another user, whose variable sudo and su keep."""
     if os.geteuid() != 0:
         pytest.skip("needs to give a directory away")
     os.chown(home.runtime, harness.STRANGER, harness.STRANGER)
@@ -238,7 +238,7 @@ def test_a_directory_in_tmp_that_is_not_private_is_refused(home, what):
         expected = {"another owner": f"belongs to user {harness.STRANGER}", "writable by others": f"chmod 700 {tmp.place}"}
         assert expected.get(what, f"{tmp.place} is not a directory") in said and "XDG_RUNTIME_DIR=" in said
         assert not home.pids and not (home.directory / "kvcache.sock").exists()
-        assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # not even a lock, which the other user could hold
+        assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # no lock either, which the other user could hold
 
 
 @pytest.mark.parametrize("what", ["another owner", "a link of another owner", "writable by others"])

@@ -147,7 +147,7 @@ def clock(monkeypatch):
 
 
 def test_a_shared_tier_that_does_not_answer_holds_up_a_lookup_for_so_long(make, clock):
-    """And is not asked for what is here."""
+    """Chunks on this host are not looked up in the shared tier."""
     host = make()
     keys, asked = sglang_scenarios.keys_of("searched", 6), []
     assert all(host.store(keys[:4]))
@@ -173,7 +173,7 @@ def test_a_search_that_hangs_makes_the_daemon_unwell(make, daemon, monkeypatch):
 
 
 def test_searches_that_last_do_not_hold_up_what_is_queued(make, clock):
-    """Each search after the first asks once, because no time without a search has passed before it."""
+    """A search directly after another one asks the daemon only once, because its time limit is the time since the previous search."""
     host, asked = make(), []
     now, counts = clock(host, 1, asked), []
     for n in range(20):
@@ -289,7 +289,7 @@ def test_transfers_of_nonsense_fail_alone(hybrid):
 
 
 def test_a_host_pool_that_cannot_be_stored_is_named(make, caplog):
-    """Nothing of the model is stored then: pages of K and V are useless without the rest."""
+    """A host pool with an unexpected layout disables the backend for the whole model, because pages of K and V are useless without the rest."""
     class Odd(fake_sglang.HostPool):
         def get_page_buffer_meta(self, indices):  # first all K, then all V
             addresses, lengths = super().get_page_buffer_meta(indices)
@@ -356,7 +356,8 @@ def test_pages_after_a_prefix_continue_its_chain(make):
 
 
 def test_pages_continue_the_chain_that_a_lookup_named(make):
-    """SGLang does not pass prefixes by default, nor for later calls of a prompt's first node."""
+    """Stores know the page before the first one from lookups, because SGLang does not pass prefixes by default, nor for later calls of a
+    prompt's first node."""
     host, parents = make(), []
     put = host.link.put
     host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)

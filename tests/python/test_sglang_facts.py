@@ -136,7 +136,7 @@ def test_the_backend_has_the_facts_and_no_folders(sglang, monkeypatch):
     lambda a: [{"lora_name": a.lora_name, "lora_path": a.lora_path}],
 ])
 def test_an_adapter_that_was_trained_again_in_its_place_keeps_engines_apart(sglang, tmp_path, form):
-    """The id of an adapter that is named at startup derives from its name and path, and the page hash contains the id alone."""
+    """The content of an adapter named at startup is a fact. Its id derives from name and path, and the page hash contains only the id."""
     fake_sglang.current["lora"].lora_paths = form(adapter(tmp_path / "a"))
     before = facts.of_engine()
     assert facts.of_engine() == before

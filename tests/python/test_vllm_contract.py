@@ -102,7 +102,7 @@ def hinted(daemon, kind):
 @pytest.mark.parametrize("settled", [True, False], ids=["stored", "storing"])
 @pytest.mark.parametrize("return_s, kind", [(0, "final"), (90, "return"), (0.5, "return")])
 def test_what_a_request_says_of_its_return_reaches_the_daemon(make, daemon, return_s, kind, settled):
-    """With all of its chain, what was there before included, and not before that is stored."""
+    """The hint covers the whole chain, including the chunks stored earlier, and is sent when all of them are stored."""
     host = make()
     keys = vllm_scenarios.keys_of(f"hint-{return_s}-{settled}", 12)
     vllm_scenarios.store(host, "a", keys[:4])
@@ -138,7 +138,8 @@ def test_what_is_no_time_is_no_hint(make, daemon, params):
 
 
 def test_a_store_says_what_the_chunks_cost(make, daemon):
-    """Two chunks' tokens at a known rate of prefill; the daemon's policy has it, to half a power of two."""
+    """A put has the cost of computing its tokens at the known rate of prefill; the daemon's policy keeps it with a precision of half a power of
+    two."""
     host = make(prefill_tokens_per_s=1000.0)
     keys = vllm_scenarios.keys_of("cost", 2)
     vllm_scenarios.store(host, "a", keys)
@@ -160,7 +161,7 @@ def test_rates_are_learned(make):
 
 
 def test_the_time_of_a_load_is_known_as_well_as_it_was_looked_for():
-    """The engine asks once a step: the load ended after the time before, and before this one."""
+    """The engine asks once per step, so a load has ended between the previous question and this one."""
     from kvcache.vllm.transfers import Transfers, _Job
     transfers = object.__new__(Transfers)
     transfers.row_bytes, transfers.queued_bytes, transfers._load_ended, transfers._reports = 4096, 8192, 5.0, collections.deque()

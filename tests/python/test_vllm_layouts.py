@@ -62,7 +62,7 @@ def test_blocks_that_were_left_out_are_the_first_of_the_first_chunk(blocks, chun
 
 
 def vllm_finds(present, size, first_size):
-    """vLLM's _sliding_window_lookup (0.33): the end of the run."""
+    """Returns the end of the run, like vLLM's _sliding_window_lookup (0.33)."""
     run, need = 0, first_size
     for at in reversed(range(len(present))):
         run, need = (run + 1, need) if present[at] else (0, size)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All pairs of vLLM engines that differ in what their chunks may depend on: equal bytes if and only if equal namespace.
+"""Compares all pairs of vLLM engines that differ in facts on which their chunks may depend: they have the same namespace if and only if they
+have the same bytes.
 
 The expected answer comes from vllm_model.py, which writes numbered blocks as each engine does. Pairs with equal bytes that do not share are
 listed with their reasons in LOST.
@@ -40,7 +41,7 @@ def arrangement_of(engine):
 
 
 def bytes_of(engine):
-    """Returns the model's answer: two chunks are equal if these are."""
+    """Returns the values that decide, according to the model, whether two engines have equal chunks."""
     plain = Engine(engine.version, engine.runner, engine.layout, engine.tp, blocks_per_chunk=engine.blocks_per_chunk)
     return arrangement_of(plain), *(getattr(engine, name) for name in VALUES)
 
@@ -74,7 +75,7 @@ def test_engines_share_a_namespace_if_and_only_if_their_bytes_are_equal(vllm):
 
 @pytest.mark.parametrize("reason", LOST)
 def test_each_reason_for_a_lost_pair_has_one(vllm, reason):
-    """A reason without a pair of equal bytes hides a pair that could share."""
+    """Each reason in LOST has a pair with equal bytes; one without would hide a pair that could share."""
     seen = {}
     for engine in engines():
         others = tuple(getattr(engine, name) for name in LOST if name != reason)

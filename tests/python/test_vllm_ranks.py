@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spec with engines of several GPUs: a scheduler's process and one for each rank, over the driver without a GPU, against a real daemon.
-The scenarios are in vllm_ranks_host.py."""
+"""The spec with engines of several GPUs: a process for the scheduler and one for each rank, with the driver without a GPU and a real daemon. The
+scenarios are in vllm_ranks_host.py."""
 
 import signal
 

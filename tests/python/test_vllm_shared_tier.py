@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's tier on two hosts whose daemons share a directory, under the recorded contracts of vLLM 0.26 and 0.33: what one host has stored
-the other loads, where that is worth it, and computes where it is not, or where it does not come."""
+"""vLLM's tier on two hosts whose daemons share a directory, under the recorded contracts of vLLM 0.26 and 0.33. One host loads what the other
+has stored if that is worthwhile; otherwise, or if it does not arrive, it computes."""
 
 import pathlib
 import shutil
@@ -49,7 +49,7 @@ def make(request, daemons):
 
 
 def store(make, daemon, name, count):
-    """On the first host; they are on the shared tier."""
+    """Stores keys on the first host, and waits until they are on the shared tier."""
     host, keys = make(0), vllm_scenarios.keys_of(name, count)
     vllm_scenarios.store(host, "a", keys)
     wait_until(lambda: daemon.status()["remote"]["puts"] >= count, "they are there")
@@ -158,7 +158,7 @@ def window_of(host, keys, size, context):
 
 @pytest.mark.parametrize("missing", [0, 2])
 def test_a_sliding_window_of_another_host_is_loaded(make, daemons, missing, monkeypatch):
-    """vLLM asks for its last chunk first; with some behind it that no host has."""
+    """Chunks of a sliding window are found although vLLM asks for the last chunk first, and no host has the chunks after the window."""
     _, keys = store(make, daemons[0], "window", 8)
     here, begun = make(1), []
     begin = here.tier._shared.begin
@@ -175,7 +175,7 @@ def test_a_sliding_window_of_another_host_is_loaded(make, daemons, missing, monk
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_first_chunks_come_from_elsewhere_meanwhile(make, daemons, steps):
-    """Another request computes them, so that vLLM does not ask for them any more: before or after the search has begun."""
+    """Chunks that another request computes meanwhile are not loaded, because vLLM no longer asks for them: before or after the search has begun."""
     _, keys = store(make, daemons[0], "meanwhile", 6)
     here = make(1)
     context = here.begin("a")
@@ -251,7 +251,7 @@ def test_a_daemon_that_hangs_costs_a_request_no_more_than_its_deadline(make, dae
 
 @pytest.fixture
 def idle(monkeypatch):
-    """A SharedTier whose thread does not run and whose clock is `now`."""
+    """Makes a SharedTier whose thread does not run and whose clock is `now`."""
     monkeypatch.setattr(shared.threading.Thread, "start", lambda self: None)
     tier = shared.SharedTier({0: "n"}, {"m": "1"}, {0: 100}, socket="/nonexistent", timeout_s=1.0)
     tier.now = time.monotonic()
@@ -269,7 +269,7 @@ def fetch_of(tier, count):
 
 
 def answer(tier, search, tiers, missed=0):
-    """A round is answered: where each chunk came from, and how many behind them did not come."""
+    """Answers a round, with the tier of each chunk and the number of missing chunks after them."""
     status = bytes([kvcache.OK] * len(tiers) + [kvcache.MISS] * missed)
     tier._answered(types.SimpleNamespace(tag=shared._Round(search, len(status)), status=status, leased=None,
                                          lengths=[100] * len(tiers) + [0] * missed, tiers=bytes(tiers) + bytes(missed)))
@@ -277,7 +277,7 @@ def answer(tier, search, tiers, missed=0):
 
 @pytest.mark.parametrize("others", [0, 3, 15])
 def test_what_comes_late_is_learned_to_be_slow_however_many_wait(idle, others):
-    """Each of them alone would have had the same rate, at best."""
+    """The measured rate does not depend on the number of concurrent searches, because each alone would have had the same rate at best."""
     searches = [fetch_of(idle, 10) for _ in range(1 + others)]
     idle.now += 1.0
     for search in searches:
@@ -292,7 +292,7 @@ def test_what_comes_late_is_learned_to_be_slow_however_many_wait(idle, others):
 
 
 def test_all_rounds_count_in_what_is_learned(idle):
-    """The daemon has brought those behind the first to its memory before they are asked for."""
+    """Later rounds of a search count as well, although the daemon has brought their chunks to its memory before they are requested."""
     search = fetch_of(idle, 8)
     for tier in (kvcache.TIER_REMOTE, kvcache.TIER_MEMORY, kvcache.TIER_MEMORY, kvcache.TIER_MEMORY):
         idle.now += 0.1

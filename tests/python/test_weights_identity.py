@@ -26,7 +26,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def safetensors(path, tensors=3, nbytes=1 << 20, fill=b"\0"):
-    """A sparse file of this many tensors."""
+    """Writes a sparse file with this many tensors."""
     header = {f"layer.{i}": {"dtype": "U8", "shape": [nbytes], "data_offsets": [i * nbytes, (i + 1) * nbytes]} for i in range(tensors)}
     text = json.dumps(header).encode()
     with open(path, "wb") as f:

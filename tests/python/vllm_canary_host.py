@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of the spec's canary over the host of vllm_spec_host.py, which says how to run them. Blocks hold bfloat16 values of a model
-whose keys are larger than its values, in pages as that version of vLLM has them. Engines are in one process and have one fingerprint,
-whatever they compute."""
+"""Scenarios of the spec's canary, with the host of vllm_spec_host.py, which says how to run them. Blocks have bfloat16 values of a model whose
+keys are larger than its values, in the pages of the vLLM version. All engines are in one process and have the same fingerprint, whatever they
+compute."""
 
 import collections
 import ctypes
@@ -56,7 +56,7 @@ def page_of(key, layer, *, model="m", noise=0.0, swapped=False, other_order=Fals
 
 
 def computes(**how):
-    """The engines compute this from here on."""
+    """Makes all engines compute these values from now on."""
     base.value_of = lambda key, layer: page_of(key, layer, **how)
 
 
@@ -80,7 +80,7 @@ def count(host, name):
 
 
 def filled(keys):
-    """Another engine has stored these chunks in a namespace that was new."""
+    """Stores chunks by another engine in a new namespace."""
     computes()
     host = engine("first")
     assert host.stored("1", keys) == len(keys)
@@ -88,7 +88,7 @@ def filled(keys):
     assert count(host, "withheld") == count(host, "checks") == 0
     host.close()
     deadline = time.monotonic() + 60
-    with kvcache.Client(base.SOCKET) as client:  # only written chunks are counted
+    with kvcache.Client(base.SOCKET) as client:  # counts only written chunks
         while client.namespace_state(host.worker.spec.names[0]) != (len(keys), 0, mock.ANY):
             assert time.monotonic() < deadline, "never written"
             time.sleep(0.005)
@@ -102,7 +102,7 @@ def second_engine(n, **options):
 
 
 def compared(host, name, keys):
-    """A request whose chunks are withheld, and computed. Returns how many blocks vLLM was asked for."""
+    """Runs a request whose chunks are withheld, so that they are computed. Returns how many blocks vLLM was asked for."""
     context = host.begin(name)
     assert host.lookup(keys, context) == 0, "a chunk of another engine is loaded before one was compared"
     n = host.store(keys, context)
@@ -138,7 +138,8 @@ def rounding_noise():
 
 
 def is_caught(**how):
-    """The engine uses the second variant from then on, where another one like it finds its chunks. The first one's are as they were."""
+    """An engine with other values switches to the second variant of the namespace, where a similar engine finds its chunks. The first variant's
+    chunks do not change."""
     keys, mine = keys_of("a", 6), keys_of("mine", 4)
     filled(keys)
     host = engine("wrong")
@@ -160,7 +161,7 @@ def is_caught(**how):
 
 
 def copy_takes_long():
-    """The block is compared once it is in host memory, whatever the stream does before."""
+    """A block is compared only after it is in host memory, whatever work the stream has before that."""
     host, keys = second_engine(6)
     mover, released = host.worker.mover, threading.Event()
     waits = base.CALLBACK(lambda _: released.wait(10))
@@ -199,7 +200,7 @@ def other_values():
 
 
 def ends_without_a_comparison():
-    """The first request is aborted; the next one is of one chunk, which has no parent; a third is offered block by block."""
+    """The canary survives an aborted request, a request of one chunk, which has no parent, and a request offered block by block."""
     host, keys = second_engine(6)
     context = host.begin("aborted")
     assert host.lookup(keys, context) == 0
@@ -259,7 +260,8 @@ def daemon_goes():
 
 
 def nothing_in_common():
-    """Nothing is stored in a namespace that others use until a chunk was compared; then the next variant is used."""
+    """An engine whose chunks are not compared yet stores nothing in a namespace that others use. After MOST_UNSTORED chunks it switches to the
+    next variant."""
     canary.MOST_UNSTORED = 10
     filled(keys_of("a", 6))
     host = engine("second")
@@ -290,7 +292,7 @@ def after_the_last_variant():
 
 
 def always_compares():
-    """One hit of many is computed again, with what is behind it. One that differs ends the use of the namespace."""
+    """One hit in SAMPLE is computed again, with the chunks after it. A difference ends the use of the namespace."""
     canary.SAMPLE = 20
     host, keys = second_engine(6, canary="always")
     assert compared(host, "1", keys) == 1
@@ -311,7 +313,7 @@ def always_compares():
 
 
 def sliding_window():
-    """vLLM asks for the last chunk first, and gets none of the chunks behind it."""
+    """A window whose chunk is not yet verified gets no chunk, although vLLM asks for the last one first."""
     host, keys = second_engine(8)
 
     def window(context):
@@ -334,7 +336,7 @@ def sliding_window():
 
 
 def own_chunks_prove_nothing():
-    """An engine finds in a new namespace what it has stored itself. Comparing that with itself would verify other engines' chunks."""
+    """An engine's own chunks in a new namespace verify nothing, because comparing them with themselves would accept other engines' chunks."""
     computes()
     host, keys, theirs, more = engine("one"), keys_of("mine", 4), keys_of("theirs", 4), keys_of("more", 4)
     assert host.stored("1", keys) == 4 and host.found("2", keys) == 4
@@ -354,7 +356,7 @@ def own_chunks_prove_nothing():
 
 
 def groups_apart():
-    """Each group is verified by a chunk of its own."""
+    """A chunk of one group does not verify another group."""
     computes()
     a, b = keys_of("a", 4), keys_of("b", 4, group=2)
 
@@ -386,7 +388,7 @@ def groups_apart():
 
 
 def opaque_bytes():
-    """A cache dtype that cannot be decoded: the canary is off, and the names are believed."""
+    """The canary is off for a cache dtype that cannot be decoded, and the fingerprints alone decide."""
     fake_vllm.current.cache_config.cache_dtype = "nvfp4"
     keys = keys_of("a", 4)
     computes()
@@ -405,7 +407,7 @@ def stored_for_other_hosts():
 
 
 def from_the_shared_tier():
-    """The namespace is new on this host, and has chunks of another one."""
+    """A namespace that is new on this host may have chunks of another host, which are verified."""
     host, keys = engine("here"), keys_of("a", 6)
     base.shared_tier_of(host)
     computes()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of the spec with KV caches whose groups differ, over the host of vllm_spec_host.py, which says how to run them.
+"""Scenarios of the spec with KV caches whose groups differ, with the host of vllm_spec_host.py, which says how to run them.
 
-All pages lie in one allocation of the device, as vLLM 0.33 has them. A load is judged by all bytes of the allocation: those of its blocks are
-right, and no other has changed."""
+All pages lie in one allocation of the device, as in vLLM 0.33. A load is checked by all bytes of the allocation: those of its blocks are
+right, and no other byte has changed."""
 
 import ctypes
 import hashlib
@@ -54,7 +54,7 @@ class Arena:
 
 
 class View:
-    """A tensor of vLLM's: pages of a layer in (blocks, bytes)."""
+    """A tensor of vLLM, with a layer's pages as (blocks, bytes)."""
 
     def __init__(self, address, stride, page):
         self.address, self.shape, self._stride = address, (N, page), stride
@@ -72,7 +72,7 @@ def part_of(key, place, page, nbytes):
 
 
 class Engine(Host):
-    """Chunks of a group have as many blocks as the engine says."""
+    """An engine with the given groups. Its chunks have `per_chunk` blocks, a number or one for each group."""
 
     def __init__(self, groups, per_chunk=1, name="one", **options):
         self.groups, self.per_chunk = groups, per_chunk
@@ -111,7 +111,7 @@ class Engine(Host):
             memory[at:at + nbytes] = bytes(nbytes) if zeros else part_of(key, place, page, nbytes)
 
     def submit(self, keys, tables, context, first_chunk=0):
-        """A store as vLLM's scheduler makes it: of each group its chunks, and the blocks of the request, of which 0 is none."""
+        """Stores like vLLM's scheduler: the chunks of each group, and the blocks of the request, where 0 is none."""
         memory = bytearray(random.Random(7).randbytes(self.arena.nbytes))
         output = self.manager.prepare_store([k for listed in keys for k in listed], context)
         ids, sizes, indices = [], [], []
@@ -253,7 +253,8 @@ def rescued_loads():
 
 
 def hybrid():
-    """Full attention, a window of three chunks and states of the same layers, whose pages overlay each other in different blocks."""
+    """Returns three groups, full attention, a window of three chunks, and states. All have the same layers, whose pages share memory in
+    different blocks."""
     return [Group(0, [(0, 0, 48 * KIB), (1, 0, 48 * KIB)]), Group(2, [(0, 0, 24 * KIB), (1, 0, 20 * KIB)], window=3),
             Group(3, [(0, 0, 33 * KIB + 64), (1, 64, 16), (2, 0, 40 * KIB)], window=1)]
 
@@ -308,7 +309,7 @@ def window_behind_a_gap():
     leased = counted("submit_get_map")
     context = engine.begin("2", [(group, keys)])
     assert engine.window(keys, 3, context) == 20 and sum(leased) == 3, leased
-    # Another group needs less: vLLM asks again for the end of a shorter prefix.
+    # Another group has less, so vLLM asks again for the end of a shorter prefix.
     assert engine.window(keys[:19], 3, context) == 19 and sum(leased) == 4, leased
     engine.load([keys[16:19]], [[1, 2, 3]], [16], context)
     engine.end(context)
@@ -316,7 +317,7 @@ def window_behind_a_gap():
 
 
 def window_on_disk():
-    """All of a window is read from disk, whatever loading costs: the alternative is to compute all that precedes it."""
+    """A whole window is read from disk whatever loading costs, because otherwise everything before it would have to be computed."""
     group = Group(0, [(0, 0, 8 * KIB)], window=3)
     engine = Engine([group], ack="written", load_policy="auto", prefill_tokens_per_s=1e9, disk_bytes_per_s=1e3)
     keys = keys_of("disk", 12)
@@ -365,7 +366,7 @@ def state_at_boundary():
 
 
 def chunk_without_its_first_blocks():
-    """vLLM leaves out blocks that a window has passed. Where it ensures that no load needs them, zeros are stored."""
+    """Blocks that a window has passed are left out by vLLM. Where vLLM ensures that no load needs them, zeros are stored."""
     arrays.zeros_are_safe = lambda _: VERSION != "0.26"
     group = Group(0, [(0, 0, 8 * KIB), (1, 0, 4 * KIB)], window=1)
     engine = Engine([group], per_chunk=3)
@@ -407,7 +408,7 @@ def window_from_the_shared_tier():
 
 
 def told_apart():
-    """Chunks of other pages, in another order, or of another number of blocks are never found. Plain caches keep their names."""
+    """Chunks with other pages, another order or another number of blocks are never found. The namespaces of plain caches keep their names."""
     def names(groups, per_chunk=1):
         engine = Engine(groups, per_chunk, name=f"engine {len(seen)}")
         name, fact = tuple(engine.worker.spec.names.values()), engine.worker.spec.fields["chunk"]

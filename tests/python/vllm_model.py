@@ -51,7 +51,7 @@ class Storage:
 
 
 class Tensor:
-    """A strided view. Strides and the offset are in elements, as PyTorch has them."""
+    """A strided view. Strides and the offset are in elements, as in PyTorch."""
 
     def __init__(self, storage, dtype, shape, strides, offset=0, size=2):
         self.storage, self.dtype, self.shape, self.size = storage, f"torch.{dtype}", tuple(shape), size
@@ -106,7 +106,7 @@ def layouts_of(version):
 
 
 def caches_of(engine):
-    """Returns one rank's KV caches."""
+    """Makes the KV caches of one rank."""
     heads, size, blocks = HEADS // engine.tp, SIZES[engine.dtype], engine.blocks
     shape = (blocks, 2, TOKENS, heads, DIM) if engine.version < (0, 26) else (blocks, heads, TOKENS, 2 * DIM)
     page = 2 * heads * TOKENS * DIM * size
@@ -175,7 +175,7 @@ def layers_of(engine):
 
 
 class OffloadingConnectorWorker:
-    """The class of this name registers KV caches in the same way from vLLM 0.26 on."""
+    """A worker of the class name whose KV caches are registered in the same way from vLLM 0.26 on."""
 
     def __init__(self, spec, kv_cache_config, handed_over):
         self.spec, self.kv_cache_config, self.handed_over, self.worker = spec, kv_cache_config, handed_over, None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the programs that are an engine's scheduler and workers (vllm_spec_host.py and others), and does to the daemon what they ask for."""
+"""Starts the programs that play an engine's scheduler and workers (vllm_spec_host.py and others), and performs their requests on the daemon,
+such as a restart."""
 
 import os
 import re
@@ -77,7 +78,7 @@ def no_leases(daemon):
 
 
 def on_two_hosts(start, make_daemon, directory, scenario, n_chunks):
-    """One host stores chunks in a directory that both share; the scenario runs on the other."""
+    """Runs a scenario on one of two hosts that share a directory. The other one stores the chunks."""
     (directory / "shared").mkdir()
     one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
                                         "remote.absence_lifetime": "100ms"}).start() for _ in range(2))

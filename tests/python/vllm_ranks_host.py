@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines of several GPUs, as the spec sees them: this process has the scheduler's side, and each rank is a process with a device of its own
-over the driver without a GPU. vllm_spec_host.py says how to run the scenarios. Specifications are pickled on their way, as vLLM's executor
-does it."""
+"""Engines of several GPUs, as the spec sees them. This process is the scheduler's side, and each rank is a process with its own device, over the
+driver without a GPU. vllm_spec_host.py says how to run the scenarios. Specifications are pickled between the processes, as by vLLM's
+executor."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ def config(name, rank, world, **options):
 
 
 def caches(rank, writers, groups=1):
-    """`writers`: how many ranks hold the bytes of this one, as vLLM 0.33 says it."""
+    """Makes the caches of a rank. `writers` is the number of ranks with the same bytes, as vLLM 0.33 reports it."""
     made = base.caches(*[PAGE] * LAYERS, groups=groups)
     for refs in made.group_data_refs:
         for ref in refs:
@@ -118,7 +118,7 @@ class Rank:
         del mover._look_at_page
 
     def runs(self, does):
-        """Has the device go on or stand still."""
+        """Makes the device continue or stop."""
         base.cuda.stub_run(does)
 
     def shutdown(self):
@@ -157,14 +157,14 @@ class Engine(base.Host):
             until(self.manager._ready, "the ranks never take part")
 
     def all(self, method, *arguments, of=None):
-        """Has all ranks do something at once. Returns what each has said."""
+        """Makes all ranks, or those of `of`, do something concurrently. Returns their answers."""
         asked = range(self.world) if of is None else of
         for rank in asked:
             self.connections[rank].send((method, *arguments))
         return [self.connections[rank].recv() for rank in asked]
 
     def finish(self, number):
-        """Until all ranks have reported a job, each once."""
+        """Waits until each rank has reported the job once."""
         left = set(range(self.world))
         deadline = time.monotonic() + 60
         while left:
@@ -241,7 +241,7 @@ def leases():
 
 
 def evict(figures, keys):
-    """Has a shard lose these chunks."""
+    """Evicts these chunks from one shard."""
     with kvcache.Client(SOCKET) as client:
         client.namespace(figures.names[0], figures.fields).evict([identity.parts_of(k, 1)[0] for k in keys])
 
@@ -269,7 +269,7 @@ def two_ranks_stored_and_loaded():
 
 
 def chunks_of_three_blocks():
-    """Each rank takes its shards of chunks apart alike, whether it has written them or another rank with the same bytes."""
+    """Each rank divides its shards of chunks in the same way, whether it or another rank with the same bytes wrote them."""
     for writers in (1, 2):
         host = Engine(f"writers {writers}", writers=writers, blocks_per_chunk=3, kvcache_namespace=f"writers{writers}")
         keys, contents = keys_of("three", 6), keys_of("contents", 18)  # chunks, and what their blocks hold
@@ -338,7 +338,7 @@ def four_ranks_from_disk():
 
 
 def one_shard_missing():
-    """A miss; the next store writes that shard only; then a hit."""
+    """Chunks that are missing in one shard are a miss. The next store writes only that shard, and then they are a hit."""
     host, keys = Engine(), keys_of("shards", 20)
     assert host.stored("1", keys) == 20
     evict(host.figures()[1], keys[5:8])
@@ -458,7 +458,7 @@ def rank_refuses():
 
 
 def rank_without_a_driver():
-    """A rank whose GPU cannot be attached refuses until it can."""
+    """A rank whose GPU cannot be attached refuses to take part until it can."""
     log, host, keys = Lines(), Engine(without_driver=[0]), keys_of("driver", 6)
     until(lambda: (host.step(), log.having("does not take part"))[1], "no rank refuses")
     for i in range(3):
@@ -472,7 +472,7 @@ def rank_without_a_driver():
 
 
 def replicated_shard_written_once():
-    """All ranks hold the same bytes, as with MLA: one shard, which they take turns to write."""
+    """If all ranks hold the same bytes, as with MLA, there is one shard, and the ranks alternate in writing it."""
     host, keys = Engine(writers=2), keys_of("latent", 400)
     for at in range(0, 400, 40):
         assert host.stored(str(at), keys[at:at + 40]) == 40
@@ -486,7 +486,7 @@ def replicated_shard_written_once():
 
 
 def grouped_heads_in_two_shards():
-    """Four ranks of a model with two heads of keys and values."""
+    """Four ranks of a model with two KV heads store each head once."""
     host, keys = Engine(world=4, writers=2), keys_of("heads", 40)
     assert host.stored("1", keys) == 40 and host.found("2", keys) == 40
     stored = host.stored_bytes()
@@ -496,7 +496,7 @@ def grouped_heads_in_two_shards():
 
 
 def reset_while_it_loads():
-    """vLLM says no more of loads that are under way when it resets its cache. They keep their leases until all ranks have ended them."""
+    """Loads in flight when vLLM resets its cache keep their leases until all ranks have ended them, although vLLM no longer mentions them."""
     host, keys = Engine(), keys_of("reset", 10)
     host.stored("1", keys)
     context = host.begin("2")
@@ -519,7 +519,7 @@ def reset_while_it_loads():
 
 
 def rank_killed():
-    """vLLM ends the engine: leases end with the scheduler's connection. Another engine does not notice."""
+    """When vLLM ends the engine, its leases end with the scheduler's connection, and another engine is not affected."""
     beside, mine = Engine("beside"), keys_of("beside", 10)
     assert beside.stored("1", mine) == 10
     for at, step in enumerate(("idle", "storing", "leased", "loading")):
@@ -553,7 +553,7 @@ def rank_killed():
 
 
 def ranks_of_different_configurations():
-    """A rank that is started with other options than the scheduler refuses."""
+    """A rank that was started with other options than the scheduler refuses to take part."""
     log = Lines()
     host = Engine("one", late=[0, 1])
     host.spec.common ^= 1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's scheduler and worker, as far as the spec of ours sees them, over the driver without a GPU, as a program of its own:
+"""A program that plays vLLM's scheduler and worker for our spec, over the driver without a GPU:
 
     vllm_spec_host.py SOCKET VERSION SCENARIO
 
-VERSION is 0.26 or 0.33, or real: the vLLM that is installed. It asserts where vLLM does. What a test is to do meanwhile (end the
-daemon, say) is printed, and a line of input says that it is done."""
+VERSION is 0.26 or 0.33, or real for the installed vLLM. It has vLLM's assertions. It prints what the test must do meanwhile, such as ending
+the daemon, and a line of input confirms that."""
 
 import contextlib
 import ctypes
@@ -105,7 +105,7 @@ class Tensor:
         assert not cuda.cuMemcpyAsync(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(PAGE), stream)
 
     def write(self, block, data):
-        """Queued in the engine's stream, and not waited for."""
+        """Writes blocks in the engine's stream, and does not wait for it."""
         room = ctypes.create_string_buffer(data, PAGE)
         written.append(room)
         self.copy(self.address + block * PAGE, ctypes.addressof(room))
@@ -197,7 +197,7 @@ class Host:
         self.timed(self.manager.on_schedule_end, None)
 
     def lookup(self, keys, context, seconds=60):
-        """How many leading keys are promised, after as many steps as it takes."""
+        """Returns how many leading keys are promised, after as many steps as necessary."""
         if VERSION != "0.26":
             for i, key in enumerate(keys):
                 context._offload_key_positions.setdefault(key, 16 * self.spec.per_chunk * (i + 1))
@@ -246,7 +246,7 @@ class Host:
         blocks = [first + len(keys) - 1 - i for i in range(len(keys))]
         for block in blocks:
             for one in self.caches.tensors:
-                one.tensor.write(block, b"Z" * PAGE)  # vLLM zeroes a block first; the load has to overwrite all of it
+                one.tensor.write(block, b"Z" * PAGE)  # vLLM zeroes a block first, and the load must overwrite all of it
         assert self.timed(self.worker.submit_load, self.number, spec, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]))
         del spec
         self.worker.wait({self.number})
@@ -368,7 +368,7 @@ def from_the_shared_tier():
 
 
 def first_chunks_from_elsewhere():
-    """Another request computes them while this one waits, so that vLLM does not ask for them any more."""
+    """Chunks that another request computes meanwhile are not loaded, because vLLM no longer asks for them."""
     host, keys = Host(), keys_of("others", 20)
     shared_tier_of(host)
     context = host.begin("1")
@@ -396,7 +396,7 @@ def window_of(host, keys, size, context):
 
 
 def sliding_window_from_the_shared_tier():
-    """vLLM asks for its last chunk first; with some behind it that no host has."""
+    """Chunks of a sliding window are found although vLLM asks for the last chunk first, and no host has the chunks after the window."""
     host, keys = Host(), keys_of("others", 20) + keys_of("never", 2)
     shared_tier_of(host)
     begin, begun = host.manager._shared.begin, []
@@ -433,7 +433,7 @@ def daemon_ends_before_the_load():
 
 
 def only_loads_after_a_restart():
-    """A daemon that has been started again keeps what is on disk: an engine that has nothing to store has its memory registered, too."""
+    """After a restart of the daemon, which keeps the chunks on disk, an engine that has nothing to store still has its memory registered."""
     host, keys = Host(ack="written"), keys_of("kept", 10)
     assert host.stored("1", keys) == 10
     told("restart")
@@ -468,7 +468,7 @@ def declined():
 
 
 def ended_or_reset_before_the_load():
-    """Leases that are on their way to a request that is no more are given back."""
+    """Leases that arrive for an ended request are released."""
     host, keys = Host(), keys_of("ended", 10)
     host.stored("1", keys)
     context = host.begin("2")
@@ -485,7 +485,7 @@ def ended_or_reset_before_the_load():
 
 
 def aborted_while_it_loads():
-    """The request ends before its load does, and the engine then steps only as long as it is asked to."""
+    """A request may end before its load does, after which the engine steps only as long as the spec asks for it."""
     host, keys = Host(), keys_of("aborted", 10)
     host.stored("1", keys)
     context = host.begin("2")
@@ -505,7 +505,7 @@ def aborted_while_it_loads():
 
 
 def loads_whatever_fails():
-    """vLLM asserts that a load has succeeded, and nothing but the GPU's driver may have it fail."""
+    """Only the GPU's driver can make a load fail, because vLLM asserts that loads succeed."""
     host, keys = Host(), keys_of("fails", 10)
     host.stored("1", keys)
     loads, gpu = host.worker.mover.loads, host.worker.mover._gpu
@@ -541,7 +541,7 @@ def loads_whatever_fails():
 
 
 def loads_in_the_engine_s_thread():
-    """A load asks neither the daemon nor another thread, and is timed by the GPU's clock."""
+    """A load involves neither the daemon nor another thread, and is timed by the GPU's clock."""
     host, keys = Host(), keys_of("direct", 40)
     host.stored("1", keys)
     context = host.begin("2")
@@ -570,7 +570,7 @@ def load_of(host, keys, context, first, **options):
 
 
 def expedited():
-    """vLLM 0.33 loads before the forward pass of the same step: its thread does not wait, and the pass sees the blocks."""
+    """With vLLM 0.33, which loads before the forward pass of the same step, the thread does not wait, and the pass sees the blocks."""
     host, keys = Host(), keys_of("sync", 10)
     host.stored("1", keys)
     context = host.begin("2")
@@ -599,7 +599,7 @@ def expedited():
 
 
 def beside_the_forward_pass():
-    """A load that begins when the step has been launched does not wait for it, but for what was in the stream when the step began."""
+    """A load that begins after the step was launched waits only for the work that was in the stream when the step began."""
     host, keys, first = Host(), keys_of("beside", 4), 0
     host.stored("1", keys)
     for seed in range(20):
@@ -689,7 +689,7 @@ def prefill_rate():
     host.step()
     (policy,) = host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies
     assert 640 / (time.monotonic() - begun) < policy.prefill < 640 / 0.19, policy.prefill
-    context = host.begin("2")  # all are in the GPU: nothing is computed, and nothing learned
+    context = host.begin("2")  # all blocks are in the GPU, so nothing is computed or learned
     host.manager.prepare_store(keys_of("others", 60), context)
     host.step()
     assert policy.prefill < 640 / 0.19, policy.prefill
@@ -697,8 +697,8 @@ def prefill_rate():
 
 
 def captures():
-    """Another thread of the engine captures a CUDA graph, from the first call of the driver on, or the second, and so on: no call of
-    ours, in whichever thread, invalidates the capture, and each leaves its thread's capture mode as it was."""
+    """No call of ours invalidates the capture of a CUDA graph by another thread, whatever call of the driver it begins at, and each call
+    restores its thread's capture mode."""
     memory, keys, calls, n, mode = caches(*[PAGE] * LAYERS), keys_of("captured", 8), ctypes.c_uint(1), 1, ctypes.c_int(0)
     while n <= calls.value:
         cuda.stub_arm_capture(n)
@@ -713,7 +713,7 @@ def captures():
 
 
 def a_captured_stream_is_left_alone():
-    """A store of the stream is dropped and counted, and a load refused; the capture goes on."""
+    """While the stream is captured, a store is dropped and counted, and a load is refused. The capture continues."""
     host, keys = Host(), keys_of("stream", 4)
     host.stored("1", keys)
     context = host.begin("2")
@@ -766,8 +766,8 @@ def groups_by_their_numbers():
 
 
 def answered_at_once():
-    """A lookup of what is in memory is answered in the step in which vLLM asks: each further step of a busy engine costs a request as long
-    as a prefill of others takes."""
+    """A lookup of chunks in memory is answered in the step in which vLLM asks, because each further step of a busy engine may last as long as
+    the prefill of other requests."""
     host, keys = Host(), keys_of("at once", 40)
     host.stored("1", keys)
     promises.GRACE_S = 60.0
@@ -790,7 +790,7 @@ def answered_at_once():
 
 
 def asked_as_one():
-    """A request of 512 chunks takes a few questions, not hundreds: each costs the engine's thread time."""
+    """A request of 512 chunks takes a few calls, not hundreds, because each takes time of the engine's thread."""
     host, keys = Host(), keys_of("many", 40)
     host.stored("1", keys)
     asked, tiers = [], kvcache.Namespace.tiers
@@ -809,7 +809,7 @@ def asked_as_one():
 
 
 def preempted_and_declined():
-    """A request that is scheduled again after a preemption is decided anew, although the policy declined it before."""
+    """The policy decides again about a request that is scheduled after a preemption, although it declined it before."""
     host, keys = Host(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6), keys_of("again", 8)
     host.stored("1", keys)
     context = host.begin("2")
@@ -825,7 +825,7 @@ def preempted_and_declined():
 
 
 def told_apart():
-    """Bytes that mean another thing are never found: another dtype of the model, backend or order in a block, or revision."""
+    """Bytes with another meaning are never found: another dtype of the model, attention backend, order in a block, or revision."""
     def engine(**changed):
         fake_vllm.current = fake_vllm.configuration(**changed)
         return Host("engine " + str(changed))
@@ -849,7 +849,7 @@ def told_apart():
 
 
 def waited_for_first():
-    """A store that the engine waits for, because it needs the blocks, goes before those that were queued earlier."""
+    """A store whose blocks the engine needs goes before those that were queued earlier."""
     host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
     host.stored("0", keys_of("first", 1))
     put, order, entered, go = host.worker.mover._gpu.put, [], threading.Event(), threading.Event()
@@ -882,7 +882,8 @@ def waited_for_first():
 
 
 def small_stores_go_together():
-    """Each request to the daemon costs the engine time: chunks that it computes one by one are stored together, each where it belongs."""
+    """Chunks that the engine computes one by one are stored with one request, each in its own namespace, because each request takes time of the
+    engine."""
     host = Host(groups=(0, 2))
     keys = keys_of("small", 6) + keys_of("small", 3, group=2)
     host.stored("0", keys_of("first", 1))
@@ -911,7 +912,7 @@ def small_stores_go_together():
 
 
 def gathered_and_waited_for():
-    """Small stores that go together are read when they are computed, also where the engine has waited for one long enough meanwhile."""
+    """Small stores that are gathered are read once they are computed, also if the engine has meanwhile waited for one of them long enough."""
     host, keys, numbers = Host(), keys_of("gathered", 4), [20, 21, 22, 23]
     host.stored("0", keys_of("first", 1))
     mover.GATHER_S, mover.FLUSH_S = 60.0, 0.0
@@ -947,7 +948,7 @@ def gathered_and_waited_for():
 
 
 def closed_while_it_stores():
-    """Where the scheduler's side has ended, stores are dropped and reported: the engine waits for none of them for ever."""
+    """After the scheduler's side has ended, stores are dropped and reported, so that the engine does not wait for any of them forever."""
     host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
     host.stored("0", keys_of("first", 1))
     one, entered, go = host.worker.mover, threading.Event(), threading.Event()
@@ -971,7 +972,7 @@ def closed_while_it_stores():
 
 
 def hung_while_it_stores():
-    """An engine that waits for stores, because it needs their blocks, does not wait for a daemon that hangs."""
+    """An engine that needs the blocks of stores does not wait for a daemon that hangs."""
     host, keys = Host(timeout_s=30.0), keys_of("stuck", 70)
     host.stored("0", keys_of("first", 1))  # the namespace and the staging memory are open from here on
     context = host.begin("1")

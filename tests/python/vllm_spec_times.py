@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a memory hit goes in the spec of ours, but for the copy: the engine's thread steps as vLLM does in one process,
-over the driver without a GPU. Pages are small, so that copying them is the least part of it.
+"""Measures the parts of a memory hit in our spec, except the copy. The engine's thread steps as vLLM does in one process, over the driver
+without a GPU. Pages are small, so that copying takes the smallest part.
 
     vllm_spec_times.py BUILD [VERSION [BLOCKS [ROUNDS]]]        medians, in milliseconds; 0.26, 512 blocks (8,192 tokens), 15 rounds
 

@@ -14,7 +14,7 @@ import children
 
 
 class Failed(Exception):
-    """A build failed; the text is the end of its output."""
+    """Reports a failed build; the text is the end of its output."""
 
 
 @dataclasses.dataclass
@@ -24,7 +24,7 @@ class Build:
     cc: str
     cflags: str
     options: tuple = ()
-    targets: object = None      # None: all; a list; or a function that returns one once the build is set up
+    targets: object = None  # None: all; a list; or a function that returns a list once the build is set up
     cpu_s: float = 0.0
     seconds: float = 0.0
     error: str = ""
@@ -72,9 +72,9 @@ class Builder:
         build.folder.mkdir(parents=True, exist_ok=True)
         log = build.folder / "build.log"
         log.write_text("")
-        # Objects of the same source are the same in every folder: ccache need not tell the folders apart.
+        # Objects of the same source are the same in every folder, so ccache need not distinguish the folders.
         env = dict(os.environ, CC=compiler(build.cc), CFLAGS=build.cflags, CCACHE_NOHASHDIR="1")
-        # meson updates an existing folder before its targets are listed, since a new test is one of them.
+        # Updates an existing folder with meson before its targets are listed, because a new test is one of them.
         steps = [["ninja", "-C", build.folder, "build.ninja"] if (build.folder / "build.ninja").exists()
                  else ["meson", "setup", *build.options, build.folder, self.root], None]
         for step in steps:

@@ -52,7 +52,7 @@ def pytest_of_tier(items, tier):
 
 
 class Late(Exception):
-    """A test has used up its limit."""
+    """Reports a test that has exceeded its limit."""
 
 
 class Plugin:

@@ -111,7 +111,7 @@ def run_all(programs, at_once, factor, done, env=None):
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():    # with a limit, so that Ctrl-C is noticed
+        while thread.is_alive():  # with a timeout, so that Ctrl-C is noticed
             thread.join(0.2)
     if problems:
         raise problems[0]

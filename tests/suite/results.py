@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of tests: what a program or a test function did, whether a failure may be tried again, and the closing lines.
+"""Results of tests: the outcome of a program or a test function, whether a failure may be retried, and the closing lines.
 
-A failure is *final* if chance cannot excuse it: a sanitizer's report, a death by signal, a failed assertion of the C code, wrong
-or lost bytes, a compile error, a check of the tree. Every other failure gets one second try (retry.py)."""
+A failure is *final* if chance cannot excuse it: a sanitizer's report, a death by signal, a failed assertion of the C code, wrong or lost
+bytes, a compile error, a check of the tree. Every other failure is retried once (retry.py)."""
 
 import dataclasses
 import re
@@ -68,7 +68,7 @@ def of_program(name, status, text, **more):
     """Returns the Result of a program by its exit status (None: it was ended at its limit) and its output."""
     counts = {word: sum(map(int, pattern.findall(text))) for word, pattern in CMOCKA.items()}
     if not CMOCKA_RAN.search(text):
-        counts = dict.fromkeys(CMOCKA, 0)    # not cmocka's, or it did not live to print them
+        counts = dict.fromkeys(CMOCKA, 0)  # not a cmocka program, or it died before it printed them
     if status == 77:
         reasons = [line for line in text.splitlines() if line.strip()]
         return Result(name, "skipped", reasons[-1].strip() if reasons else "no reason given", **more)
@@ -99,7 +99,7 @@ class Sum:
             self.skips.append(result)
 
     def recovered(self, result, again):
-        """A failed test passed at its second try: its counts become those of the second try."""
+        """Replaces the counts of a failed test, which passed at its second try, by those of that try."""
         self.failures.remove(result)
         self.failed += again.failed - result.failed
         self.passed += again.passed - result.passed
@@ -146,7 +146,7 @@ def print_skips(skips):
 
 
 def print_slowest(results, count=10):
-    """The tests that take most processor time: the first place to look when a leg is over its budget."""
+    """Prints the tests that take the most CPU time, which are the first to examine if a leg exceeds its budget."""
     slowest = sorted(results, key=lambda r: -r.cpu_s)[:count]
     if slowest:
         print("    most CPU seconds: " + ", ".join(f"{r.name} {r.cpu_s:.1f}" for r in slowest if r.cpu_s >= 0.05))

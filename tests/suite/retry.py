@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second try: a test that failed runs once more, alone, with limits five times as long. If it passes, it is flaky, and said to be."""
+"""The second try: a failed test runs once more, alone, with limits five times as long. If it passes, it is reported as flaky."""
 
 import datetime
 import pathlib

@@ -25,7 +25,7 @@ DELAYS_FACTOR = 3    # measured for tests that wait for threads
 
 
 class Progress:
-    """On a terminal, one line that is written over: `[212/860] NAME`. Elsewhere nothing."""
+    """Shows progress on a terminal, on one line that is overwritten: `[212/860] NAME`. Otherwise shows nothing."""
 
     def __init__(self):
         self.total = self.done = 0
@@ -59,7 +59,7 @@ class Suite:
         print(text, flush=True)
 
     def leg(self, name, work, budget_s=None):
-        """Runs one leg: work(factor, done, progress) returns its CPU seconds and calls done(result) for each test."""
+        """Runs one leg. work(factor, done, progress) returns its CPU seconds and calls done(result) for each test."""
         factor = slowness.measure()
         if self.env.get("LD_PRELOAD"):    # delays.so: threads sleep besides
             factor = slowness.clamp(factor * DELAYS_FACTOR)
@@ -76,7 +76,7 @@ class Suite:
 
         try:
             cpu_s = work(factor, done, progress)
-        finally:    # also at Ctrl-C: what has failed so far is counted
+        finally:  # also at Ctrl-C: failures so far are counted
             progress.clear()
             self.sum.include(sums)
         seconds = time.monotonic() - began
@@ -117,7 +117,7 @@ class Suite:
         return True
 
     def programs(self, name, chosen, budget_s=None, at_once=None, env=None):
-        """A leg of test programs."""
+        """Runs a leg of test programs."""
         def work(factor, done, progress):
             cpu = [0.0]
             progress.total = len(chosen)
@@ -133,7 +133,7 @@ class Suite:
             self.leg(name, work, budget_s)
 
     def pytest(self, name, build, paths, tier, budget_s=None, at_once=1, sanitized=False, env=None):
-        """A leg of tests by pytest."""
+        """Runs a leg of tests by pytest."""
         def work(factor, done, progress):
             run = pytests.Run(build.folder, paths, tier, factor, sanitized=sanitized, at_once=at_once, env={**self.env, **(env or {})},
                               name="pytest-" + name.replace(" ", "-").replace(",", "").replace("'", ""))
@@ -147,7 +147,7 @@ class Suite:
         self.leg(name, work, budget_s)
 
     def finish(self):
-        """Second tries, then the closing lines. Returns the exit status."""
+        """Runs failed steps a second time, and prints the closing lines. Returns the exit status."""
         if self.sum.failures:
             self.say("\n=== second tries")
             retry.again(self.sum, self.say)
@@ -191,7 +191,7 @@ def main():
         os.environ.setdefault(name, value)
     os.environ.pop("KVCACHE_SOCKET", None)    # tests see neither the caller's daemon nor its settings
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A background job of a shell ignores SIGINT, and so does this process. A handler, unlike SIG_IGN, is not inherited by the tests.
+        # Handles SIGINT, which background jobs of a shell ignore. The tests do not inherit a handler, unlike SIG_IGN.
         signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, interrupt)    # processes of the tests are in groups of their own: end them, too
     suite = Suite(options)

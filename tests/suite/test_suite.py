@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite itself: what counts as a failure, which failures are tried again, and what a hang, a crash or a broken build costs."""
+"""Tests of the suite itself: which results are failures, which failures are retried, and the effects of a hang, a crash or a broken build."""
 
 import argparse
 import os
@@ -370,7 +370,7 @@ def test_a_build_fails_with_its_errors(tmp_path, monkeypatch, ninja, error):
 
 
 def test_targets_of_an_existing_folder_are_listed_after_it_follows_its_files(tmp_path, monkeypatch):
-    """A test that is new since the last build would otherwise be run without being built."""
+    """Builds are updated first, because a test that is new since the last build would otherwise run without being built."""
     monkeypatch.setenv("PATH", f"{make_builder(tmp_path, f'echo $3 >>{tmp_path}/made')}:{os.environ['PATH']}")
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "build.ninja").touch()

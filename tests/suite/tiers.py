@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tiers: what is built and run for a stranger, for every submission, for everything, and every night.
+"""The tiers: the builds and tests of a stranger, of every submission, of everything, and of every night.
 
-default: a gcc build, checks of the tree, unit tests, one test of the daemon per file. submission: below. all: every test, with and
-without a sanitizer. nightly: all of it, and what takes long: serial tests, both optional parts left out, TSan on the daemon, delays,
-fuzzing, -O0, mutants, campaigns. Nothing runs nightly only without another test of the same code in the submission tier."""
+default: a gcc build, checks of the tree, unit tests, one test of the daemon per file. submission: see below. all: every test, with and
+without a sanitizer. nightly: all, and long tests: serial tests, both optional parts left out, TSan on the daemon, delays, fuzzing, -O0,
+mutants, campaigns. Code that a nightly test covers is also covered by a test of the submission tier."""
 
 import os
 import pathlib
@@ -77,7 +77,7 @@ def pytest_processes(suite):
 
 
 def delayed(suite, build):
-    """With --delays, every thread of the daemon, the library and the tests sleeps at random (tests/lib/delays.c)."""
+    """Makes every thread of the daemon, the library and the tests sleep at random with --delays (tests/lib/delays.c)."""
     if suite.options.delays:
         suite.env = {"LD_PRELOAD": str(build.folder / "tests/delays.so")}
 
@@ -136,7 +136,7 @@ def submission(suite, root):
 
 
 def everything(suite, root, kinds=(None, "asan")):
-    """All tests on each kind of build; those that measure run alone, and not with a sanitizer."""
+    """Runs all tests on each kind of build. Tests that measure run alone, and not with a sanitizer."""
     os.environ["KVCACHE_TEST_ALL"] = "1"
     by_kind = {kind: sanitizer_build(root, kind, fuzz=kind == "asan" and has_fuzzers("clang")) if kind else gcc_build(suite, root) for kind in kinds}
     suite.builder = builds.Builder(root, list(by_kind.values()))

@@ -37,9 +37,9 @@ struct key key_of(uint32_t n)
         return k;
 }
 
-/* The bytes under a key: pieces of one block of noise, each from a place that key, version and
- * piece decide. Copied and compared as wholes: byte by byte they cost most of a test's time, and
- * under ThreadSanitizer all of it. */
+/* The bytes under a key are pieces of one block of noise, each from a place that key, version and
+ * piece determine. They are copied and compared as wholes, because single bytes would take most of
+ * a test's time, and under ThreadSanitizer all of it. */
 enum { PIECE = 4096 };
 
 static const char *piece_of(uint32_t n, uint8_t version, uint32_t piece)

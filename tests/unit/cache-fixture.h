@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache over a real store and a real pool. Each test holds the requests in the state it is
- * about: a copy is not reaped, a device's operation is held by the fault backend. After each,
+/* The cache over a real store and a real pool. Each test keeps its requests in the state that it
+ * tests: a copy is not reaped, or the fault backend holds a device's operation. After each test,
  * nothing is pinned, unwritten or pending. */
 #pragma once
 
@@ -19,7 +19,8 @@ enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8
 extern struct tiers t;
 /* Waiting requests that name no other owner. */
 extern struct list_node waits;
-/* Lookups of the store: each try of a put makes one. The linker has the cache come here. */
+/* Counts lookups of the store, of which each attempt of a put makes one. The linker redirects the
+ * cache here. */
 extern uint64_t looks;
 
 struct req {
@@ -33,7 +34,8 @@ struct req {
 
 extern uint64_t completions;
 struct key key_of(uint32_t n);
-/* Says of which key and version it is, in each byte: a mixture of two is found out. */
+/* Fills a payload in which each byte depends on key and version, so that a mixture of two is
+ * detected. */
 void fill(char *buf, uint32_t n, uint8_t version, uint32_t length);
 uint8_t version_of(const char *buf, uint32_t n, uint32_t length);
 void start(struct req *r, uint32_t n);
@@ -58,17 +60,17 @@ struct cache_stats stats(void);
 void hold(unsigned op, uint64_t first);
 void refuse(unsigned op, uint64_t first, uint64_t count);
 void release(void);
-/* Until its bytes are in the pool. The turn does not end. */
+/* Reaps until the bytes are in the pool, without ending the iteration. */
 void reap_copies(uint64_t puts);
 /* Puts a chunk whose bytes are in the pool and whose write the device holds. */
 void put_writing(struct req *r, uint32_t n, enum cache_ack ack);
-/* On disk only. */
+/* Puts a chunk and evicts its copy in memory, so that it is on disk only. */
 void put_cold(uint32_t n);
 void get_reading(struct req *r, uint32_t n);
-/* Until the request is answered, with a check for hung devices now and then. */
+/* Waits until the request is answered, and checks for hung devices meanwhile. */
 void expect_ticking(struct req *r, enum cache_status status);
-/* A chunk in each slab is pinned: there is room for what is as small as these, none for what needs
- * a slab of its own. */
+/* Pins a chunk in each slab, so that there is room for chunks of that small size, but none for one
+ * that needs a slab of its own. */
 void pin_every_slab(uint32_t *pinned, unsigned n);
 void unpin_all(const uint32_t *pinned, unsigned n);
 /* Puts as put_bytes() does, as this user. */
@@ -81,7 +83,7 @@ enum { WINDOW = 1024, READS = WINDOW + 200 }; /* reads that a device is asked fo
 extern struct req reads[READS];
 void put_cold_of_one_page(uint32_t n);
 void expect_reads(unsigned from, enum cache_status status);
-/* The first turn in which the device has room for more has ended. */
+/* Waits until the first iteration has ended in which the device has room for more. */
 void wait_for_more_reads(void);
 
 int setup(void **state);

@@ -29,7 +29,7 @@ void print_it(FILE *out);
 void assert_same(const struct config *a, const struct config *b);
 void assert_reads_back(void);
 
-/* A configuration of defaults, and an empty folder. */
+/* Prepares a configuration of defaults and an empty folder. */
 int setup(void **state);
 int teardown(void **state);
 

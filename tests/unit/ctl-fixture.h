@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl as a program, in this process and over the fake library: arguments and standard input
- * in, exit status and both outputs out. */
+/* Runs kvcachectl as a program, in this process and over the fake library: with arguments and
+ * standard input, returning the exit status and both outputs. */
 #pragma once
 
 #include <setjmp.h>

@@ -405,7 +405,8 @@ static bool is_test(void)
         return syscall(SYS_gettid) == getpid();
 }
 
-/* The error that this call ends with, after it was made if *ret_make; 0: it is only made. */
+/* Returns the error with which this call must end, after it was made if *ret_make; 0: it is only
+ * made. */
 static int ask(enum call call, bool *ret_make)
 {
         struct plan *p = &plans[call];

@@ -25,7 +25,7 @@ struct directory_test {
 };
 extern struct directory_test at;
 
-/* For cmocka: makes and removes at.path and at.outside. */
+/* Make and remove at.path and at.outside, as setup and teardown of cmocka. */
 int directory_setup(void **state);
 int directory_teardown(void **state);
 void start(unsigned depth, bool sync);
@@ -39,19 +39,21 @@ struct operation {
         bool ended; /* by backend_op_end(), exactly once */
 };
 
-/* `bytes` of header and payload, or less than a header. It lives until operation_free(). */
+/* Makes an operation with `bytes` of header and payload, or of less than a header. It lives until
+ * operation_free(). */
 struct operation *operation_new(enum backend_op_kind kind, const char *name, uint64_t bytes);
 struct operation *operation_free(struct operation *o);
-/* A pattern of `seed`, and whether it is there. */
+/* Fill an operation with a pattern of `seed`, and check for the pattern. */
 void fill(struct operation *o, uint64_t seed);
 bool holds(const struct operation *o, uint64_t bytes, uint64_t seed);
 int wait_for(struct operation *o); /* its result */
 bool has_ended(struct operation *o);
-/* All at once. */
+/* Create, replace and delete an object, each in one call that waits for the result. */
 int create(const char *name, uint64_t bytes, uint64_t seed);
 int replace(const char *name, uint64_t bytes, uint64_t seed);
 int delete (const char *name);
-/* Into room for `room` bytes: the result; 0 only if the whole is what create() wrote. */
+/* Reads an object into room for `room` bytes. Returns the result, which is 0 only if all bytes are
+ * those that create() wrote. */
 int read_back(const char *name, uint64_t bytes, uint64_t seed);
 
 /* --- files --- */
@@ -84,19 +86,19 @@ enum call {
         CALL_END,
 };
 
-/* The next `times` calls after `skip` fail with `error`: those of the back end's threads only. */
+/* Makes the next `times` calls after `skip` fail with `error`, on the back end's threads only. */
 void fail_call(enum call call, int error, unsigned skip, unsigned times);
 /* Makes calls fail on all threads. */
 void fail_call_anywhere(enum call call, int error, unsigned skip, unsigned times);
 /* Makes calls take effect but report failure. */
 void lie_about_call(enum call call, int error);
-/* The next transfers move so many bytes at most. */
+/* Limits the next transfers to this number of bytes. */
 void shorten_calls(uint64_t bytes);
-/* The next `times` after `skip` hang until release_calls(). */
+/* Makes the next `times` calls after `skip` hang until release_calls(). */
 void hang_call(enum call call, unsigned skip, unsigned times);
 unsigned n_hanging(void);
 void wait_until_hanging(unsigned n);
 void release_calls(void);
 unsigned n_calls(enum call call); /* since reset_calls() */
 void reset_calls(void);
-unsigned hits(enum call call); /* that were made to fail or hang */
+unsigned hits(enum call call); /* calls that were made to fail or hang */

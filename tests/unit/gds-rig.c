@@ -71,7 +71,7 @@ void begin_gds(struct fixture *f)
         assert_int_equal(info_of(f).gds.device_bytes, DEVICE_BYTES);
 }
 
-/* `n` keys into blocks `at`..., and whether they are right. */
+/* Gets `n` keys into the blocks from `at` on, and checks their bytes. */
 void get_keys(struct fixture *f, size_t n, uint64_t first_key, uint64_t at)
 {
         struct job *j = job_of(f, n, first_key, at);

@@ -17,7 +17,7 @@ int attach_gds(struct fixture *f, enum kvcache_gpu_gds_option gds, char *why);
 void detach_gds(struct fixture *f);
 void connect_lender(struct fixture *f);
 void begin_gds(struct fixture *f);
-/* `n` keys into blocks `at`..., and whether they are right. */
+/* Gets `n` keys into the blocks from `at` on, and checks their bytes. */
 void get_keys(struct fixture *f, size_t n, uint64_t first_key, uint64_t at);
 uint64_t fallbacks_of(struct fixture *f, enum kvcache_gpu_gds_reason reason);
 /* Checks that `n` blocks fell back for this reason, and none for another. */

@@ -150,7 +150,7 @@ uint8_t byte_of(uint64_t seed, uint64_t offset)
         return (uint8_t)((x ^ (x >> 32)) >> (offset % 8 * 8));
 }
 
-/* The chunk `seed` in a block of device memory, past the driver. */
+/* Writes the chunk `seed` to a block of device memory, without a call of the driver. */
 void set_block(struct fixture *f, uint64_t block, uint64_t seed)
 {
         struct kvcache_piece p[2 * LAYERS];
@@ -208,7 +208,7 @@ struct job *job_of(struct fixture *f, size_t n, uint64_t first_key, uint64_t fir
         return j;
 }
 
-/* The error of its completion. */
+/* Waits for a request. Returns the error of its completion. */
 int finish(struct fixture *f)
 {
         struct kvcache_gpu_completion c;

@@ -52,9 +52,10 @@ void start(const struct kio_params *p);
 void start_on(const struct kio_params *p, const struct kio_backend *backend);
 void start_with_faults(unsigned workers, unsigned depth);
 
-/* Until `*until` is `n` or more; -1 if that does not come. For children, which cannot assert. */
+/* Reaps until `*until` is at least `n`, or returns -1 after a while. For children, which cannot
+ * assert. */
 int poll_and_reap(const unsigned *until, unsigned n);
-/* Until `n` requests have completed since `completed` was set to 0. */
+/* Waits until `n` requests have completed since `completed` was set to 0. */
 void wait_completed(unsigned n);
 int64_t run(struct kio_request *req);
 struct kio_stats stats(void);
@@ -64,11 +65,11 @@ struct kio_request transfer(enum kio_op op, int fd, void *buf, uint64_t length, 
 /* Returns the answer, -ETIMEDOUT if none comes. */
 int register_piece(unsigned piece);
 
-/* The bytes that belong to `seed`. */
+/* Fills memory with the bytes of `seed`. */
 void fill(void *buf, size_t bytes, uint64_t seed);
-/* On the group's medium, through O_DIRECT if it is `direct`. */
+/* Opens a file on the group's medium, through O_DIRECT if the group is `direct`. */
 int open_file(const char *name, int more_flags);
-/* A file of `bytes` pattern bytes, by plain system calls. */
+/* Makes a file of `bytes` pattern bytes, by plain system calls. */
 int make_file(const char *name, size_t bytes, uint64_t seed);
 
 /* Memory that a client registers, with the daemon's mapping of it. */
@@ -82,14 +83,14 @@ struct registered {
 void count_region(struct kio_region *region);
 void register_buffer(struct registered *d, uint64_t bytes);
 void cut(const struct registered *d, uint64_t bytes);
-/* Both return the answer. */
+/* Both return the result. */
 int register_region(struct registered *d);
 int unregister_region(struct registered *d);
 void give_back(struct registered *d);
 struct kio_request region_transfer(enum kio_op op, int fd, struct registered *d, uint64_t at,
                                    uint64_t length);
 
-/* A call that holds its thread until gate_open is posted. */
+/* Makes a call that holds its thread until gate_open is posted. */
 extern sem_t gate_open;
 struct kio_request gate_request(void);
 void wait_for_gate(void);
@@ -102,7 +103,7 @@ int group_teardown(void **state);
 
 #define IO_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
 
-/* Both return how many tests failed. */
+/* Both return the number of failed tests. */
 int run_tests_everywhere(const struct CMUnitTest *tests, size_t n);
 int run_tests_once(const char *name, const struct CMUnitTest *tests, size_t n);
 

@@ -277,7 +277,7 @@ int rig_setup(void **state)
 int rig_teardown(void **state)
 {
         (void)state;
-        if (rig.r) /* or its thread writes the state file after this */
+        if (rig.r) /* otherwise its thread might write the state file later */
                 wait_until(!rig.r->recorder.running);
         rig.r = remote_free(rig.r);
         (void)fake_release(UINT32_MAX); /* to memory that is still there */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shared tier over the fake back end, with a clock that stands until a test moves it. */
+/* A shared tier over the fake back end, with a clock that only a test advances. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,10 +29,10 @@ struct rig {
 };
 extern struct rig rig;
 
-/* cmocka's setup and teardown: rig.params as they are by default, and a state file of this test. */
+/* The setup and teardown of cmocka: defaults in rig.params, and a state file of this test. */
 int rig_setup(void **state);
 int rig_teardown(void **state);
-/* From rig.params, with the namespace NS. */
+/* Makes the tier of rig.params, with the namespace NS. */
 void make(void);
 void make_bare(void);  /* without it */
 void make_again(void); /* restarts the host's tier */
@@ -48,12 +48,12 @@ void step(void);
                         wait_and_step();                                                           \
         } while (0)
 void wait_and_step(void);
-bool is_recorded(void); /* the state file has what is known */
+bool is_recorded(void); /* whether the state file has all known generations */
 
 struct remote_stats stats(void);
 struct remote_status status(void);
 
-/* Key number i, and what the cache knows it by. */
+/* Return key number i, and the hash by which the cache finds it. */
 struct key key_of(unsigned i);
 uint64_t hash_of(unsigned i);
 const char *name_of(unsigned i); /* name in the present generation; valid until the next call */
@@ -62,7 +62,7 @@ void fill(unsigned i, uint8_t *ret, uint32_t length);
 void put_object(unsigned i, uint32_t length);
 void offer(unsigned i);
 
-/* A get, and what came of it. */
+/* A get, and its result. */
 struct asked {
         struct remote_get get;
         unsigned completed;
@@ -70,6 +70,6 @@ struct asked {
 };
 bool get(struct asked *a, unsigned i, uint64_t timeout_ns);
 void get_end(struct asked *a);
-/* get(), step() and get_end(): found, with these bytes? */
+/* Returns whether get(), step() and get_end() find the chunk with these bytes. */
 bool finds(unsigned i, uint32_t length);
 uint32_t match(unsigned n, bool *ret_known);

@@ -47,9 +47,9 @@ int rig_setup(void **state);
 int rig_setup_remote(void **state); /* with the shared tier */
 int rig_teardown(void **state);
 
-/* One iteration of the loop; waits for an event unless there is more to do. */
+/* Runs one iteration of the loop. Waits for an event unless there is more to do. */
 void rig_turn(bool wait);
-/* Enough iterations to read everything that a client may have sent. */
+/* Runs enough iterations to read everything that a client may have sent. */
 void rig_turns(void);
 /* Limits of each user, and of all together. */
 void rig_limit(enum quota_thing what, uint64_t user, uint64_t all);
@@ -71,12 +71,12 @@ const struct wire_reply *receive_reply(struct peer_end *c, enum wire_op op, int 
                                        unsigned *ret_n_fds);
 /* Sends, and receives the reply. */
 const struct wire_reply *call(struct peer_end *c, void *msg, size_t bytes);
-/* Sends, and receives a reply that is OK and has one descriptor. */
+/* Sends a message, and receives a reply that is OK and has one descriptor. */
 const struct wire_reply *call_for_fd(struct peer_end *c, void *msg, size_t bytes, int *ret_fd);
 void assert_ended(struct peer_end *c);
 /* Checks that the reply has this status and that its text contains `words`. */
 void assert_says(const struct wire_reply *reply, enum wire_status status, const char *words);
-/* The text of a reply with a memfd, to be freed. */
+/* Returns the text of a reply with a memfd; the caller frees it. */
 char *call_for_text(struct peer_end *c, void *msg, size_t bytes);
 
 struct key key_of(uint32_t n);
@@ -84,14 +84,14 @@ const struct wire_reply *open_namespace(struct peer_end *c, const char *name,
                                         const char *fingerprint, unsigned flags,
                                         uint32_t lifetime_s);
 void enter(struct peer_end *c, const char *name); /* opens it, and has a staging area */
-/* A message of `count` zero entries, in a static buffer. */
+/* Returns a message of `count` zero entries, in a static buffer. */
 struct wire_batch *batch(struct peer_end *c, enum wire_op op, unsigned flags, uint16_t count);
 const struct wire_reply *call_batch(struct peer_end *c);
-/* A message about `count` keys from number `n` on. */
+/* Returns a message about `count` keys from number `n` on. */
 struct wire_batch *batch_of_keys(struct peer_end *c, enum wire_op op, unsigned flags, uint32_t n,
                                  uint16_t count);
 enum wire_status put(struct peer_end *c, uint32_t n, enum wire_ack ack);
 /* Puts the chunk of key number `n` there, as another host would. The namespace is open. */
 void put_on_shared_tier(const char *name, uint32_t n, uint32_t length);
-/* A get that leases; the lease ends with the session. */
+/* Gets a chunk under a lease, which ends with the session. */
 struct wire_get_result get(struct peer_end *c, uint32_t n);

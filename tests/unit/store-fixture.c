@@ -24,7 +24,7 @@ struct store_test t;
 
 struct store_params params_of(uint64_t limit)
 {
-        /* Each start reads the table in another way than the one before. */
+        /* Each startup reads the table with another block size than the previous one. */
         static const uint32_t blocks[] = { 0, 1, 16, 5 };
         static unsigned opened;
         static const char *paths[1];
@@ -40,8 +40,8 @@ struct store_params params_of(uint64_t limit)
                 .table_block = blocks[opened++ % ARRAY_SIZE(blocks)],
                 .policy = "lru",
                 .secret = { { 1, 2 } },
-                /* A ring that was closed may hold the lock for a while after its process has gone
-                   on. */
+                /* A ring that was closed may hold the lock for a while after its process has
+                 * continued. */
                 .lock_wait_ms = 30000,
         };
 }
@@ -568,7 +568,7 @@ struct disk_superblock superblock(void)
 
 struct watched_syncs watched_syncs;
 
-/* Any thread. */
+/* Runs on any thread. */
 static bool choose_sync(const struct kio_request *req, struct fault_plan *plan)
 {
         char link[32], file[512];
@@ -633,7 +633,7 @@ int run_store_tests(int argc, char **argv, const struct CMUnitTest *tests, size_
                 t.backend = "io_uring";
                 failed += run_group("store on io_uring, O_DIRECT", tests, n);
         }
-        /* For a sanitizer: O_DIRECT is in the group before, POSIX in the last. */
+        /* A sanitizer runs only one group with O_DIRECT, and POSIX in the last group. */
         if (!uring || !shm || (!SANITIZES_ADDRESSES && !SANITIZES_THREADS)) {
                 t.backend = "posix";
                 failed += run_group("store on posix, O_DIRECT", tests, n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fixture of the tests of store/: a store in its own directory, on each backend with O_DIRECT, and
- * on tmpfs without; keys and payloads derive from numbers; every byte got is compared. */
+/* The fixture of tests of store/: a store in its own directory, on each backend with O_DIRECT, and
+ * on tmpfs without. Keys and payloads derive from numbers, and every byte of a get is compared. */
 #pragma once
 
 #include <limits.h>
@@ -41,14 +41,14 @@ bool ns_done(const void *arg);
 void ns_complete(struct store_namespace_open *req);
 int open_namespace(const char *name, const char *fingerprint, bool attach, uint32_t *ret_id);
 
-/* The answer's namespace is read while it may be. */
+/* Reads the answer's namespace while that is still permitted. */
 void refusal_complete(struct store_namespace_open *req);
 void start(const struct store_params *params);
 void start_limit(uint64_t limit);
 uint64_t du(void);
 struct store_stats stats(void);
 
-/* One turn of a loop, without waiting: is there something left to wait for? */
+/* Runs one iteration of a loop without waiting. Returns whether there is something to wait for. */
 void turn_once(void);
 void wait_io(void);
 void turn(bool (*until)(const void *arg), const void *arg);
@@ -71,7 +71,7 @@ int submit_put(uint64_t n, uint32_t length, bool durable);
 int put(uint64_t n, uint32_t length);
 int put_durable(uint64_t n, uint32_t length);
 
-/* Many at once. FULL passes when something completes. */
+/* Puts many chunks at once. FULL is retried after a completion. */
 void put_range(uint64_t first, uint64_t n, uint32_t length);
 
 extern bool got;
@@ -79,7 +79,7 @@ void get_complete(struct store_get *req);
 bool get_done(const void *arg);
 int get_into(struct store_get *req, uint64_t n, char *buf);
 
-/* 0: there, and every byte is right. */
+/* Returns 0 if the chunk is stored and every byte is right. */
 int get(uint64_t n, uint32_t length);
 bool present(uint64_t n);
 void touch(uint64_t n);
@@ -97,7 +97,7 @@ void remove_files(void);
 void remove_dir(void);
 void put_some(void);
 
-/* Where in which file lies the payload of this number? */
+/* Finds the file and the offset of the payload of this number. Returns whether it was found. */
 bool find_payload(uint64_t n, uint32_t length, char *ret_name, off_t *ret_offset);
 void expect_refused(int expected, const char *text);
 struct disk_superblock superblock(void);
@@ -105,7 +105,7 @@ struct disk_superblock superblock(void);
 /* The syncs of the table, or of segments and their folder. */
 struct watched_syncs {
         bool of_table;
-        unsigned from; /* the first one that fails; 0: none does */
+        unsigned from; /* number of the first failing call; 0: none */
         bool never;    /* the sync is held, rather than failing */
         atomic_uint seen;
 };
@@ -116,7 +116,7 @@ int teardown(void **state);
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-/* On each backend and on tmpfs, with a sanitizer on io_uring and on tmpfs; the long ones once. An
- * argument is a filter by name. */
+/* Runs the tests on each backend and on tmpfs (with a sanitizer only on io_uring and tmpfs), and
+ * the long ones once. An argument filters tests by name. */
 int run_store_tests(int argc, char **argv, const struct CMUnitTest *tests, size_t n,
                     const struct CMUnitTest *long_tests, size_t n_long);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libkvcache's structures across versions of the header: sizes, members that one side does not
- * know, and the constructors. Built three times: with the header as it is, with a library whose
- * structures have grown, and as a program whose structures have. */
+ * know, and the constructors. The test is built three times: with the present header, with a
+ * library whose structures have grown, and as a program whose structures have grown. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 enum { MORE = 16, KEYS = 5, BYTES = 300 };
 
-/* A structure of a program that is newer than any library. */
+/* A structure of a program that was built with a later header than any library. */
 #define WIDE(name)                                                                                 \
         struct wide_##name {                                                                       \
                 struct kvcache_##name as;                                                          \
@@ -279,7 +279,7 @@ static void test_sizes_that_no_header_had_are_refused(void **state)
                 uint32_t n;
                 void *base;
 
-                if (i < 4) { /* 60 and 8192 may be too much or too little of these */
+                if (i < 4) { /* 60 and 8192 may be valid or not for these */
                         assert_int_equal(kvcache_connect(&other, &o, NULL, 0), -EINVAL);
                         assert_int_equal(kvcache_buffer_register(f->kv, &b, &n, &base), -EINVAL);
                         assert_int_equal(kvcache_namespace_open(f->kv, &ns, &n), -EINVAL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which writes a budget admits: the bucket, the controller, second touches, and what is
- * remembered. */
+/* The writes that a budget admits: the bucket, the controller, second touches, and remembered
+ * keys. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,8 +46,8 @@ static enum admission_answer ask(struct admission *a, uint64_t id, uint32_t use,
                              BEGIN + at);
 }
 
-/* New chunks, `uses` requests of ten each at this many requests a second from `at` on; bytes
- * admitted. */
+/* Offers new chunks, in `uses` requests of ten each, at `a_second` requests a second from `at` on.
+ * Returns the bytes that were admitted. */
 static uint64_t offer(struct admission *a, uint64_t at, unsigned uses, unsigned a_second)
 {
         static uint64_t id = 1;
@@ -128,7 +128,7 @@ static void a_second_touch_is_admitted_when_a_first_is_not(void **state)
         assert_true(admission_has_refused(a, refused));
         assert_int_equal(ask(a, refused, 0, HOUR + 60 * SECOND), ADMISSION_ADMITTED);
         assert_false(admission_has_refused(a, refused));
-        /* and one that the caller has seen before */
+        /* a write that the caller has seen before */
         assert_int_equal(admission_ask(a,
                                        &(struct admission_write){ .id = UINT64_C(1) << 41,
                                                                   .again = true,
@@ -147,7 +147,7 @@ static void second_touches_overdraw_by_little(void **state)
         for (uint64_t i = 0; i < 100000; i++)
                 (void)ask(a, 1 + i % 1000, 0, HOUR);
         assert_true(stats(a).refused_dry > 90000);
-        /* a quarter of five minutes, what was left, and one more */
+        /* a quarter of five minutes, the rest that was available, and one write more */
         assert_in_range(stats(a).charged_bytes - charged, 70 * CHUNK, 140 * CHUNK);
         assert_true(stats(a).available < 0);
 }
@@ -159,7 +159,7 @@ static void what_accrues_is_bounded(void **state)
 
         (void)ask(a, 1, 0, 1000 * HOUR);
         assert_in_range(stats(a).available, (int64_t)(rate * 3599), (int64_t)(rate * 3600));
-        /* After a night an hour's worth may be written at once, and no more. */
+        /* After a night, at most an hour's worth may be written at once. */
         assert_in_range(offer(a, 1000 * HOUR, 100000, 100000), rate * 3000, rate * 3610);
 }
 
@@ -168,7 +168,7 @@ static void no_day_has_more_than_105_percent(void **state)
         uint64_t rate = 10 * CHUNK, most = 0, hours[96];
         _cleanup_(admission_freep) struct admission *a = make(DAY_OF(rate));
 
-        /* Idle for hours, then all at once, again and again, with second touches. */
+        /* Writes nothing for hours and then everything at once, repeatedly, with second touches. */
         for (unsigned h = 0; h < ARRAY_SIZE(hours); h++) {
                 uint64_t before = stats(a).charged_bytes;
 
@@ -198,7 +198,7 @@ static void what_was_written_is_what_counts(void **state)
         admission_count_written(a, 5000, BEGIN);
         (void)ask(a, 1, 0, 60 * SECOND);
         before = stats(a).available;
-        /* A write that costs its charge changes nothing. */
+        /* A write whose real cost equals its charge changes nothing. */
         admission_settle(a, CHUNK);
         admission_count_written(a, 5000 + CHUNK, BEGIN + 60 * SECOND);
         assert_int_equal(stats(a).available, before);
@@ -211,16 +211,16 @@ static void what_was_written_is_what_counts(void **state)
         assert_int_equal(stats(a).available, before + (int64_t)CHUNK - 1000);
         assert_int_equal(stats(a).written_day, CHUNK + 1000);
         assert_int_equal(stats(a).seconds_day, 60);
-        /* A count that shrinks, of a volume that was taken out, is no write. */
+        /* A count decreases when a volume is removed, which is no write. */
         admission_count_written(a, 0, BEGIN + 60 * SECOND);
         assert_int_equal(stats(a).written_day, CHUNK + 1000);
-        /* After a day it is forgotten. */
+        /* The writes of a day are forgotten after another day. */
         admission_count_written(a, 0, BEGIN + 25 * HOUR);
         assert_int_equal(stats(a).written_day, 0);
         assert_int_equal(stats(a).seconds_day, 86400);
 }
 
-/* Tables and prewriting take the budget from chunks. */
+/* Tables and prewriting reduce the budget of new chunks. */
 static void overhead_is_paid_for_by_first_touches(void **state)
 {
         uint64_t rate = 50 * CHUNK, written = 0, total;

@@ -20,7 +20,7 @@
 
 #define remote(...) bench(&command_remote, __VA_ARGS__)
 
-/* An empty directory; the test removes it. */
+/* Returns an empty directory, which the test removes. */
 static const char *shared(void)
 {
         static char path[256];

@@ -33,7 +33,7 @@ static void poor(void)
         count();
 }
 
-/* An hour's worth: one more chunk. */
+/* Lets the budget of an hour accrue, which permits one more chunk. */
 static void rich(void)
 {
         admission_settle(admission, UINT64_C(1) << 40);
@@ -56,7 +56,7 @@ static int setup_budget(void **state)
         written = 0;
         t = (struct tiers){ .admission = admission };
         tiers_open(&t);
-        count(); /* the first is what there was before */
+        count(); /* the earlier contents */
         poor();
         return 0;
 }

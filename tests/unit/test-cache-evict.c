@@ -16,7 +16,7 @@ static void settled(struct cache_settle *req)
         container_of(req, struct settle, req)->done = true;
 }
 
-/* Until no kill can bring back what was evicted. */
+/* Begins to wait until no kill can bring back the evicted chunks. */
 static void settle(struct settle *s)
 {
         *s = (struct settle){ .req = { .complete = settled,
@@ -24,7 +24,7 @@ static void settle(struct settle *s)
         cache_settle_evictions(t.cache, &s->req);
 }
 
-/* The write is held, and goes on with fault_release(). */
+/* Evicts and purges a chunk while its write is held, until fault_release(). */
 static void evict_and_purge_under_a_write(struct req *a, struct settle *s, struct purge *p)
 {
         hold(KIO_WRITE, 1);
@@ -36,8 +36,8 @@ static void evict_and_purge_under_a_write(struct req *a, struct settle *s, struc
         purge(p);
 }
 
-/* The purge takes the put out of the index, but what the put has written of itself stays on disk,
- * and a kill would find it there, until the purge is written. */
+/* The purge removes the put from the index, but the part that is already on disk would be found
+ * after a kill until the purge is written. */
 static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
 {
         struct req a;
@@ -77,7 +77,7 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         assert_true(p.req.store.result < 0);
         assert_true(s.done);
         assert_int_equal(s.req.result, STORE_BYPASSED);
-        /* The next caller is answered the same, until the purge is written after all. */
+        /* The next caller gets the same answer until the purge has been written. */
         settle(&s);
         tiers_wait(&t, &s.done);
         assert_int_equal(s.req.result, STORE_BYPASSED);
@@ -160,7 +160,7 @@ static void evict_takes_a_key_out_in_every_state(void **state)
         release();
         expect(&r, CACHE_MISS);
 
-        /* in both, on disk only */
+        /* in both tiers, then on disk only */
         expect_put(4, CACHE_WRITTEN, CACHE_OK);
         assert_int_equal(evict(4, true), CACHE_OK);
         assert_int_equal(evict(4, true), CACHE_OK);
@@ -194,8 +194,8 @@ static void what_was_evicted_while_written_can_be_put_again_at_once(void **state
         expect_get(1, CACHE_OK, 2);
 }
 
-/* The first put's entry is in the table, the store has not said so yet: its bytes can be found, and
- * are about to be dropped. */
+/* The first put's entry is in the table, but the store has not reported that yet: its bytes can be
+ * found, and are about to be dropped. */
 static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **state)
 {
         struct req first, second;
@@ -257,11 +257,12 @@ static void chunks_in_memory_are_counted_without_what_was_purged(void **state)
                         kio_reap(t.io);
                         tiers_iterate(&t);
                 }
-                assert_int_equal(count.found, 0); /* none that is still to be dropped */
+                assert_int_equal(count.found, 0); /* chunks to be dropped do not count */
         }
 }
 
-/* Or purges without end would hold up every removal of a namespace. */
+/* A count does not wait for purges, because endless purges would otherwise delay every removal of a
+ * namespace. */
 static void a_count_does_not_wait_for_a_purge(void **state)
 {
         struct cache_count count = { .namespace_id = t.ns, .complete = counted };

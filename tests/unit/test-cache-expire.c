@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: chunks whose namespace has a lifetime, in both tiers. The time is what the test says
- * it is. */
+/* The cache: chunks whose namespace has a lifetime, in both tiers. The test sets the time. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -36,7 +35,7 @@ static void set_lifetime(uint32_t lifetime_s)
         assert_int_equal(s.req.result, 0);
 }
 
-/* All that has been put so far is older than this, or nothing is. */
+/* Returns a time after all puts so far. */
 static uint64_t later(void)
 {
         return clock_unix_ms() + 1;
@@ -108,7 +107,8 @@ static void the_miss_says_why(void **state)
         assert_int_equal(stats().misses[CACHE_MISS_NEVER_STORED], 1);
 }
 
-/* Written late, as its first write has failed, and read back: the time is that of the put. */
+/* The chunk is written late, because its first write failed, and read back: its time remains that
+ * of the put. */
 static void both_tiers_have_the_time_of_the_put(void **state)
 {
         uint64_t put_before;
@@ -177,8 +177,8 @@ static void a_read_under_way_comes_to_nothing(void **state)
         expect_get(1, CACHE_OK, 1);
 }
 
-/* That it expired was not written down: the one that is evicted is of the same key, and neither may
- * be back after a kill. */
+/* The expiry is not recorded on disk. The evicted chunk has the same key, and after a kill neither
+ * may return. */
 static void what_is_evicted_after_an_older_one_expired_does_not_come_back(void **state)
 {
         for (uint32_t i = 1; i <= 3; i++)

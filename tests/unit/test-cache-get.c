@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: gets, reads that several of them share, prefetches. */
+/* The cache: gets, shared reads, and prefetches. */
 
 #include "cache-fixture.h"
 
@@ -34,7 +34,7 @@ static void what_is_prefetched_is_a_hit_then(void **state)
         put_cold(1);
         store_get_stats(t.store, &before);
         assert_int_equal(prefetch(1), CACHE_OK);
-        assert_int_equal(prefetch(1), CACHE_OK); /* on its way: once is enough */
+        assert_int_equal(prefetch(1), CACHE_OK); /* already being read: once is enough */
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
         assert_int_equal(prefetch(1), CACHE_OK);
@@ -103,7 +103,7 @@ static void prefetches_take_a_quarter_of_the_pool(void **state)
         hold(KIO_READ, 1);
         while (begun < most + 8 && prefetch((uint32_t)begun) == CACHE_OK)
                 begun++;
-        assert_in_range(begun, most / 2, most); /* slots are larger than what is in them */
+        assert_in_range(begun, most / 2, most); /* slots are larger than their chunks */
         assert_in_range(stats().prefetch_inflight_bytes, begun * LENGTH,
                         pool_bytes(t.pool) / 4 + 2 * LENGTH);
         assert_int_equal(prefetch((uint32_t)begun), CACHE_BUSY);

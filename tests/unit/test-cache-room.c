@@ -74,7 +74,8 @@ static void a_wait_ends_at_its_deadline(void **state)
         soon.req.deadline_ns -= 1000000000;
         late.req.deadline_ns += 1000000000;
 
-        /* The cache says when the loop should come back, and that time is not past for ever. */
+        /* The cache returns the time of the next necessary iteration, which must not stay in the
+         * past. */
         next = cache_iterate(t.cache, now);
         for (unsigned turns = 0; !soon.done; turns++) {
                 assert_true(next != 0 && turns < 100);
@@ -126,7 +127,7 @@ static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
         expect(&other, CACHE_OK);
 }
 
-/* However many have waited for one write, a turn answers a bounded number of them. */
+/* An iteration answers a bounded number of the requests that waited for one write. */
 static void many_that_wait_for_one_write_are_answered_a_few_a_turn(void **state)
 {
         enum { MANY = 6000, TURN = 2 * 1024 };
@@ -155,8 +156,8 @@ static void many_that_wait_for_one_write_are_answered_a_few_a_turn(void **state)
         free(many);
 }
 
-/* However many wait, one turn ends the waits of a bounded number of them, and an owner that has
- * nothing waiting goes at once. */
+/* An iteration ends a bounded number of waits, and an owner without waiting requests ends at
+ * once. */
 static void many_waits_end_a_few_a_turn(void **state)
 {
         enum { MANY = 20000, TURN = 2048, OWNERS = 2000 };
@@ -211,8 +212,7 @@ static bool is_in_pool(uint32_t n)
         return pool_find(t.pool, t.ns, &k, store_hash(t.store, t.ns, &k)) != POOL_NONE;
 }
 
-/* Large and small ones, with little room for what is not written yet: each gets it after those
- * before it. */
+/* Large and small puts with little room for unwritten bytes get it in their order. */
 static void puts_are_let_in_in_order(void **state)
 {
         enum { N = 6 };
@@ -228,7 +228,7 @@ static void puts_are_let_in_in_order(void **state)
         for (unsigned i = 0; i < N; i++) {
                 put_bytes(&r[i], i, CACHE_WRITTEN, 1,
                           i % 2 ? 4 * KIB : (uint32_t)pool_slab_bytes(t.pool));
-                /* However long it takes: what is not written yet will be. */
+                /* The unwritten bytes will be written, however long that takes. */
                 t.later_ns += 200000000;
                 tiers_iterate(&t);
                 assert_false(is_in_pool(i));
@@ -389,7 +389,7 @@ static void a_cold_end_that_is_leased_does_not_make_the_pool_full(void **state)
         assert_int_equal(pool_new(&p, 64 * MIB, "lru"), 0);
         while (pool_next_slab(p) >= 0)
                 assert_int_equal(pool_open_slab(p, 0), 0);
-        /* More than a search passes over, and they are the coldest. */
+        /* More chunks than a search passes over, and the coldest ones. */
         for (; n < 10000; n++) {
                 struct key k = key_of(n);
 
@@ -412,7 +412,7 @@ static void a_cold_end_that_is_leased_does_not_make_the_pool_full(void **state)
 
                 assert_int_not_equal(pool_find(p, 1, &k, i), POOL_NONE);
         }
-        /* The coldest of the others left, in their order. */
+        /* The coldest of the remaining chunks are evicted, in their order. */
         for (uint32_t i = 0; i < 64 * MIB / (4 * KIB) + 5000 - 10000; i++) {
                 struct key k = key_of(first_free + i);
 

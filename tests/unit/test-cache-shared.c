@@ -38,7 +38,7 @@ static void share(struct shared *m)
 
 static void share_both(uint64_t hang_ms)
 {
-        /* Opened anew, since cmocka takes SIGBUS for itself before each test. */
+        /* Opened again, because cmocka handles SIGBUS itself before each test. */
         tiers_close(&t);
         t.hang_ms = hang_ms;
         tiers_open(&t);
@@ -48,7 +48,7 @@ static void share_both(uint64_t hang_ms)
         assert_int_equal(ftruncate(cut_off.fd, 0), 0);
 }
 
-/* Under key 1. */
+/* Puts from shared memory under key 1. */
 static void put_shared(struct req *r, const struct shared *m, enum cache_ack ack, bool direct)
 {
         start(r, 1);
@@ -70,13 +70,13 @@ static enum cache_ack all_written(unsigned i)
         return CACHE_WRITTEN;
 }
 
-/* An accepted put goes by way of the pool, others do not. */
+/* Alternates: an accepted put passes through the pool, a written one does not. */
 static enum cache_ack in_turns(unsigned i)
 {
         return i % 2 == 0 ? CACHE_ACCEPTED : CACHE_WRITTEN;
 }
 
-/* Puts of one key at once, all from memory that was cut off, but for number `right` of them. */
+/* Puts one key many times at once. All puts have truncated memory, except number `right`. */
 static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool direct)
 {
         looks = 0;
@@ -84,7 +84,7 @@ static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool dir
                 put_shared(&many[i], i == right ? &good : &cut_off, ack(i), direct);
         for (unsigned i = 0; i < MANY; i++)
                 expect(&many[i], i < right ? CACHE_FAULT : i == right ? CACHE_OK : CACHE_EXISTS);
-        /* Each comes, and looks for itself once, or finds that another has it in hand. */
+        /* Each put looks the key up once itself, or finds that another one has taken over. */
         assert_true(looks < UINT64_C(4) * MANY);
         assert_int_equal(tiers_of(1) & CACHE_DISK, right < MANY ? CACHE_DISK : 0);
         expect_get(1, right < MANY ? CACHE_OK : CACHE_MISS, 1);
@@ -192,8 +192,8 @@ static void put_charged(struct req *r, uint32_t n, struct iovec *pieces, uint32_
         cache_put(t.cache, &r->req);
 }
 
-/* A put or a get between a region and the disk takes up to 6 KiB, beside the budget of bytes:
- * its user is charged for that while it is under way. */
+/* A transfer between a region and the disk needs up to 6 KiB in addition to the budget of bytes,
+ * for which its user is charged while it is in flight. */
 static void test_R10_memory_of_direct_requests_is_charged(void **state)
 {
         enum { ODD = 4096 + 100 };
@@ -217,7 +217,7 @@ static void test_R10_memory_of_direct_requests_is_charged(void **state)
         put_charged(&of_pieces, 12, pieces, ODD);
         assert_int_equal(charged - of_whole - of_odd, of_odd + 3 * (int64_t)sizeof(struct iovec));
 
-        /* No more: by way of the pool. */
+        /* With one byte less, the put uses the pool. */
         may_charge = charged + of_odd - 1;
         put_charged(&pooled, 13, NULL, ODD);
         assert_int_equal(refusals, 1);
@@ -249,7 +249,7 @@ static void test_R10_memory_of_direct_requests_is_charged(void **state)
         }
 }
 
-/* Under key 1, into memory, by way of the pool. */
+/* Gets key 1 into memory, through the pool. */
 static void copy_to(struct req *r, char *to, uint32_t room, uint32_t offset, uint32_t length)
 {
         start(r, 1);
@@ -309,7 +309,7 @@ static void a_get_into_memory_completes_when_the_bytes_are_there(void **state)
         assert_int_equal(pool.pinned_bytes, 0);
 }
 
-/* To a place of its own in the shared memory. */
+/* Gets a chunk into a separate place in the shared memory. */
 static void get_into(uint32_t user, struct req *r, uint32_t n, struct list_node *owner)
 {
         start(r, n);
@@ -394,7 +394,7 @@ static void test_R15_reads_that_wait_for_a_device_that_hangs_are_misses(void **s
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
         get_as(2, &ahead, READS + 1);
         assert_true(ahead.done);
-        /* The device has their memory. */
+        /* These reads are at the device. */
         for (unsigned i = 0; i < WINDOW; i++)
                 assert_false(reads[i].done);
         release();
@@ -442,7 +442,7 @@ static void of_many_puts_the_first_that_can_succeeds(void **state)
         }
         assert_int_equal(stats().puts, 2 * ARRAY_SIZE(right));
         assert_int_equal(stats().put_bytes_direct, LENGTH * ARRAY_SIZE(right));
-        /* By way of the pool, after one that was not, and the other way about. */
+        /* Puts through the pool follow direct ones, and the reverse. */
         put_many(MANY / 2, in_turns, true);
         assert_int_equal(evict(1, false), CACHE_OK);
         tiers_settle(&t);
@@ -459,7 +459,7 @@ static void gets_among_many_puts_are_answered_with_the_put_they_met(void **state
                 get(&gets[i], 1);
         }
         expect(&many[0], CACHE_FAULT);
-        /* All of them met the first: none waits for the others. */
+        /* All gets have joined the first one, and none waits for the others. */
         for (unsigned i = 0; i < MANY; i++) {
                 assert_true(gets[i].done);
                 assert_int_equal(gets[i].req.status, CACHE_MISS);
@@ -516,7 +516,7 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         assert_false(joined.done || accepted.done);
         expect_ticking(&joined, CACHE_FAILED);
         expect_ticking(&accepted, CACHE_FAILED);
-        /* No request joins it any more. */
+        /* No further request joins it. */
         put_shared(&late, &good, CACHE_WRITTEN, true);
         expect_ticking(&late, CACHE_FAILED);
         expect_put(1, CACHE_ACCEPTED, CACHE_OK);
@@ -531,7 +531,7 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         assert_int_equal(cache_pending(t.cache), 0);
 }
 
-/* Whole blocks, under key `n`: their checksum is computed while they are written. */
+/* Puts whole blocks under key `n`, whose checksum is computed while they are written. */
 static void put_blocks(struct req *r, uint32_t n, const struct shared *m)
 {
         start(r, n);
@@ -549,7 +549,7 @@ static void blocks_are_written_while_their_checksum_is_computed(void **state)
         struct req r, again;
 
         share_both(0);
-        /* The first put makes the data file, whose size is recorded in the superblock. */
+        /* The first put creates the data file, whose size is recorded in the superblock. */
         fill(good.at, 3, 3, SMALL);
         put_blocks(&r, 3, &good);
         expect(&r, CACHE_OK);
@@ -557,7 +557,7 @@ static void blocks_are_written_while_their_checksum_is_computed(void **state)
         fill(good.at, 1, 1, SMALL);
         put_blocks(&r, 1, &good);
         put_blocks(&again, 1, &good);
-        /* The checksum and the write, both at once. */
+        /* The checksum and the write run at the same time. */
         assert_int_equal(kio_pending(t.io), 2);
         expect(&r, CACHE_OK);
         expect(&again, CACHE_EXISTS);
@@ -579,7 +579,7 @@ static void a_put_of_blocks_ends_when_write_and_checksum_have_ended(void **state
 
         share_both(0);
         fill(good.at, 1, 1, SMALL);
-        /* The write fails, and its checksum comes later or earlier. */
+        /* The write fails, and its checksum arrives later or earlier. */
         refuse(KIO_WRITE, 1, 1);
         put_blocks(&r, 1, &good);
         expect(&r, CACHE_FAILED);
@@ -595,7 +595,7 @@ static void a_put_of_blocks_ends_when_write_and_checksum_have_ended(void **state
         expect(&r, CACHE_OK);
         tiers_settle(&t);
 
-        /* The store takes nothing more: it says so while the checksum is on its way. */
+        /* The store accepts nothing more, and reports that while the checksum is being computed. */
         store_stop(t.store);
         put_blocks(&r, 3, &good);
         assert_false(r.done);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: what one user may have of the room and of the devices, so that others get on. */
+/* The cache: the share of room and devices that one user may have, so that others make progress. */
 
 #include "cache-fixture.h"
 
@@ -19,8 +19,8 @@ static void test_R16_one_users_unwritten_bytes_leave_another_its_share(void **st
                 put_as(1, &r[i], 100 + i, CACHE_WRITTEN, large, false);
         tiers_iterate(&t);
 
-        /* All of the budget is the first user's, and more of it waits: the other is let in even so,
-         * also when it does not wait, as long as it has no more than its half. */
+        /* The first user has the whole budget and waits for more. The other one is admitted
+         * nevertheless, also without waiting, as long as it has no more than its half. */
         for (unsigned i = 0; i < N; i++) {
                 put_as(2, &other[i], 200 + i, CACHE_ACCEPTED, SMALL, true);
                 expect(&other[i], CACHE_OK);
@@ -89,7 +89,7 @@ static void test_R16_another_users_write_stands_behind_a_window_at_most(void **s
         assert_int_equal(stats().queued_writes, 0);
 }
 
-/* Under the keys 0 to READS + 1, with a pool that has room for all. */
+/* Puts chunks under the keys 0 to READS + 1, with a pool that has room for all. */
 static void put_reads(void)
 {
         tiers_close(&t);
@@ -127,7 +127,7 @@ static void test_R16_another_users_read_stands_behind_a_window_at_most(void **st
         assert_int_equal(stats().queued_reads, 0);
 }
 
-/* A request for what another user waits for has it in its own turn. */
+/* A get of a chunk for which another user's read waits runs in the requester's own turn. */
 static void test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_served(void **state)
 {
         struct req other;
@@ -182,7 +182,7 @@ static void reads_into_the_pool_that_wait_for_their_turn_are_cancelled(void **st
         assert_int_equal(most, UINT32_MAX);
         assert_false(reads[0].done || shared.done);
 
-        /* And can be asked for again while the others are read. */
+        /* The key can be requested again while the others are being read. */
         get_as(1, &reads[WINDOW], WINDOW);
         release();
         for (unsigned i = 0; i <= WINDOW; i++)
@@ -225,7 +225,7 @@ static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
                 second++;
         assert_in_range(second, 2, first);
         assert_int_equal(prefetch_as(1, (uint32_t)(first + second)), CACHE_BUSY);
-        /* A get of the one that has no room left for this is read all the same. */
+        /* A get of a user that has no room left for prefetches is read nevertheless. */
         get_as(1, &g, (uint32_t)(first + second));
         release();
         expect(&g, CACHE_OK);
@@ -246,7 +246,7 @@ static void test_R16_reads_ahead_stand_behind_the_users_own_gets(void **state)
         assert_int_equal(prefetch_as(1, READS), CACHE_OK);
         get_as(1, &reads[READS - 1], READS - 1);
         assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
-        /* A get of what is prefetched makes it one of those. */
+        /* A get of a chunk that is being prefetched turns the prefetch into a get. */
         get_as(1, &last, READS);
         release();
         expect(&last, CACHE_OK);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: puts, what a second put of the same key is answered, and much of everything at
- * once. */
+/* The cache: puts, the answers to a second put of the same key, and many operations at once. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -60,7 +59,7 @@ static void an_accepted_put_whose_write_fails_stays_in_the_pool(void **state)
         /* The only copy is not what "out of memory only" takes away. */
         assert_int_equal(evict(1, true), CACHE_BUSY);
         expect_get(1, CACHE_OK, 1);
-        /* A put with `written` has it written, from the pool. */
+        /* A put with `written` makes the pool's chunk be written. */
         expect_put(1, CACHE_WRITTEN, CACHE_EXISTS);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
         assert_int_equal(stats().puts, 1);
@@ -100,7 +99,7 @@ static void a_put_that_faults_stores_nothing_and_fails_no_other(void **state)
         struct req bad, good, g;
         void *src;
 
-        /* Opened anew, since cmocka takes SIGBUS for itself before each test. */
+        /* Opened again, because cmocka handles SIGBUS itself before each test. */
         tiers_close(&t);
         tiers_open(&t);
         assert_int_equal(ftruncate(fd, 64 * KIB), 0);
@@ -187,7 +186,7 @@ static void a_durable_put_of_what_is_there_says_where_it_is_in_the_pool(void **s
         expect(&r, CACHE_EXISTS);
         assert_int_not_equal(r.req.place.chunk, POOL_NONE);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
-        assert_int_equal(evict(1, true), CACHE_OK); /* and leaves no pin */
+        assert_int_equal(evict(1, true), CACHE_OK); /* leaves no pin */
         put(&r, 1, CACHE_DURABLE);
         expect(&r, CACHE_EXISTS);
         assert_int_equal(r.req.place.chunk, POOL_NONE);
@@ -207,7 +206,7 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
-        /* One after the other: or neighbours on the disk would go as one. */
+        /* One after the other, because neighbours on the disk would be merged. */
         assert_int_equal(prefetch(5), CACHE_OK);
         tiers_wait_hits(&t, 1);
         get(&g, 1);
@@ -227,7 +226,7 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
         expect_get(2, CACHE_OK, 1);
         expect_get(1, CACHE_MISS, 0);
         expect_put(4, CACHE_ACCEPTED, CACHE_OK);
-        /* No request waits, but what the device has stays its. */
+        /* No request waits, but the device keeps the memory of its operations. */
         pool_get_stats(t.pool, &before);
         assert_true(cache_pending(t.cache) > 0);
         release();
@@ -264,7 +263,7 @@ static void a_put_that_joined_fails_with_the_first(void **state)
         expect(&second, CACHE_FAILED);
         assert_int_equal(tiers_of(1), 0);
 
-        /* Joined while the write was under way. */
+        /* These puts have joined while the write was in flight. */
         put_writing(&first, 1, CACHE_WRITTEN);
         put(&second, 1, CACHE_WRITTEN);
         refuse(KIO_WRITE, 1,
@@ -273,7 +272,7 @@ static void a_put_that_joined_fails_with_the_first(void **state)
         expect(&first, CACHE_FAILED);
         expect(&second, CACHE_FAILED);
 
-        /* And where the store refuses at once: it is bypassed by now. */
+        /* The store, which is bypassed by now, refuses at once. */
         put(&first, 2, CACHE_WRITTEN);
         put(&second, 2, CACHE_WRITTEN);
         put(&third, 2, CACHE_DURABLE);
@@ -287,7 +286,7 @@ static void a_put_that_was_answered_accepted_keeps_its_chunk(void **state)
 {
         struct req first, second;
 
-        /* Joined while it was copied; the write is refused in the same breath. */
+        /* This put has joined during the copy, and the write is refused in the same call. */
         refuse(KIO_WRITE, 2, 1);
         expect_put(9, CACHE_WRITTEN, CACHE_FAILED);
         put(&first, 1, CACHE_WRITTEN);
@@ -325,8 +324,8 @@ static uint32_t draw(uint32_t below)
         return (uint32_t)((random_state >> 16) % below);
 }
 
-/* Few keys, many requests, operations that come late or fail: each get has the bytes of one put of
- * its key, all end. */
+/* Runs many requests for few keys, with late or failing operations. Each get must have the bytes of
+ * one put of its key, and all requests must end. */
 static void traffic(uint64_t seed, const struct fault_plan *plan)
 {
         enum { N = 200, KEYS = 12, STEPS = 6000 };

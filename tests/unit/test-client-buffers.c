@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache's registered buffers and pieces, against a fake daemon: what is sent, whose memory it
- * is, and what a daemon that refuses, lies, is late or goes away makes of it. */
+/* libkvcache's registered buffers and pieces with a fake daemon: the messages, the ownership of
+ * memory, and daemons that refuse, lie, are late or end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -78,7 +78,7 @@ static struct kvcache_buffer_options options_of(int fd, uint64_t offset, uint64_
                                                 .bytes = bytes };
 }
 
-/* All of the fixture's file. */
+/* Registers the whole file of the fixture. */
 static uint8_t *register_buffer(struct rig *f, uint32_t *ret_region)
 {
         struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
@@ -132,7 +132,7 @@ static struct kvcache_completion reap_one(struct rig *f)
         return c;
 }
 
-/* Is what the daemon has under key n `bytes` long and filled with n? */
+/* Returns whether the daemon's chunk of key n is `bytes` long and filled with n. */
 static bool stored(struct rig *f, uint64_t n, size_t bytes)
 {
         uint8_t *back = malloc(bytes + 1);
@@ -168,7 +168,7 @@ static unsigned peek(struct rig *f, const unsigned *value)
         return r;
 }
 
-/* The i-th batch from the end that the daemon has seen. */
+/* Returns the i-th batch from the end that the daemon has received. */
 static struct fake_logged logged_before(struct rig *f, unsigned i)
 {
         struct fake_logged l = { 0 };
@@ -244,7 +244,7 @@ static void wait_for_leases_to_go_back(struct rig *f)
         }
 }
 
-/* Two chunks in memory, one on disk. */
+/* Two chunks are in memory, one on disk. */
 static void test_the_library_copies_a_little_that_is_in_memory(void **state)
 {
         enum { BYTES = 30000 }; /* long enough to bypass the caches */
@@ -282,7 +282,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         assert_int_equal(logged_before(f, 1).flags, WIRE_F_INTO | WIRE_F_LEASE);
         assert_int_equal(logged_before(f, 0).op, WIRE_RELEASE);
 
-        /* A range, and one that has too little room, which is none of the library's to say. */
+        /* A range works. A place with too little room is left to the daemon. */
         e[0].range_offset = 100;
         e[0].range_length = 20000;
         e[1].length = BYTES - 1;
@@ -295,7 +295,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         assert_int_equal(r[1].status, KVCACHE_TOO_LARGE);
         wait_for_leases_to_go_back(f);
 
-        /* Beside other requests workers do it. */
+        /* While other requests are in flight, the daemon's workers copy. */
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = BYTES };
         e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + BYTES, .length = BYTES };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e[0], 1, &r[0], 0), 0);
@@ -307,8 +307,9 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         wait_for_leases_to_go_back(f);
 }
 
-/* A worker of the daemon's takes memory that has gone for an error, where the program would get a
- * signal: of a file that can be cut, and where the program has mapped it, as it may. */
+/* Memory of a file that can be truncated is filled by a worker of the daemon, which reports missing
+ * memory as an error, where the program would get a signal. This also applies where the program has
+ * mapped it. */
 static void test_memory_that_may_go_away_is_filled_by_the_daemon(void **state)
 {
         struct fake_options o = { .lease_into = true, .in_memory = 1 };
@@ -336,7 +337,7 @@ static void test_memory_that_may_go_away_is_filled_by_the_daemon(void **state)
         close(cut);
 }
 
-/* Four MiB are a little, a key more is not. */
+/* The library copies up to four MiB; with one more key, the daemon copies. */
 static void test_much_is_copied_by_the_daemon(void **state)
 {
         enum { LITTLE = (4 << 20) / REGION };
@@ -386,7 +387,7 @@ static void test_the_release_after_a_copy_is_not_answered(void **state)
         assert_int_equal(f->d->stale_releases, 0);
 }
 
-/* The answers to the release that follows a copy, if it has any, hide no end of the session. */
+/* The answers to the release after a copy, if any, do not hide the end of the session. */
 static void a_restart_is_noticed(void **state, bool no_reply)
 {
         struct fake_options o = { .lease_into = true, .in_memory = 1, .no_reply = no_reply };
@@ -485,8 +486,8 @@ static void test_a_request_may_mix_staging_region_and_other_memory(void **state)
         for (unsigned i = 0; i < 4; i++)
                 assert_true(r[i].status == KVCACHE_OK && stored(f, i, 1000));
 
-        /* Staging area and region: the daemon's work. With other memory among them: the
-         * library's. */
+        /* The daemon fills staging areas and regions. If other memory is involved, the library
+         * copies. */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         e[2].data = base + 5000;
@@ -532,7 +533,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 1, 3 * PAGE));
-        /* Half of it outside: copied. */
+        /* Memory that is half outside is copied. */
         rig_fill(mine + 15 * PAGE, 3 * PAGE, 2);
         e = (struct kvcache_entry){ .key = rig_key(2),
                                     .data = mine + 15 * PAGE,
@@ -590,7 +591,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         assert_null(base);
         assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
 
-        /* Memory is in one region at a time. */
+        /* Memory can be in only one region at a time. */
         assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, &base), 0);
         o = options_of(file_fd, 0, PAGE);
         o.base = (uint8_t *)base + REGION - PAGE;
@@ -643,7 +644,7 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
                 assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
                 assert_int_equal(logged_before(f, 0).region, 101 + i);
         }
-        /* A place frees up, and numbers are not used again. */
+        /* A place is free again, but its number is not reused. */
         assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), 0);
         assert_false(is_mapped(base[5]));
         assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), -EINVAL);
@@ -698,7 +699,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         for (unsigned i = 0; i < 4; i++)
                 assert_true(r[i].status == KVCACHE_OK && stored(f, i, 3000));
 
-        /* One piece alone is a place as any other. */
+        /* A single piece is equivalent to a place. */
         e[3].key = rig_key(4);
         rig_fill(base + 90000, 3000, 4);
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e[3], 1, r), 0);
@@ -707,7 +708,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         assert_true(stored(f, 4, 3000));
         e[3].key = rig_key(3);
 
-        /* Back into pieces: by the daemon, */
+        /* The daemon distributes the bytes to the pieces, */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 1, r), 0);
@@ -718,7 +719,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         assert_memory_equal(place, whole + 1300, 1000);
         assert_memory_equal(base + 1, whole + 2300, 700);
         assert_int_equal(base[0] | base[701] | base[49999] | base[51300], 0);
-        /* and by the library, where a piece of one key lies elsewhere. */
+        /* and the library does, if a piece of one key is in other memory. */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         memset(own, 0, sizeof(own));
@@ -733,7 +734,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         assert_memory_equal(own, whole + 2300, 700);
         assert_true(rig_filled(base + 80000, 3000, 2) && rig_filled(base + 90000, 3000, 3));
 
-        /* More room than bytes: what is behind them stays; less: TOO_LARGE. */
+        /* Memory after the end of the bytes does not change; too little room is TOO_LARGE. */
         other[2].iov_len = 1;
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e[1], 1, r), 0);
         assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
@@ -787,7 +788,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         for (unsigned k = 0; k < KEYS; k++)
                 assert_true(rig_filled(base + k * EACH * 4, EACH * 4, k));
 
-        /* Exactly as many as a message holds, and one more. */
+        /* The maximum number of pieces of a message works, and one more is refused. */
         for (unsigned i = 0; i < MOST_PIECES + 1; i++)
                 pieces[i] = (struct iovec){ base + i, 1 };
         rig_fill(base, MOST_PIECES + 1, 100);
@@ -965,7 +966,7 @@ static void test_a_late_answer_to_a_registration_is_sent_back(void **state)
         f->kv->request_timeout_ms = test_timeout_ms(60000);
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait(f->d, &f->d->last_region, 1));
-        /* The next calls take the reply, and send what follows from it. */
+        /* The next calls take the reply, and send the resulting messages. */
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
@@ -1100,12 +1101,12 @@ static void test_a_unregistration_waits_for_requests_that_name_the_region(void *
         assert_unregister_times_out(f, region);
         assert_true(is_mapped(base));
         assert_int_equal(kvcache_memory_settled(f->kv, base, 1), 0);
-        /* No request names it any more: its memory is like any other. */
+        /* No request names the region any longer, so its memory is like any other. */
         rig_fill(base + 5000, 1000, 2);
         e = (struct kvcache_entry){ .key = rig_key(2), .data = base + 5000, .length = 1000 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &other), 0);
         assert_int_equal(logged_before(f, 0).region, 0);
-        /* Another call goes on waiting, and asks nothing anew. */
+        /* Another call continues to wait, and sends no second request. */
         assert_unregister_times_out(f, region);
         assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
         fake_daemon_hold(f->d, 0);
@@ -1249,7 +1250,7 @@ static void test_puts_name_a_place_in_a_file(void **state)
         assert_int_equal(peek(f, &f->d->file_puts), 2);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 1, PAGE) && stored(f, 2, 100));
-        /* No place for a get, nor for pieces. */
+        /* The file is not a place for a get, or for pieces. */
         e[0].length = PAGE;
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 1, r), 0);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
@@ -1279,7 +1280,7 @@ static void test_a_file_is_registered_again_with_a_new_session(void **state)
         assert_int_equal(r.status, KVCACHE_OK);
         assert_int_equal(peek(f, &f->d->files_registered), 2);
         assert_true(stored(f, 3, PAGE));
-        /* ... and refused by one that takes none any more. */
+        /* ... and refused by a daemon that no longer accepts files. */
         fake_daemon_lock(f->d);
         f->d->o.takes_files = false;
         fake_daemon_unlock(f->d);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache without a path: which of the usual sockets it trusts. In a directory below /tmp any
- * user may have bound the name first. The test says who this user is (--wrap=geteuid), who listens
- * (--wrap=getsockopt), and that no daemon of this machine is in the way (--wrap=connect). */
+/* libkvcache without a path: which of the usual sockets it trusts. In a directory below /tmp,
+ * another user may have bound the name first. The test sets the user of the process
+ * (--wrap=geteuid) and of the listener (--wrap=getsockopt), and hides a daemon of this machine
+ * (--wrap=connect). */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

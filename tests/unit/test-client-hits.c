@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache and the pool index: a get is answered from it only if each chunk is the one that was
- * asked for after it is held
- * (--wrap=holds_take changes the index in that moment), whatever the index says. The index is made
- * here, from proto/pool-index.h; a fake daemon has the chunks and counts what it is asked. */
+/* libkvcache and the pool index: a get is answered from the index only if each chunk is still the
+ * requested one after it is held (--wrap=holds_take changes the index at that moment), whatever the
+ * index contains. The test makes the index with proto/pool-index.h; a fake daemon has the chunks
+ * and counts requests. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

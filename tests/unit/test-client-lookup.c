@@ -34,7 +34,7 @@ enum {
 static struct {
         struct lookup_table *now;
         struct key_secret secret; /* secret of the namespace in the table */
-        bool stands;              /* its clock */
+        bool stands;              /* the clock does not advance */
         int tally_fd;             /* -1: there is none */
         const struct wire_tally *tally;
 } table;
@@ -47,7 +47,7 @@ static uint64_t now_ms(void)
         return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-/* Another table takes the place of the one that there is. */
+/* Replaces the present table by another one. */
 static void make_table(struct rig *f, uint32_t n_buckets)
 {
         struct lookup_table *old = table.now;
@@ -150,14 +150,14 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
         };
 }
 
-/* However slow the machine is, the clock is that of a daemon that lives. */
+/* Advances the clock, so that it is that of a daemon which lives, however slow the machine is. */
 static void tick(struct rig *f)
 {
         if (table.now && !table.stands)
                 lookup_table_set_clock(table.now, now_ms());
 }
 
-/* Tiers of one key; 0: a miss. */
+/* Returns the tiers of one key, or 0 for a miss. */
 static unsigned exists(struct rig *f, uint64_t n)
 {
         struct kvcache_key k = rig_key(n);
@@ -172,7 +172,7 @@ static unsigned exists(struct rig *f, uint64_t n)
         return result.tiers;
 }
 
-/* Keys [first, first + n). */
+/* Matches keys [first, first + n). */
 static uint64_t match(struct rig *f, uint64_t first, size_t n)
 {
         struct kvcache_key *keys = calloc(n, sizeof(*keys));
@@ -207,7 +207,7 @@ static struct kvcache_info info_of(struct rig *f)
         return info;
 }
 
-/* Until it has the table: asks for what is nowhere. */
+/* Looks up missing keys until the client has the table. */
 static void settle(struct rig *f)
 {
         uint64_t end = now_ms() + 20000;
@@ -311,7 +311,7 @@ static void entries_do_as_well_as_keys(void **state)
         assert_int_equal(requests(f, WIRE_MATCH), 0);
 }
 
-/* Ready when it was submitted, and the fd says so. */
+/* A lookup is complete when it is submitted, and the descriptor shows that. */
 static void what_is_submitted_is_complete_at_once(void **state)
 {
         struct rig *f = *state;
@@ -356,7 +356,7 @@ static void what_is_submitted_is_complete_at_once(void **state)
                 assert_int_equal(c[1].value, 1);
                 assert_int_equal(kvcache_inflight(f->kv), 0);
         }
-        /* A completion that was there before anybody knew the fd. */
+        /* a completion from before the first use of the descriptor */
         assert_int_equal(requests(f, WIRE_EXISTS), asked);
         assert_int_equal(requests(f, WIRE_MATCH), 0);
 }
@@ -379,8 +379,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
         assert_int_equal(poll(&p, 1, 0), 0);
 }
 
-/* A client that has set that flag, and one that is not offered a table, asks the daemon each
- * time. */
+/* A client that disables the index, or to which no table is offered, asks the daemon each time. */
 static void no_client_is_made_to_use_it(void **state)
 {
         struct rig *f = *state;
@@ -419,7 +418,8 @@ static void a_refusal_is_not_asked_for_again_and_again(void **state)
         assert_int_equal(requests(f, WIRE_LOOKUP), 1);
 }
 
-/* While it is built, and only it waits for the reply. */
+/* While the index is being built, lookups are sent to the daemon, and only the request for the
+ * index waits. */
 static void questions_go_on_while_the_index_is_awaited(void **state)
 {
         struct rig *f = *state;
@@ -462,7 +462,7 @@ static void a_clock_that_stands_is_not_believed(void **state)
         }
         lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
-        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* another index would be no better */
+        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* a second one cannot help */
 }
 
 static void one_that_is_superseded_is_given_up_for_the_next(void **state)
@@ -495,7 +495,7 @@ static void one_that_is_superseded_is_given_up_for_the_next(void **state)
         assert_true(requests(f, WIRE_LOOKUP) <= 50);
 }
 
-/* A bucket that has overflowed, and two, and the stash. */
+/* The daemon is asked if a bucket, both buckets, or the stash have overflowed. */
 static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
 {
         struct rig *f = *state;
@@ -511,15 +511,15 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         for (uint64_t n = 0; n < 200; n++)
                 if (requests(f, WIRE_EXISTS) == asked)
                         assert_int_equal(exists(f, n) & ~KVCACHE_TIER_DISK, 0);
-        /* Each was reported or asked for: none was called absent here. */
+        /* Each key was reported or asked for; none was reported as absent without the daemon. */
         asked = requests(f, WIRE_EXISTS);
         for (uint64_t n = 0; n < 200; n++) {
                 unsigned before = requests(f, WIRE_EXISTS), tiers = exists(f, n);
 
                 assert_true(tiers == KVCACHE_TIER_DISK || requests(f, WIRE_EXISTS) == before + 1);
         }
-        /* And what the table does not know of a chain it need not: an absence that comes first is
-         * the end of it. */
+        /* The unknown keys of a chain need not be asked for after an absent one, which ends the
+         * run. */
         make_table(f, 64);
         (void)exists(f, 1000000); /* sees that the other is superseded */
         settle(f);
@@ -534,7 +534,7 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         assert_int_equal(exists(f, 10), 0); /* the key may be in memory, too */
 }
 
-/* Keys that are in neither of their buckets, among many that are. */
+/* Some of the stored keys are in neither of their buckets. */
 static void what_is_in_the_stash_belongs_to_the_run(void **state)
 {
         enum { BUCKETS = 128, MOST = BUCKETS * LOOKUP_WORDS };
@@ -590,7 +590,7 @@ static void what_no_client_may_ask_is_left_to_the_daemon(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), -EINVAL);
 }
 
-/* An evict that was sent before is not overtaken. */
+/* An evict that was sent before takes effect before the lookup. */
 static void an_evict_is_not_overtaken(void **state)
 {
         struct rig *f = *state;
@@ -652,8 +652,8 @@ static void each_namespace_and_each_session_has_its_own(void **state)
         assert_int_equal(exists(f, 1), KVCACHE_TIER_MEMORY);
 }
 
-/* A table that outlives its daemon, with a clock that seems to go, lacks what the next one has got:
- * asks until that is found, by one way of asking after another. */
+/* The table of an ended daemon, whose clock seems to advance, lacks chunks that the next one has
+ * stored: the client asks until it notices that, with each kind of request. */
 static void absence_is_not_believed_of_a_daemon_that_has_ended(void **state)
 {
         struct rig *f = *state;
@@ -735,7 +735,7 @@ static int plain_memfd(uint64_t size, int seals, const void *content, size_t byt
 
 /* --- counters --- */
 
-/* A daemon with a tally of so many bytes. */
+/* Starts a daemon whose page for lookup counters has this size. */
 static void start_with_tally(struct rig *f, uint64_t bytes, int seals)
 {
         if (table.tally) {
@@ -795,7 +795,7 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
         assert_tally(1, 44, base + 8215);
 
-        /* Not what the daemon is asked, which counts it itself. */
+        /* Lookups that the daemon answers are not counted here, because it counts them itself. */
         root = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &root, &value), 0);
         table.stands = true;
@@ -804,7 +804,7 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         table.stands = false;
         assert_tally(1, 44, base + 8215);
 
-        /* By the number that the daemon gave the namespace. */
+        /* Counts are indexed by the daemon's number of the namespace. */
         assert_int_equal(kvcache_namespace_open(f->kv, &o, &other), 0);
         first = f->ns;
         f->ns = other;
@@ -829,7 +829,7 @@ static const struct wire_tally_loads *loads_of(unsigned number)
         return (const struct wire_tally_loads *)(table.tally + WIRE_TALLY_NAMESPACES) + number - 1;
 }
 
-/* An addition for the daemon to read, by the number that it gave the namespace. */
+/* Adds to the count in the daemon's page, by the daemon's number of the namespace. */
 static void declined_loads_are_counted_where_the_daemon_reads(void **state)
 {
         struct kvcache_namespace_options o = { .size = sizeof(o),
@@ -862,7 +862,7 @@ static void an_older_daemon_has_no_place_for_declined_loads(void **state)
         assert_int_equal(table.tally[0].found, 1);
 }
 
-/* The next daemon's begins at zero, and nothing is written into the last one's any more. */
+/* The next daemon's page begins at zero, and the last one's is no longer written. */
 static void each_session_has_a_tally_of_its_own(void **state)
 {
         struct rig *f = *state;
@@ -1031,7 +1031,7 @@ static void a_table_that_is_not_what_it_must_be_is_not_used(void **state)
         }
 }
 
-/* A reply without its descriptor, and one with one where none belongs, are no replies. */
+/* A reply that lacks its descriptor, or has an unexpected one, is invalid. */
 static void a_reply_without_its_descriptor_ends_the_session(void **state)
 {
         struct rig *f = *state;

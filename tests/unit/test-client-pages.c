@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers that clients count in their pages, as the daemon reads them, with the test's own clock:
- * all of an honest client's, however often they are read, and no more of a lying client's than its
- * connection time allows. */
+ * all transfers of an honest client are counted, however often its page is read, and a lying
+ * client's only as far as its connection time allows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ static int teardown(void **state)
         return 0;
 }
 
-/* `n` further transfers of `bytes` and `latency_ns` each, and `busy_ns` in all. */
+/* Counts `n` further transfers of `bytes` and `latency_ns` each, and `busy_ns` in total. */
 static void count(uint64_t n, uint64_t bytes, uint64_t latency_ns, uint64_t busy_ns)
 {
         struct transfer_record sum = { .result = TRANSFER_OK,
@@ -109,8 +109,7 @@ static void after_weeks_without_a_transfer_the_next_ones_are_counted(void **stat
         assert_int_equal(p.bench->impossible, 0);
 }
 
-/* Two copies were under way together; the first ends, is counted and read, and right after it the
- * second. */
+/* Two copies overlap. The first ends, is counted and read, and directly afterwards the second. */
 static void what_began_before_the_last_reading_is_counted_whole(void **state)
 {
         const struct transfer_series *s;
@@ -139,7 +138,8 @@ static uint64_t read_ops(void)
         return p.bench->n_clients > 0 ? p.bench->clients[0].ops[TRANSFER_OK] : 0;
 }
 
-/* However often it is read, and whatever it said before. */
+/* A lying page adds no more than its connection time allows, however often it is read, and whatever
+ * it contained before. */
 static void one_that_lies_adds_no_more_than_its_time_allows(void **state)
 {
         const struct transfer_series *s = NULL;
@@ -181,8 +181,8 @@ static void numbers_at_the_end_of_their_range_add_nothing(void **state)
         assert_int_equal(read_at(DAY)->bytes, 0);
 }
 
-/* However many clients have something new each time, a reading that anyone can bring about reads
- * some of them, and in the end none is left out. */
+/* A reading that any client can cause reads only some pages, however many have news, and none is
+ * left out in the end. */
 static void pages_take_turns(void **state)
 {
         enum { PAGES = 1000 };
@@ -198,7 +198,7 @@ static void pages_take_turns(void **state)
                 close(fd);
                 at[i]->slots[0].key = p.slot->key;
         }
-        count(1, 4096, 1000, 1000); /* the first page: before all that are always new */
+        count(1, 4096, 1000, 1000); /* the first page precedes the changing ones */
         count(1, 4096, 1000, 1000);
         while (p.bench->n_clients == 0 || p.bench->clients[0].ops[TRANSFER_OK] < PAGES + 2) {
                 uint64_t before = read_ops(), now = since + ++reads * SECOND;

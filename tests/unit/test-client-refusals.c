@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache and messages that the daemon refuses as a whole: none of their keys is a hit, each
- * says why, and the session goes on. */
+/* libkvcache and messages that the daemon refuses completely: none of their keys is a hit, each
+ * reports the reason, and the session continues. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 enum { KEYS = 3, WAIT_MS = 60000 };
 
-/* The fake daemon answers every batch with this status. With OK it does what the batch asks for. */
+/* The status with which the fake daemon answers every batch. With OK it performs the batch. */
 static enum wire_status refusal;
 
 static size_t refuse(struct fake_daemon *d, const struct wire_hdr *request,

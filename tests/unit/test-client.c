@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache against a fake daemon: what it says, what it believes, and what it does when the
- * daemon lies, is late, or goes away. The library's sources are linked in, so the sanitizers see
- * them. */
+/* libkvcache with a fake daemon: its messages, its checks of replies, and daemons that lie, are
+ * late, or end. The library's sources are linked in, so that sanitizers check them. */
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -59,7 +58,7 @@ static void start(struct rig *f, const struct fake_options *o)
         f->ns = open_namespace(f->kv, "ns");
 }
 
-/* Another daemon at the same path. */
+/* Starts another daemon at the same path. */
 static void restart(struct rig *f, const struct fake_options *o)
 {
         fake_daemon_free(f->d);
@@ -100,7 +99,7 @@ static struct kvcache_completion reap_one(struct rig *f)
         return c;
 }
 
-/* A counter of the daemon's thread. */
+/* Reads a counter of the daemon's thread. */
 static unsigned peek(struct rig *f, const unsigned *value)
 {
         unsigned r;
@@ -149,7 +148,7 @@ static void test_connect_maps_the_pool_and_says_what_the_daemon_is(void **state)
         assert_int_equal(info.reconnects, 0);
         assert_memory_equal(info.instance, f->d->instance, 16);
 
-        /* A size that no header ever gave it. */
+        /* no header had this size */
         memset(&info, 0xee, sizeof(info));
         info.size = 8;
         assert_int_equal(kvcache_get_info(f->kv, &info), -EINVAL);
@@ -231,7 +230,7 @@ static void test_connect_names_what_is_missing(void **state)
                 unsetenv("XDG_RUNTIME_DIR");
         if (r == 0) {
                 kvcache_close(kv);
-                skip(); /* there is a daemon on this host */
+                skip(); /* a daemon is running on this host */
         }
         assert_non_null(strstr(why, "/run/kvcache/kvcache.sock"));
         snprintf(where, sizeof(where), "%s/kvcache/kvcache.sock", f->dir);
@@ -346,7 +345,7 @@ static void test_what_was_put_is_got(void **state)
                          KVCACHE_INVALID);
 }
 
-/* Whether it polls for the answer or sleeps until then. */
+/* A client that polls for its answers gets the same ones as a client that sleeps. */
 static void test_answers_that_are_polled_for_are_the_same(void **state)
 {
         static const uint32_t limits_ns[] = { 0, 1000, 2000000000 };
@@ -710,7 +709,7 @@ static void test_verify_walks_and_says_what_is_wrong(void **state)
         assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
         assert_int_equal(kvcache_verify(f->kv, NULL), -EINVAL);
 
-        /* Not all of a result: the session is over, and what was asked has no answer. */
+        /* A truncated result ends the session, and the request has no answer. */
         fake_daemon_lock(f->d);
         f->d->o.short_verify = true;
         fake_daemon_unlock(f->d);
@@ -746,7 +745,7 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
                         assert_int_equal(list[i].may_remove, 1);
                 }
         } while (cursor != 0);
-        assert_int_equal(seen, 6); /* and that of the rig */
+        assert_int_equal(seen, 6); /* including the rig's own */
         assert_string_equal(list[1].name, "many-4");
 
         assert_int_equal(kvcache_namespace_stat(f->kv, "many-2", "fake", &one, &fingerprint), 0);
@@ -762,7 +761,7 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
                          0);
         assert_int_equal(dropped, 1);
         assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOENT);
-        /* A handle of it opens it anew. */
+        /* A handle of the namespace opens it again. */
         assert_int_equal(kvcache_purge(f->kv, handle, NULL), 0);
         assert_int_equal(kvcache_namespace_stat(f->kv, "many-4", NULL, &one, NULL), 0);
 
@@ -933,7 +932,7 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         assert_int_equal(kvcache_submit(f->kv, NULL), -EINVAL);
         assert_int_equal(kvcache_inflight(f->kv), 0);
 
-        /* Nothing asked, nothing sent, and yet it completes. */
+        /* A request without keys is not sent, but completes. */
         q = request_of(f, KVCACHE_OP_GET, NULL, 0, NULL);
         q.user_data = 5;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -968,7 +967,7 @@ static void test_ranges_and_places(void **state)
         assert_int_equal(r[1].status, KVCACHE_INVALID);
         assert_int_equal(kvcache_release(f->kv, &r[0].lease, 1), 0);
 
-        /* To the staging area: the daemon copies, and there is no lease. */
+        /* A get into the staging area is copied by the daemon, without a lease. */
         assert_int_equal(kvcache_staging_acquire(f->kv, 600, (void **)&place), 0);
         assert_int_equal((uintptr_t)place % 64, 0);
         e[0].data = place + 50;
@@ -985,7 +984,7 @@ static void test_ranges_and_places(void **state)
         assert_int_equal(r[0].length, 500);
         assert_int_equal(kvcache_memory_settled(f->kv, place, 600), 1);
 
-        /* In the staging area, but beyond the place. */
+        /* in the staging area, but outside the place */
         e[0].data = place + 600;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
@@ -1173,7 +1172,7 @@ static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **st
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
-        put_one(f, 1, 10); /* takes the other's reply on its way */
+        put_one(f, 1, 10); /* also takes the other request's reply */
         wait_readable(kvcache_fd(f->kv));
         assert_int_equal(reap_one(f).user_data, 42);
         assert_false(readable(kvcache_fd(f->kv), 0));
@@ -1234,7 +1233,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
                 if (readable(kvcache_fd(f->kv), 20))
                         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         }
-        assert_false(readable(kvcache_fd(f->kv), 0)); /* and forgotten when all is sent */
+        assert_false(readable(kvcache_fd(f->kv), 0)); /* forgotten once everything is sent */
         fake_daemon_hold(f->d, 0);
         assert_int_equal(reap_one(f).error, 0);
         free(keys);
@@ -1418,7 +1417,7 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         assert_int_equal(kvcache_cancel(f->kv, 3), 0);
 
-        /* Nothing of it was sent: complete at once, and its place in staging is free. */
+        /* A request that was not sent completes at once, and its place in staging is free. */
         assert_int_equal(kvcache_cancel(f->kv, 2), 1);
         wait_readable(kvcache_fd(f->kv));
         c = reap_one(f);
@@ -1430,7 +1429,7 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         assert_int_equal(kvcache_staging_acquire(f->kv, 60000, &place), 0);
         kvcache_staging_release(f->kv, place);
 
-        /* The first message of the chain is with the daemon, which is too old to cancel. */
+        /* The daemon has the first message of the chain, and is too old to cancel. */
         assert_int_equal(kvcache_cancel(f->kv, 1), 1);
         assert_int_equal(kvcache_inflight(f->kv), 1);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
@@ -1485,7 +1484,7 @@ static void test_cancel_has_the_daemon_end_what_waits(void **state)
         assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 3);
         assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 2);
 
-        /* All was sent, and cancelled there: the statuses say so. */
+        /* All messages were sent and then cancelled by the daemon, as the statuses show. */
         q.count = 2;
         q.user_data = 8;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -1495,7 +1494,7 @@ static void test_cancel_has_the_daemon_end_what_waits(void **state)
         assert_int_equal(r[0].status, KVCACHE_CANCELLED);
         assert_int_equal(r[1].status, KVCACHE_CANCELLED);
 
-        /* A lookup does not wait for anything. */
+        /* A lookup waits for nothing. */
         q = request_of(f, KVCACHE_OP_EXISTS, &e[0].key, 1, &exists);
         q.user_data = 9;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -1604,7 +1603,7 @@ static void test_staging_full_and_too_small(void **state)
         assert_int_equal(kvcache_submit(f->kv, &q), -ENOBUFS);
         assert_int_equal(kvcache_inflight(f->kv), 0);
 
-        /* In rounds, as one chain, and with what another one leaves of the staging area. */
+        /* The put proceeds in rounds, as one chain, with the free part of the staging area. */
         assert_int_equal(kvcache_staging_acquire(f->kv, 40 * 1024, &place), 0);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (unsigned i = 0; i < 40; i++)
@@ -1621,13 +1620,13 @@ static void test_staging_full_and_too_small(void **state)
                 assert_true(rig_filled(data, 5000, i));
         }
 
-        /* Nothing is left of it: the staging area can be had whole. */
+        /* The whole staging area is free again. */
         kvcache_staging_release(f->kv, place);
         kvcache_staging_release(f->kv, place);
         assert_int_equal(kvcache_staging_acquire(f->kv, 64 * 1024, &other), 0);
         assert_ptr_equal(place, other);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 5000, KVCACHE_ACCEPTED), -ENOBUFS);
-        /* ... and a place of one's own is taken as it is. */
+        /* ... and data in a staging place is put without a copy. */
         rig_fill(other, 5000, 1);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, other, 5000, KVCACHE_ACCEPTED), KVCACHE_OK);
         free(data);
@@ -1775,8 +1774,8 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         assert_memory_not_equal(info.instance, instance, 16);
         assert_int_equal(kvcache_fd(f->kv), fd);
 
-        /* The old lease's bytes are still there, and giving it back gives back none of the new
-         * ones. */
+        /* The old lease's bytes are still mapped, and releasing it releases no lease of the new
+         * session. */
         assert_true(rig_filled(held.data, 5000, 1));
         put_one(f, 1, 77);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r[1]), KVCACHE_OK);
@@ -1788,8 +1787,9 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         assert_int_equal(peek(f, &f->d->stale_releases), 0);
 }
 
-/* Limits and abilities are those of the daemon that is there now, though its coming was not
- * noticed: of what the one before could not do, nothing would be sent by which it shows. */
+/* Limits and features are those of the present daemon, even if its start was not noticed. A request
+ * that the previous daemon could not have served must reveal that, because nothing else would be
+ * sent. */
 static void test_what_one_daemon_refuses_the_next_may_do(void **state)
 {
         const struct fake_options small_chunks = { .max_chunk = 4096 },
@@ -1848,7 +1848,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
         restart(f, &old);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), -EOPNOTSUPP);
 
-        /* With another request under way in the session that ended. */
+        /* Another request is in flight in the ended session. */
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
         {
                 struct kvcache_request exists = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r);
@@ -1861,7 +1861,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 assert_int_equal(r.status, KVCACHE_LOST);
         }
 
-        /* And when none has followed, that is what is said. */
+        /* If no daemon has followed, the request fails with that error. */
         restart(f, &small_chunks);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 100000, KVCACHE_ACCEPTED),
                          KVCACHE_TOO_LARGE);
@@ -1901,7 +1901,7 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(peek(f, &f->d->releases), 0);
 
-        /* A place of the first staging area, many daemons later: memory like any other. */
+        /* A place of the first staging area, many daemons later, is ordinary memory. */
         rig_fill(place, 1000, 5);
         k = rig_key(5);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, place, 1000, KVCACHE_ACCEPTED), KVCACHE_OK);
@@ -1953,7 +1953,7 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_int_equal(kvcache_memory_settled(f->kv, place, 4096), 1);
         assert_int_equal(kvcache_memory_settled(f->kv, other, 4096), 0);
 
-        /* With a new daemon too, and when the user has released the place. */
+        /* This also holds with a new daemon, and after the user has released the place. */
         unlink(f->path);
         f->d = fake_daemon_start(f->path, NULL);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
@@ -2142,7 +2142,8 @@ static size_t tell_shared(struct fake_daemon *d, const struct wire_hdr *request,
         return bytes;
 }
 
-/* Two of six keys are here; then so many on the shared tier, and perhaps more. */
+/* This host has two of six keys, and the shared tier has `shared` further ones, or possibly
+ * more. */
 static void test_match_has_the_shared_tier_behind_its_run(void **state)
 {
         static const struct {
@@ -2190,7 +2191,7 @@ static void test_match_has_the_shared_tier_behind_its_run(void **state)
                         assert_int_equal(r[k].tiers,
                                          k >= 2 && k < cases[i].run ? KVCACHE_TIER_REMOTE : 0);
                 }
-                /* Without the flag it is what is here. */
+                /* Without the flag, only keys of this host count. */
                 q.flags = 0;
                 assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
                 assert_int_equal(value, 2);
@@ -2258,8 +2259,8 @@ static size_t make_noise(struct fake_daemon *d, const struct wire_hdr *request,
         for (unsigned n = 1 + noise_next() % 3; n > 0; n--) {
                 uint32_t at = noise_next() % (uint32_t)bytes;
 
-                /* Most often behind the header: a reply whose tag is wrong is not looked at any
-                 * further. */
+                /* Mostly changes bytes after the header, because a reply with a wrong tag is not
+                 * examined further. */
                 if (at < sizeof(reply->hdr) && noise_next() % 8 != 0)
                         continue;
                 ((uint8_t *)reply)[at] = noise_next() % 2 ? (uint8_t)noise_next()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config/: bad files are refused where they are bad, hostile ones are refused at all. */
+/* config/: bad files are refused with the place of the error, and hostile ones are refused. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -486,8 +486,8 @@ static void note(void *userdata, const char *text)
                 snprintf(first_noted, sizeof(first_noted), "%s", text);
 }
 
-/* With any file, reading past errors ends, finds an error if and only if reading up to the
- * first does, and reports the same first error. */
+/* For any file, reading past errors ends. It finds an error if and only if reading up to the first
+ * one does, and reports the same first error. */
 static void all_errors_are_noted_whatever_is_wrong(void **state)
 {
         static const char right[] =
@@ -506,7 +506,7 @@ static void all_errors_are_noted_whatever_is_wrong(void **state)
                         unsigned noted = 0;
                         size_t n;
 
-                        /* In its place, or, at the last, nothing. */
+                        /* Replaces a character, or at the last step removes it. */
                         n = (size_t)snprintf(text, sizeof(text), "%.*s%.*s%s", (int)at, right,
                                              put_in[k] != '\0', &put_in[k], right + at + 1);
                         (void)load(text);

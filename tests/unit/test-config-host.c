@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config/: what the host decides: values that are auto, folders, free space, memory. */
+/* config/: settings that depend on the host: auto values, folders, free space, memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -67,11 +67,11 @@ static void what_was_given_is_left_alone(void **state)
         assert_int_equal(config.store.entries, 5000);
         assert_int_equal(config.memory.pool, 8 * MIB);
         assert_int_equal(config.io.workers, 9);
-        assert_int_equal(n_said, 1); /* but a petabyte is not there */
+        assert_int_equal(n_said, 1); /* the host does not have a petabyte */
         assert_true(was_said("store.limit is 1 PiB, but only "));
 }
 
-/* Which includes what a pool has from the daemon before. */
+/* The check includes memory that a pool has from the previous daemon. */
 static void a_pool_that_cannot_fill_is_reported(void **state)
 {
         char path[256], set[320];
@@ -173,7 +173,8 @@ static void memory_is_what_the_strictest_says(void **state)
         assert_memory(GIB, true);
         make_memory("0::/a/b\n", "/a/b", "memory.max", "536870912\n");
         assert_memory(512 * MIB, true);
-        make_memory("0::/a/b\n", "/a/b", "memory.max", "17179869184\n"); /* more than there is */
+        make_memory("0::/a/b\n", "/a/b", "memory.max",
+                    "17179869184\n"); /* more than the host has */
         assert_memory(GIB, true);
         make_memory("0::/../../x\n", "", "memory.max", "268435456\n"); /* outside the namespace */
         assert_memory(256 * MIB, true);

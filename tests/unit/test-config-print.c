@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config/: what is printed is read back the same; the template, the manual and --help have every
- * key. With
- * --template it prints what conf/kvcache.yaml must be, with --man the list of kvcache.yaml(5). */
+/* config/: printed configurations are read back unchanged; the template, the manual and --help have
+ * every key. --template prints the contents of conf/kvcache.yaml, --man the list of
+ * kvcache.yaml(5). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static void template_changes_nothing_and_shows_every_key(void **state)
         config_fini(&defaults);
 }
 
-/* A file of the source tree, from the place of this one. */
+/* Reads a file of the source tree, relative to this one. */
 static char *source_file(const char *name)
 {
         char path[4096], *text;
@@ -154,7 +154,7 @@ static void shipped_file_is_the_template(void **state)
                          "conf/kvcache.yaml");
 }
 
-/* Out of troff what a reader sees: no font changes, no backslashes. */
+/* Converts troff to plain text: removes font changes and backslashes. */
 static void strip_troff(char *text)
 {
         char *to = text;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config/: the table of keys, the kinds of value, keys and tenants as they are read, and where
- * values come from: files, the environment, the command line. */
+/* config/: the table of keys, the kinds of value, keys and tenants, and the sources of values:
+ * files, the environment, the command line. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -494,7 +494,7 @@ static void a_list_on_the_command_line_may_have_brackets(void **state)
                 { "[/a,/b]", 2, "/a", "/b" },
                 { "[ /a b , /c ]", 2, "/a b", "/c" },
                 { "[/a]", 1, "/a", "/a" },
-                /* No list in brackets, but paths that have some. */
+                /* Paths may contain brackets, and are not lists then. */
                 { "[/a", 1, "[/a", "[/a" },
                 { "/a]", 1, "/a]", "/a]" },
                 { "/[a],/b", 2, "/[a]", "/b" },
@@ -642,7 +642,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         assert_int_equal(config_set(&config, "log.level=debug", "--set", &fault), 0);
 
         n_said = 0;
-        config_init(&next); /* all of it taken back */
+        config_init(&next); /* resets everything to the defaults */
         assert_int_equal(config_reload(&config, &next, &reporting), 3);
         assert_int_equal(config.limits.leased_bytes, config.memory.pool / 4);
         assert_int_equal(config.limits.wait_ms, 5000);
@@ -682,7 +682,7 @@ static const char *format_mode(char ret[static 16], unsigned form, unsigned mode
         return ret;
 }
 
-/* YAML tools make decimal of an octal number, or drop its zero. */
+/* Some YAML tools convert octal numbers to decimal, or drop the leading zero. */
 static void no_form_of_a_mode_is_taken_for_another_mode(void **state)
 {
         unsigned taken = 0;

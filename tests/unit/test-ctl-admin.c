@@ -39,7 +39,7 @@ static void device_suspend_and_resume_name_the_volume_by_directory_or_number(voi
         ctl_expect(EXIT_OK, "/mnt/a: suspended\n", "", "device", "suspend", "/mnt/a");
         assert_int_equal(fake_admin.volume, 0);
         assert_true(fake_admin.suspended);
-        /* A directory that is called as the number of another volume comes first. */
+        /* A directory whose name is another volume's number has precedence. */
         ctl_expect(EXIT_OK, "1: in use\n", "", "device", "resume", "1");
         assert_int_equal(fake_admin.volume, 1);
         assert_false(fake_admin.suspended);

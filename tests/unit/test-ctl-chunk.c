@@ -190,8 +190,8 @@ static void put_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: option '--ack' needs an argument\n" SEE_PUT,
                    "put", "k", "--ack");
         for (size_t i = 0; i < 2; i++) {
-                const char *key =
-                        i == 0 ? sixty_three : zeros; /* all zeros is the root, not a key */
+                const char *key = i == 0 ? sixty_three
+                                         : zeros; /* all zeros are the root, which is not a key */
 
                 snprintf(err, sizeof(err), "kvcachectl: '%s' is not a key\n" SEE_PUT, key);
                 ctl_expect(EXIT_WRONG_USAGE, "", err, "put", key);

@@ -18,7 +18,7 @@ static struct ctl_host host;
 static char socket_path[sizeof(host.root) + 16];
 static char status_text[4096];
 
-/* A host and a daemon that every check passes. */
+/* Prepares a host and a daemon that pass every check. */
 static int everything(void **state)
 {
         ctl_reset(state);
@@ -77,7 +77,7 @@ static const cJSON *diagnose(const char *name, int expected, cJSON **ret)
         {
                 const char *own = cJSON_GetObjectItem(one, "name")->valuestring;
 
-                /* The clock of the machine that runs the test is not the test's. */
+                /* The clock is that of the machine that runs the test. */
                 if (strcmp(own, "clock") != 0 && strcmp(own, name) != 0 &&
                     doctor_level_of(one) != DOCTOR_OK)
                         fail_msg("%s: %s", own, cJSON_GetObjectItem(one, "found")->valuestring);

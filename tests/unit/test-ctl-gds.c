@@ -40,7 +40,7 @@ static void mount_host(const char *device, const char *type_and_options)
         ctl_host_write(&host, "proc/self/mountinfo", text);
 }
 
-/* A host, a daemon and a volume that have all that a direct way needs. */
+/* Prepares a host, a daemon and a volume with everything that a direct path needs. */
 static int everything(void **state)
 {
         static char status[512];

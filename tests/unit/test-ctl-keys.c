@@ -10,7 +10,7 @@
 #define HEX_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 #define HEX_C "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
 
-/* Statuses of the keys that are asked for next. */
+/* Sets the statuses of the keys of the next request. */
 static void answer(unsigned n, ...)
 {
         static struct kvcache_result results[16];

@@ -61,7 +61,7 @@ static void stat_shows_chunk_and_standing_in_tables(void **state)
                  "k    1.5 KiB  disk   2023-11-14 22:13:20  0000beef       2\n"
                  "\n"
                  "key  tier    class         age  worth  evicted\n"
-                 "k    memory  by recency  1,234      -  after what was used before it\n"
+                 "k    memory  by recency  1,234      -  after chunks used before it\n"
                  "k    disk    used twice      7      2  next\n"
                  "\n"
                  "key  digits\n"
@@ -90,7 +90,7 @@ static void stat_describes_a_chunk_in_json(void **state)
                  "recency\",\"age_uses\":1234,\"worth\":null,\"next\":false,"
                  "\"cost_ns_per_byte\":null,\"pinned\":false,\"pinned_by_client\":false,"
                  "\"continued\":false,"
-                 "\"evicted\":\"after what was used before it\"},"
+                 "\"evicted\":\"after chunks used before it\"},"
                  "\"disk\":{\"class\":\"used twice\",\"age_uses\":7,\"worth\":2,\"next\":true,"
                  "\"cost_ns_per_byte\":0.1,\"pinned\":false,\"pinned_by_client\":false,"
                  "\"continued\":false,"
@@ -108,11 +108,11 @@ static void stat_names_every_class_and_reason(void **state)
                 { { .reuse_class = KVCACHE_CLASS_ONCE },
                   "used once",
                   "1",
-                  "after what is worth less" },
+                  "after chunks worth less" },
                 { { .reuse_class = KVCACHE_CLASS_ONCE_END, .worth = INT16_MAX },
                   "used once, end of a chain",
                   "any",
-                  "after what is worth less" },
+                  "after chunks worth less" },
                 { { .reuse_class = KVCACHE_CLASS_FINAL, .worth = -256 },
                   "hint: final",
                   "0.5",
@@ -129,8 +129,8 @@ static void stat_names_every_class_and_reason(void **state)
                 { { .reuse_class = KVCACHE_CLASS_RETURN_60, .flags = KVCACHE_STANDING_CONTINUED },
                   "hint: returns within 60 s",
                   "1",
-                  "after what goes on from it" },
-                { { .reuse_class = 200 }, "of a later version", "1", "after what is worth less" },
+                  "after the chunks that continue it" },
+                { { .reuse_class = 200 }, "of a later version", "1", "after chunks worth less" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

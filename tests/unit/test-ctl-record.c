@@ -38,7 +38,7 @@ static void send_bytes(const void *bytes, size_t n)
         assert_int_equal(write(feed, bytes, n), n);
 }
 
-/* An entry of session 1 whose ids are first, first + 1, ... */
+/* Sends an entry of session 1 whose ids are first, first + 1, ... */
 static void send_entry(uint16_t kind, uint64_t time_ms, uint64_t parent, uint16_t n, uint64_t first)
 {
         struct wire_record_entry entry = {
@@ -65,7 +65,7 @@ static void send_end(uint64_t lost)
 static void record_writes_a_line_for_each_request(void **state)
 {
         send_entry(WIRE_RECORD_GET, 5, 0, 2, 10);
-        send_entry(WIRE_RECORD_PUT, 7, 11, 1, 12); /* behind what was got: the same line */
+        send_entry(WIRE_RECORD_PUT, 7, 11, 1, 12); /* continues the get: the same line */
         send_entry(WIRE_RECORD_PUT, 9, 0, 1, 90);
         send_end(0);
         ctl_compare(ctl_in_child("record", "--out", "-"), EXIT_OK,

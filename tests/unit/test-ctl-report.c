@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl report: the archive's form, its files, and what is left out of them. */
+/* kvcachectl report: the form of the archive, its files, and the data that they omit. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -173,7 +173,8 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
                 "whether they were "
                 "purged\n"
                 "  errors            9\n"
-                "  REJECTED          2 objects: not what was written there; misses, and deleted\n"
+                "  REJECTED          2 objects: not as they were written; counted as misses, and "
+                "deleted\n"
                 "  sweeping          yes\n"
                 "  later bytes       1 KiB\n");
         section(NULL, open, "  shared tier       s3, NOT IN USE for 1 min 30 s: timeout\n");
@@ -490,7 +491,7 @@ static void totals_section_shows_hits_and_reasons_of_misses(void **state)
                 "  gets              10 from memory, 5 from disk, 2 from the shared tier; 1 miss\n"
                 "  misses            1 never stored, or forgotten, 2 expired\n"
                 "  hit ratio         50.0 % of the keys of lookups (50 of 100)\n"
-                "  declined          3 chunks: there, and faster to compute than to load\n"
+                "  declined          3 chunks stored, but faster to compute than to load\n"
                 "  evictions         4\n"
                 "  expired           1 chunks in memory, 2 on disk: their namespaces have a "
                 "lifetime\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl around its commands: options, help, suggestions, completion, connections, output that
- * cannot be written, and `bench`, which replaces the program. */
+/* kvcachectl apart from its commands: options, help, suggestions, completion, connections, failing
+ * output, and `bench`, which replaces the program. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>

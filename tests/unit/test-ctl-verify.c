@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl verify and store check: what was read back, and stores that this process opens itself.
- */
+/* kvcachectl verify and store check: results of reading back, and stores that this process opens
+ * itself. */
 #include <errno.h>
 #include <limits.h>
 #include <sys/stat.h>

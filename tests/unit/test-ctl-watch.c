@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl top, and status --watch: the same question every interval, on a terminal or below one
- * another. The intervals are short where a test needs several, and an hour where a key ends them.
- */
+/* kvcachectl top, and status --watch: repeat a request at every interval, on a terminal or as
+ * consecutive output. Intervals are short in tests that need several, and an hour in those that a
+ * key ends. */
 #include <errno.h>
 #include <sys/ioctl.h>
 

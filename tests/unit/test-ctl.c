@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl's commands for answers that no daemon can be made to give in a test, or not soon: what
- * they say, and their exit status. The library is the few functions here, which give the answers
- * that a test has set. */
+/* kvcachectl's commands for answers that no daemon gives in a test, or not soon: their output and
+ * exit status. The functions here replace the library, and give the answers that a test has set. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -209,7 +208,7 @@ static int run(const struct command *command, bool json, const char *a, const ch
         while (argv[argc])
                 argc++;
         assert_true(out && err);
-        optind = 0; /* from the beginning, once more */
+        optind = 0; /* makes getopt_long() start again */
         fflush(stdout);
         saved_out = into_file(STDOUT_FILENO, out);
         saved_err = into_file(STDERR_FILENO, err);

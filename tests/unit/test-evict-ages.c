@@ -31,8 +31,8 @@ static uint32_t random_below(uint32_t *state, uint32_t n)
 
 #define SECOND UINT64_C(1000000000)
 
-/* Items touched once, up to a month ago, in steps of a second to a day with one to a thousand
- * touches each. */
+/* Inserts items touched once, up to a month ago. The steps are a second to a day, with one to a
+ * thousand touches each. */
 static void ages_are_right_to_an_eighth(void **state)
 {
         enum { ITEMS = 2000 };
@@ -61,7 +61,7 @@ static void ages_are_right_to_an_eighth(void **state)
                 for (uint32_t i = 0; i < n; i++) {
                         uint64_t is = now - at[i], said = evict_age_ns(e, i);
 
-                        /* A touch lies anywhere between the two times that were noted around it. */
+                        /* The touch happened between the two noted times around it. */
                         assert_true(said <= is + is / 8 + SECOND / 8);
                         if (i + 1 < n)
                                 is = now - at[i + 1];
@@ -81,7 +81,7 @@ static void no_age_is_known_before_a_time_is(void **state)
                 assert_int_equal(evict_age_ns(e, 0), 0);
                 evict_note_time(e, 50 * SECOND);
                 assert_int_equal(evict_age_ns(e, 0), 0);
-                /* From the first that was noted on. */
+                /* Ages are known from the first noted time on. */
                 evict_note_time(e, 70 * SECOND);
                 assert_int_equal(evict_age_ns(e, 0), 20 * SECOND);
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The learning policy: what is used again stays, what was evicted is remembered, and no item goes
- * before what continues it. Its parts too: densities and ghosts. */
+/* The learning policy: reused items stay, evicted ones are remembered, and no item is evicted
+ * before those that continue it. Also its parts: densities and ghosts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,8 +64,8 @@ static void what_is_hit_soon_is_worth_most(void **state)
         assert_true(density_at(&d, 1, 9000) > density_at(&d, 1, 1));
 }
 
-/* A hit in ten at once; with what still waits the chance is less, and what has waited is not
- * counted as lost before its age. */
+/* A tenth of the items is hit at once. Items that still wait lower the chance, and items that have
+ * waited count as lost only at their age. */
 static void what_lasts_counts_until_its_age(void **state)
 {
         struct density d, longer;
@@ -99,7 +99,7 @@ static void a_unit_twice_as_long_halves_ages(void **state)
         before = density_at(&d, 3, 1024);
         density_double_unit(&d);
         density_learn(&d, &stays);
-        /* The same hits in half as many units. */
+        /* The same number of hits in half as many units doubles the density. */
         assert_float_equal(density_at(&d, 3, 512), 2 * before, before / 100);
 }
 
@@ -179,7 +179,7 @@ static void the_oldest_ghosts_are_forgotten(void **state)
 
 /* --- the policy --- */
 
-/* Before it has learned it is LRU, leaf first. */
+/* Before it has learned anything, the policy is LRU, leaf first. */
 static void without_traffic_the_oldest_goes(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 2);
@@ -197,8 +197,8 @@ static void without_traffic_the_oldest_goes(void **state)
         assert_int_equal(evict_touched(e, 0), 5);
 }
 
-/* Some items are used again and again, a stream of others once: the stream passes through. With LRU
- * none of them would be hit, since more come in between than there is room for. */
+/* Returns the hits of a few items that are used repeatedly beside a stream of items that are used
+ * once. LRU would hit none of them, because more items come in between than there is room for. */
 static unsigned hits_beside_a_stream(const char *policy)
 {
         enum { ITEMS = 256, OFTEN = 64, BETWEEN = 300, ROUNDS = 400 };
@@ -301,7 +301,7 @@ static void no_item_goes_before_what_continues_it(void **state)
                         parent[item] = NONE;
                         continue;
                 }
-                /* An id may come again: one in two is a ghost's. */
+                /* An id may return: one in two is a ghost's. */
                 id[item] = random_below(&seed, 2) ? next_id++
                                                   : 1 + random_below(&seed, 1000000) % next_id;
                 for (uint32_t i = 0; i < ITEMS; i++)
@@ -319,7 +319,7 @@ static void no_item_goes_before_what_continues_it(void **state)
         assert_true(with_parent > 1000);
 }
 
-/* Clients name the parents of their keys: nothing keeps them from a circle. */
+/* Clients name the parents of their keys, so parents may form a circle. */
 static void a_circle_of_parents_ends(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -396,7 +396,7 @@ static void one_use_counts_once(void **state)
         assert_int_equal(cq(e)->items[0].uses, 4);
 }
 
-/* A touch of the same use makes it the youngest all the same. */
+/* A touch of the same use still makes an item the youngest. */
 static void a_touch_of_the_same_use_counts_for_the_order(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -410,8 +410,8 @@ static void a_touch_of_the_same_use_counts_for_the_order(void **state)
         assert_int_equal(cq(e)->items[1].uses, 1);
 }
 
-/* The turn is known of what an earlier use has brought, and outlives its eviction; only what this
- * use has brought in gets a place by it. */
+/* The turn of an item is learned from an earlier use and survives its eviction. Only items that the
+ * present use has inserted are placed by it. */
 static void the_turn_stays_with_the_item_and_its_ghost(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -419,7 +419,7 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
         evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_UNKNOWN);
         assert_int_equal(evict_turn(e, 0, 7), 0);
-        assert_int_equal(evict_turn(e, 0, 8), 1); /* another's, that is not told yet */
+        assert_int_equal(evict_turn(e, 0, 8), 1); /* the turn of another item */
         evict_set_turn(e, 0, 0, 7, 9, false);
         evict_set_turn(e, 1, 0, 7, 9, true);
         assert_int_equal(evict_turn(e, 0, 7), EVICT_LAST_TURN);
@@ -479,7 +479,7 @@ static void what_is_final_goes_first(void **state)
 
         assert_true(evict_hint(e, 7, EVICT_HINT_FINAL));
         assert_true(evict_hint(e, 6, EVICT_HINT_FINAL));
-        /* The use that has brought it in says no more; another one ends the hint. */
+        /* The use that inserted the item ends no hint; another one does. */
         evict_set_turn(e, 7, 0, 7, 1, true);
         evict_touch(e, 7, 0, 7);
         assert_int_equal(class_at(e, 7), FINAL);
@@ -489,7 +489,7 @@ static void what_is_final_goes_first(void **state)
         assert_int_not_equal(class_at(e, 7), FINAL);
 }
 
-/* In a circle of parents something goes on from each. */
+/* In a circle of parents, each item is continued by another. */
 static void a_circle_is_not_final(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -509,8 +509,8 @@ static float worth(const struct evict *e, uint32_t item)
         return old_end_at(cq(e), cq(e)->items[item].class, item + 1).density;
 }
 
-/* The hint of a return counts for nothing before such hints were learned of; then it counts for
- * what they were worth, so that those who say it of everything gain nothing. */
+/* A hint of a return counts for nothing until such hints have been learned; then it counts for
+ * their usual worth, so that a client that gives it for everything gains nothing. */
 static void the_hint_of_a_return_is_worth_what_such_hints_were(void **state)
 {
         enum { N = 4, SOON = FIRST_HINT };
@@ -564,8 +564,8 @@ static bool may_from(void *userdata, uint32_t item)
         return item >= r->below;
 }
 
-/* Items that may not be evicted are passed over at most the given number of times, in any list, and
- * a chain longer than the search has only its share of the time. */
+/* A search passes over at most the given number of items that may not be evicted, in any list, and
+ * a chain longer than the search takes only its share of the time. */
 /* --- costs --- */
 
 static void a_cost_is_a_level_for_each_byte(void **state)
@@ -576,7 +576,8 @@ static void a_cost_is_a_level_for_each_byte(void **state)
         assert_int_equal(evict_cost_level(1, UINT32_MAX), 1);
         assert_int_equal(evict_cost_level(UINT64_MAX, 1), EVICT_COSTS - 1);
         assert_int_equal(evict_cost_level(1000, 0), EVICT_COSTS - 1);
-        /* 0.05 ns a byte, and each level the square root of two more. */
+        /* Level 1 is 0.05 ns a byte, and each level is the square root of two times the previous
+         * one. */
         assert_int_equal(evict_cost_level(50, 1000), 1);
         assert_int_equal(evict_cost_level(100, 1000), 3);
         assert_int_equal(evict_cost_level(200, 1000), 5);
@@ -592,8 +593,8 @@ struct saved {
         uint64_t hits[2]; /* hits of cheap and of expensive keys */
 };
 
-/* Keys of two models in equal measure, of which a fifth fit; those with odd numbers cost as
- * said. */
+/* Uses keys of two models equally often, of which a fifth fit. Keys with odd numbers have the cost
+ * `dear`, the others `cheap`. */
 static struct saved run_two_models(unsigned cheap, unsigned dear)
 {
         enum { KEYS = 1000, ROOM = 200 };
@@ -631,10 +632,10 @@ static void what_costs_more_stays_longer(void **state)
         struct saved none = run_two_models(0, 0), same = run_two_models(7, 7),
                      four = run_two_models(5, 9), unknown = run_two_models(0, 9);
 
-        /* Nothing said, or the same of all: as often as the traffic has them. */
+        /* Without costs, or with equal ones, hits follow the traffic. */
         assert_true(none.hits[0] * 10 < none.hits[1] * 11 && none.hits[1] * 10 < none.hits[0] * 11);
         assert_true(same.hits[0] * 10 < same.hits[1] * 11 && same.hits[1] * 10 < same.hits[0] * 11);
-        /* Four times the cost: far more of those hits, and more time saved in all. */
+        /* Four times the cost brings far more hits of those keys, and saves more time in total. */
         if (four.hits[1] < 3 * four.hits[0] ||
             four.hits[0] + 4 * four.hits[1] < (none.hits[0] + 4 * none.hits[1]) * 13 / 10)
                 fail_msg("%llu and %llu hits; %llu and %llu without costs",
@@ -666,7 +667,7 @@ static void a_cost_stays_with_the_item_and_its_record(void **state)
         assert_true(evict_restore_item(
                 e, 1, 0, &(struct evict_record){ .id = 2, .uses = 255, .flags = 9 << 4 }));
         assert_int_equal(evict_cost(e, 1), 9);
-        /* A new one in its place costs what is said of it. */
+        /* A new item in its place has its own cost. */
         evict_remove(e, 0);
         evict_insert(e, 0, 0, 4096);
         assert_int_equal(evict_cost(e, 0), EVICT_COST_UNKNOWN);
@@ -693,7 +694,7 @@ static bool may_but_one(void *userdata, uint32_t item)
         return item != *(const uint32_t *)userdata;
 }
 
-/* A chain whose end is leased, of fewer chunks than a search goes through. */
+/* The end of the chain is leased, and the chain is shorter than a search. */
 static void a_pinned_end_keeps_nothing_but_itself(void **state)
 {
         enum { N = 9 };
@@ -762,9 +763,9 @@ static void what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age(void *
                 evict_insert_known(e, i, i % 2, 4096, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
         assert_true(evict_worth(e, ITEMS - 1, true) == 1);
         assert_true(evict_worth(e, ITEMS - 11, true) == 1.0 / 11);
-        /* Before anything is known the younger is worth more as well. */
+        /* Before anything is known, the younger item is also worth more. */
         assert_true(evict_worth(e, 1, false) < evict_worth(e, 2, false));
-        /* A few are used over and over; the rest comes once and goes. */
+        /* A few items are used repeatedly, and the others once. */
         for (unsigned n = 0; n < 100000; n++) {
                 uint32_t item = random_below(&seed, 32);
 
@@ -780,7 +781,7 @@ static void what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age(void *
         (void)victim(e); /* learns */
         for (uint32_t i = 32; i < ITEMS; i++)
                 assert_true(evict_worth(e, i % 32, false) > 2 * evict_worth(e, i, false));
-        /* A cost counts, but not by recency. */
+        /* A cost counts, except by recency. */
         double before = evict_worth(e, 0, false), recency = evict_worth(e, 0, true);
 
         evict_set_cost(e, 0, 9);
@@ -814,7 +815,7 @@ static void report(void *userdata, uint32_t item)
         reported[n_reported++] = item;
 }
 
-/* Once for each, the least worth first, and the policy is as before. */
+/* Each item is reported once, the least worth first, and the policy does not change. */
 static void what_is_next_and_whether_it_returns_is_told_apart(void **state)
 {
         enum { N = 5 };
@@ -858,7 +859,8 @@ static void what_is_next_and_whether_it_returns_is_told_apart(void **state)
         assert_true(evict_chance(lru, 0) == 0);
 }
 
-/* From a group's first eviction on, and then with each interval of its own evictions. */
+/* Reports begin with a group's first eviction, and are repeated after each interval of its own
+ * evictions. */
 static void what_is_evicted_next_is_reported_in_time(void **state)
 {
         enum { N = 64, INTERVAL = N / 16 + 1 };

@@ -34,7 +34,7 @@ static uint32_t random_below(uint32_t *state, uint32_t n)
         return (uint32_t)((uint64_t)(*state >> 8) * n >> 24);
 }
 
-/* A cache of keys, of which some are used much more than others. */
+/* A cache of keys, some of which are used much more often than others. */
 struct cache {
         struct evict *evict;
         uint32_t item_of[KEYS], key_of[ITEMS];
@@ -111,7 +111,7 @@ static struct saved *save(const struct cache *c)
                         evict_save_item(c->evict, i, id_of(c->key_of[i]), &s->items[s->n_items++]);
         qsort(s->items, s->n_items, sizeof(s->items[0]), by_time);
         while (cursor != UINT32_MAX) {
-                /* A room that is smaller than what is looked at, too. */
+                /* The buffer is smaller than the number of items that are scanned. */
                 s->n_remembered += evict_save_remembered(c->evict, &cursor, 100,
                                                          &s->remembered[s->n_remembered], 7);
                 assert_true(s->n_remembered + 7 < GHOST_SLOTS);
@@ -119,7 +119,7 @@ static struct saved *save(const struct cache *c)
         return s;
 }
 
-/* Items come in in the order of their numbers, as if they had been put so. */
+/* Inserts items in the order of their numbers, like puts. */
 static void restart(struct cache *c, const struct saved *s, const char *policy)
 {
         evict_free(c->evict);
@@ -136,7 +136,7 @@ static void restart(struct cache *c, const struct saved *s, const char *policy)
                                         evict_restore_item(c->evict, k, group_of(k), &s->items[i]));
 }
 
-/* Hits of a cache that restarts, less those of one that does not. */
+/* Returns the hits of a cache that restarts, minus those of one that does not. */
 static double hits_won(const char *policy, uint32_t seed, unsigned uses)
 {
         static struct cache one, other;
@@ -165,7 +165,7 @@ static double hits_won(const char *policy, uint32_t seed, unsigned uses)
         return (double)other.hits - (double)one.hits;
 }
 
-/* cq then samples at other moments on average, which costs 0.3 points. */
+/* cq samples at other times after the restart, which costs 0.3 points on average. */
 static void it_goes_on_as_if_there_had_been_no_restart(void **state)
 {
         enum { SEEDS = 8, USES = 40000 };
@@ -178,7 +178,7 @@ static void it_goes_on_as_if_there_had_been_no_restart(void **state)
         assert_true(fabs(won) < 0.003 * SEEDS * USES);
 }
 
-/* Each of the items stands where it stood, as far as can be seen. */
+/* Each item has its previous place, as far as that can be observed. */
 static void items_keep_class_and_age(void **state)
 {
         for (unsigned p = 0; p < ARRAY_SIZE(policies); p++) {
@@ -212,7 +212,7 @@ static bool is_third(void *userdata, uint32_t item)
         return item % 3 == 0;
 }
 
-/* In their order, behind all others; each is asked about once. */
+/* The other items become the youngest, in their order; each is asked about once. */
 static void the_rest_becomes_the_youngest(void **state)
 {
         for (unsigned p = 0; p < ARRAY_SIZE(policies); p++) {
@@ -229,7 +229,7 @@ static void the_rest_becomes_the_youngest(void **state)
                         assert_int_equal(v, n < 66 ? n + n / 2 + 1 : (n - 66) * 3);
                         evict_remove(e, v);
                 }
-                /* All, one and none. */
+                /* All, one or none of the items are restored. */
                 evict_restore_rest(e, is_third, &asked);
                 evict_insert(e, 0, 0, 1);
                 evict_restore_rest(e, is_third, &asked);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Neither a retained item nor one that is set aside is a victim, under every policy, however cold
- * it is; all else goes on as if it were not there. */
+/* Under every policy, neither a retained item nor one that is set aside is a victim, however cold
+ * it is; other items are evicted as if it did not exist. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ DEFINE_CLEANUP(struct evict *, evict_free);
 
 static const char *const policies[] = { "lru", "cq" };
 
-/* Items 0 .. n - 1, in groups by turns. */
+/* Makes items 0 to n - 1, alternately in both groups. */
 static struct evict *make(const char *policy, uint32_t n)
 {
         struct evict *e = NULL;
@@ -35,7 +35,7 @@ static uint32_t victim(struct evict *e, uint32_t group)
         return evict_victim(e, group, NULL, NULL, UINT32_MAX);
 }
 
-/* How many victims there are until none is left; each leaves. */
+/* Evicts all items that may be evicted, and returns their number. */
 static uint32_t evict_all(struct evict *e, uint32_t group)
 {
         uint32_t n = 0, item;
@@ -64,7 +64,7 @@ static void what_is_retained_is_no_victim(const char *policy)
         for (uint32_t i = 8; i < ITEMS; i++)
                 assert_false(evict_contains(e, i));
 
-        /* When there is nothing else, the coldest of them; 0 and 6 were not touched. */
+        /* If there is nothing else, the coldest of them is the victim; 0 and 6 were not touched. */
         assert_int_equal(evict_retained_victim(e, 1, NULL, NULL, UINT32_MAX), 1);
         /* An item is a victim again when its retention ends. */
         evict_retain(e, 4, 0, false);

@@ -31,7 +31,7 @@ static uint32_t oldest(struct evict *e, uint32_t group)
         return evict_victim(e, group, NULL, NULL, UINT32_MAX);
 }
 
-/* `userdata`: a NULL-less array of bools by item, true for what may go. */
+/* Returns whether the item may be evicted. `userdata` is an array of bools by item. */
 static bool may_go(void *userdata, uint32_t item)
 {
         return ((const bool *)userdata)[item];
@@ -124,7 +124,7 @@ static void groups_do_not_see_each_other(void **state)
         assert_int_equal(oldest(e, 2), 2);
         evict_remove(e, 1);
         assert_int_equal(oldest(e, 1), EVICT_NONE);
-        /* An item that was removed may come back elsewhere. */
+        /* A removed item may return in another group. */
         evict_insert(e, 1, 0, 1);
         assert_int_equal(oldest(e, 0), 1);
 }
@@ -148,8 +148,8 @@ static void what_may_not_go_is_passed_over(void **state)
         assert_int_equal(oldest(e, 0), 0);
 }
 
-/* A forest of chains that share prefixes, in a cache smaller than it: whatever is asked for, when a
- * parent leaves all its children have left. parent[i] < i; item 0 is the root of all. */
+/* A forest of chains that share prefixes, in a cache with less room: whatever is requested, a
+ * parent is evicted only after all its children. parent[i] < i; item 0 is the root of all. */
 static void no_child_outlives_its_parent(void **state)
 {
         enum { ITEMS = 200, ROOM = 60, ROUNDS = 3000 };
@@ -158,7 +158,7 @@ static void no_child_outlives_its_parent(void **state)
         unsigned seed = 12, in = 0, evicted = 0;
 
         for (uint32_t i = 1; i < ITEMS; i++) {
-                /* Mostly the one before: chains; else a branch. */
+                /* Mostly continues the previous item; sometimes branches. */
                 parent[i] = (unsigned)rand_r(&seed) % 4 != 0 ? i - 1 : (uint32_t)rand_r(&seed) % i;
         }
 
@@ -170,8 +170,8 @@ static void no_child_outlives_its_parent(void **state)
                 if (n > ROOM)
                         continue;
 
-                /* From the end to the root: touch what is there, insert what is not. Own items are
-                 * held meanwhile, so room comes from others. */
+                /* From the end to the root: touches items that are cached, and inserts the others.
+                 * The request's own items are held meanwhile, so that room comes from others. */
                 for (uint32_t k = 0; k < n; k++)
                         if (evict_contains(e, chain[k]))
                                 evict_touch(e, chain[k], 0, EVICT_NO_USE);
@@ -277,7 +277,7 @@ static void random_work_agrees_with_a_naive_model(void **state)
         assert_true(victims > ROUNDS / 4);
 }
 
-/* The numbers that times are kept in have 32 bits. */
+/* Times are stored in numbers of 32 bits. */
 static void the_order_of_times_outlives_four_billion_touches(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 3);
@@ -349,7 +349,7 @@ static void another_policy_keeps_what_is_in_in_its_order(void **state)
                 assert_string_equal(evict_policy(e), to_lru ? "lru" : "cq");
                 for (uint32_t i = 0; i < ITEMS; i++)
                         assert_int_equal(evict_contains(e, i), touched[i] != 0);
-                /* Before it has learned anything, cq goes by age as well. */
+                /* Before it has learned anything, cq evicts by age as well. */
                 for (uint32_t v; out < in; out++) {
                         v = oldest(e, out % 2);
                         if (v == EVICT_NONE)

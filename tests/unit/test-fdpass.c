@@ -140,7 +140,7 @@ static void the_largest_message_goes_through_and_one_byte_more_is_lost(void **st
         close(null);
         assert_int_equal(fdpass_recv(p->b, in, WIRE_MAX_MESSAGE, fds, &n_fds), -EMSGSIZE);
         assert_int_equal(open_descriptors(), p->open_before);
-        /* The next one is whole again. */
+        /* The next message is whole again. */
         assert_int_equal(fdpass_send(p->a, "x", 1, NULL, 0), 0);
         assert_int_equal(fdpass_recv(p->b, in, WIRE_MAX_MESSAGE, fds, &n_fds), 1);
         free(out);
@@ -245,7 +245,7 @@ static void a_peer_that_left_is_an_error_and_no_signal(void **state)
 {
         struct pair *p = *state;
 
-        /* SIGPIPE is at its default here: it would end this program. */
+        /* SIGPIPE has its default action here, which would end this program. */
         assert_ptr_equal(signal(SIGPIPE, SIG_DFL), SIG_DFL);
         close(p->a);
         p->a = -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fleet of hosts with a shared tier: a trace that was computed by hand, sessions, and what must
- * hold between the counts. */
+/* A fleet of hosts with a shared tier: a trace computed by hand, sessions, and invariants of the
+ * counts. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,8 +41,8 @@ static void request(uint64_t ms, const int64_t *blocks)
 
 #define REQUEST(ms, ...) request((ms), (const int64_t[]){ __VA_ARGS__, END })
 
-/* Sessions A and B of two turns, and C to F of one that begin as they do. The last block of a
- * request is partial: the session's next turn does not repeat it. */
+/* Sessions A and B have two turns; C to F, with the same beginning, have one. The last block of
+ * a request is partial, and the session's next turn does not repeat it. */
 static void by_hand(void)
 {
         begin();
@@ -94,7 +94,7 @@ static void the_figures_of_a_trace_by_hand(void **state)
         assert_int_equal(r.blocks_stored, 14);
         assert_int_equal(r.evictions, 0);
         assert_int_equal(r.busiest_read, 2); /* F reads two in the third minute. */
-        /* Each host touches what it is asked for, and the tier the blocks that it has or takes. */
+        /* Each host touches the requested blocks, and the tier those that it has or takes. */
         assert_true(r.touches > r.blocks_asked);
         simulation_fini(&simulation);
 }
@@ -190,7 +190,7 @@ static void sessions_go_on_by_their_last_full_block(void **state)
         } cases[] = {
                 /* once more */
                 { { { 1, 2, 3, END }, { 1, 2, 3, END } }, 2, 1 },
-                /* each repeats all but the last block of the one before */
+                /* each request repeats all but the last block of the previous one */
                 { { { 1, 2, 3, END }, { 1, 2, 4, 5, END }, { 1, 2, 4, 6, 7, END } }, 3, 1 },
                 /* full blocks */
                 { { { 1, 2, 3, END }, { 1, 2, 3, 4, END }, { 1, 2, 3, 4, 5, END } }, 3, 1 },
@@ -198,11 +198,11 @@ static void sessions_go_on_by_their_last_full_block(void **state)
                 { { { 1, 2, 3, END }, { 1, 4, 5, END } }, 2, 2 },
                 /* back to where the session was before: a branch */
                 { { { 1, 2, 3, END }, { 1, 2, 4, 5, END }, { 1, 2, 3, END } }, 3, 2 },
-                /* short ones of their own */
+                /* short sessions with different first blocks */
                 { { { 1, 2, END }, { 3, 4, END }, { 1, 5, END }, { 3, 6, END } }, 4, 2 },
-                /* short ones that share all but the last */
+                /* short sessions that share all but the last block */
                 { { { 1, 2, 9, END }, { 1, 3, END }, { 1, 4, END }, { 1, 5, END } }, 4, 4 },
-                /* a request for nothing begins none */
+                /* a request without blocks begins no session */
                 { { { 1, END }, { END }, { 1, END } }, 3, 1 },
                 { { { END }, { 1, END }, { END }, { 2, END } }, 4, 2 },
         };
@@ -321,7 +321,7 @@ static void the_busiest_minute_is_one_of_the_trace(void **state)
 {
         struct fleet f = plain();
 
-        /* Two hosts by turns: the second reads what the first has written. */
+        /* Two hosts alternate, and the second reads blocks that the first has written. */
         begin();
         REQUEST(5000000, 1, 2, 3, 4, 5);
         REQUEST(5000001, 1, 2, 6);    /* second host: 2 in the first minute */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A transfer that GPUDirect Storage cannot make is made another way, and its reason is counted:
- * against a stub cuFile, a stub driver and a fake daemon that lends.
+/* A transfer that GPUDirect Storage cannot make is made in another way, and its reason is counted:
+ * with a stub cuFile, a stub driver and a fake daemon that lends.
  *
  *     test-gds-fallbacks [library|symbol]    with a cuFile; without one; with one that lacks a
- *                                            function */
+ * function */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +69,7 @@ static void memory_that_cufile_does_not_register_is_done_without(void **state)
         }
         cufile.fault("cuFileBufRegister", 0, 100, 1, 5036);
         assert_required(f, "5036");
-        /* Half of it is better than none. */
+        /* Half of the memory is used if all of it is not available. */
         cufile.fault("cuFileBufRegister", 0, 1, 1, 5036);
         assert_int_equal(attach_gds(f, KVCACHE_GPU_GDS_REQUIRED, NULL), 0);
         assert_int_equal(info_of(f).gds.device_bytes, DEVICE_BYTES / 2);
@@ -79,8 +79,7 @@ static void memory_that_cufile_does_not_register_is_done_without(void **state)
         stub.reset();
 }
 
-/* Where there is no nvidia-fs, cuFile copies as the daemon does: that is for those who ask for
- * it. */
+/* Without nvidia-fs, cuFile copies like the daemon, so it is used only if required. */
 static void a_cufile_that_copies_by_itself_is_used_if_it_is_required(void **state)
 {
         struct fixture *f = *state;
@@ -187,7 +186,7 @@ static void what_is_not_lent_and_too_much_to_lease_is_got_in_parts(void **state)
         get_keys(f, 8, 1, 8);
         assert_int_equal(info_of(f).blocks_paced, 5 + 2);
         assert_int_equal(info_of(f).counts.blocks_from_pool, 8);
-        /* Lent, but not read so: the same. */
+        /* Chunks that are lent but cannot be read are got in parts as well. */
         fake_daemon_lock(f->rig->d);
         f->rig->d->not_lent = WIRE_LEND_NONE;
         f->rig->d->file_is_gone = true;
@@ -212,7 +211,8 @@ static void a_file_that_cannot_be_had_costs_its_blocks_the_way(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_FILE, 4);
         assert_int_equal(info_of(f).gds.error, -ESTALE);
         assert_int_equal(f->rig->d->loans_held, 0);
-        assert_int_equal(f->rig->d->requests[WIRE_GET], 2); /* for all of them together */
+        assert_int_equal(f->rig->d->requests[WIRE_GET],
+                         2); /* the second one gets all lost blocks */
         fake_daemon_lock(f->rig->d);
         f->rig->d->file_is_gone = false;
         fake_daemon_unlock(f->rig->d);
@@ -310,7 +310,7 @@ static void a_read_that_fails_is_made_up_for(void **state)
 
                 cufile.fault("cuFileRead", 0, 1, 1, results[i]);
                 get_keys(f, 4, 1, 8);
-                assert_int_equal(fallbacks_of(f, reason), before + 4); /* one read was for all */
+                assert_int_equal(fallbacks_of(f, reason), before + 4); /* from one read */
                 if (results[i] < 0)
                         assert_int_equal(info_of(f).gds.error,
                                          results[i] == -1 ? -EIO : -results[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts by GPUDirect Storage, against a stub cuFile, a stub driver and a fake daemon that takes
- * files: what goes so, in what order, and that what does not goes through the staging memory, with
- * the reason counted. */
+/* Puts by GPUDirect Storage, with a stub cuFile, a stub driver and a fake daemon that accepts
+ * files: which blocks cuFile writes, in what order, and that the others pass through the staging
+ * memory, counted with the reason. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -376,7 +376,8 @@ static void what_the_daemon_has_no_room_for_has_that_status(void **state)
         assert_staged(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* A batch for the file may be longer than a part of the staging memory. */
+/* A batch for the file may be longer than a part of the staging memory, so the remaining blocks
+ * need several rounds. */
 static void what_is_left_goes_in_as_many_rounds_as_it_takes(void **state)
 {
         struct fixture *f = *state;
@@ -411,7 +412,7 @@ static void a_copy_back_that_the_driver_refuses_costs_its_blocks(void **state)
         struct job *j;
 
         begin_puts(f);
-        put_keys(f, 4, 1); /* all that there is is made */
+        put_keys(f, 4, 1); /* creates all resources */
         fail_puts(f, WIRE_FAILED);
         j = job_of(f, 4, 10, 0);
         stub.fault("cuEventRecord", 2, 1, CU_ERROR_OUT_OF_MEMORY); /* two only take the time */
@@ -528,7 +529,7 @@ int main(void)
         fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600); /* equivalent to a named file
                                                                    here */
         if (fd < 0)
-                return 77; /* no such files there */
+                return 77; /* the folder is on a file system without O_TMPFILE or O_DIRECT */
         close(fd);
         return cmocka_run_group_tests_name("gds-puts", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect Storage against a stub cuFile, a stub driver and a fake daemon that lends: what comes
- * by it, and in what order. What does not is in test-gds-fallbacks.c. */
+/* GPUDirect Storage with a stub cuFile, a stub driver and a fake daemon that lends: which blocks it
+ * reads, and in what order. test-gds-fallbacks.c has the others. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -120,8 +120,8 @@ static void steps(struct fixture *f, unsigned seed)
         }
 }
 
-/* The stub has overwritten the target and not read yet: nothing of that may get to a block, nor may
- * what follows the request go on. */
+/* The stub has overwritten the target and not read yet. Neither a block nor work that follows the
+ * request may see that. */
 static void nothing_is_scattered_before_it_has_been_read(void **state)
 {
         struct fixture *f = *state;
@@ -218,7 +218,7 @@ static void detaching_waits_for_reads(void **state)
 
 enum { PART_BLOCKS = 10, IN_MEMORY = 2, LEASED = 3 };
 
-/* Keys 1, 2 are in memory, the others on disk. A part of the device memory is of 10 blocks. */
+/* Keys 1 and 2 are in memory, the others on disk. A part of the device memory holds 10 blocks. */
 static void begin_limited(struct fixture *f)
 {
         struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_AUTO);
@@ -257,8 +257,8 @@ static void batches_that_wait_for_leases_keep_no_device_memory(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* The daemon answers it first. So it reads into all of the device memory, and its last blocks have
- * all leases: neither is of use before the earlier one has its block. */
+/* The daemon answers the later request first, so it takes all device memory and all leases, which
+ * it must return before the earlier request can continue. */
 static void a_later_request_with_all_device_memory_gives_way(void **state)
 {
         struct fixture *f = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library beside a thread that captures CUDA graphs: no call of it may invalidate a capture,
- * whenever the capture begins. The stub driver knows which calls would. */
+/* The library while another thread captures CUDA graphs: no call of the library may invalidate a
+ * capture, whenever the capture begins. The stub driver knows which calls would. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static void store_and_load(struct fixture *f)
         for (unsigned i = 0; i < N; i++)
                 set_block(f, i, 1 + i);
         assert_int_equal(put(f, j), 0);
-        for (unsigned i = 0; i < N; i++) /* the second time they exist */
+        for (unsigned i = 0; i < N; i++) /* the second time they exist already */
                 assert_true(kvcache_status_ok(j->statuses[i]));
         clear(f);
         j = job_of(f, N, 1, 8);
@@ -104,7 +104,7 @@ static void an_attachment_that_is_refused(struct fixture *f)
 }
 
 /* Another thread begins a capture before the first call of the driver, then before the second, and
- * so on, and ends it when all is over. */
+ * so on, and ends it after the scenario. */
 static void no_capture_is_invalidated_whenever_it_begins(void **state)
 {
         static void (*const scenarios[])(struct fixture * f) = {
@@ -123,8 +123,8 @@ static void no_capture_is_invalidated_whenever_it_begins(void **state)
                 for (unsigned n = 1; n <= calls && n < MOST_CALLS; n++) {
                         struct stub_live live;
 
-                        /* A driver with little device memory: the stub is quicker with less of it.
-                         */
+                        /* A driver with little device memory, because the stub is faster with less
+                         * of it. */
                         stub.fault("cuMemAlloc_v2", 1, 5, CU_ERROR_OUT_OF_MEMORY);
                         stub.arm_capture(n);
                         scenarios[s](f);
@@ -138,7 +138,7 @@ static void no_capture_is_invalidated_whenever_it_begins(void **state)
         }
 }
 
-/* The stub does find a program that does not relax its mode. */
+/* The stub detects a program that does not relax its mode. */
 static void the_stub_forbids_unsafe_calls_of_threads_that_are_not_relaxed(void **state)
 {
         struct fixture *f = *state;

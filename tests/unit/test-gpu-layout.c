@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts, against a model that computes the address of every single byte from the formulas. */
+/* Layouts, compared with a model that computes the address of every byte from the formulas. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static uint64_t up(uint64_t n, uint64_t to)
         return to == 0 ? n : (n + to - 1) / to * to;
 }
 
-/* The formulas of the specification, without strides of the library's. */
+/* The formulas of the specification, without the library's strides. */
 static uint64_t model_address(const struct kvcache_layout *l, uint64_t block, uint64_t layer,
                               uint64_t outer)
 {
@@ -67,7 +67,7 @@ static uint64_t model_byte(const struct kvcache_layout *l, uint64_t block, uint3
         return model_address(l, block, region / l->outer, region % l->outer) + offset % part;
 }
 
-/* Every byte is in one piece, where the model has it, and no piece could be joined to the next. */
+/* Every byte is in one piece, at the model's address, and no piece could be joined to the next. */
 static void compare(const struct kvcache_layout *l, uint64_t block,
                     const struct kvcache_layout_part *part)
 {
@@ -303,7 +303,7 @@ static void parts_beyond_the_block_are_refused(void **state)
         assert_int_equal(kvcache_layout_pieces(&l, 0, NULL, NULL, MAX_PIECES), -EINVAL);
 }
 
-/* Host memory: gathered and scattered again by the pieces, it is the same. */
+/* Host memory that is gathered into a chunk and scattered again is unchanged. */
 static void host_memory_goes_through_a_chunk_and_back(void **state)
 {
         for (unsigned kind = 1; kind <= 3; kind++) {

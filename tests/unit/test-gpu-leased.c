@@ -141,7 +141,7 @@ static void a_completion_has_its_number_its_count_and_its_time(void **state)
         assert_int_equal(c.user_data, 77);
         assert_int_equal(c.count, N);
         assert_true(c.copy_ns > 0);
-        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, -1), 0); /* nothing is under way */
+        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, -1), 0); /* nothing is in flight */
         release(f, &j);
 }
 
@@ -230,7 +230,7 @@ static void work_in_the_stream_behind_sees_the_bytes(void **state)
         }
 }
 
-/* More lists than there are places for them: the copy engines take the rest. */
+/* With more lists than slots for them, the copy engines make the remaining copies. */
 static void more_requests_than_lists_are_copied(void **state)
 {
         struct fixture *f = *state;
@@ -448,7 +448,7 @@ static void a_stream_that_is_captured_is_not_touched(void **state)
         release(f, &j);
 }
 
-/* Each call of the driver fails in turn: the request is refused, or is copied all the same. */
+/* Each call of the driver fails in turn: the request is refused, or copied nevertheless. */
 static void a_driver_that_refuses_has_nothing_under_way(void **state)
 {
         static const char *const functions[] = { "cuMemcpyAsync",       "cuLaunchKernel",

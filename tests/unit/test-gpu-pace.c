@@ -94,7 +94,7 @@ static void each_block_has_its_own_status(void **state)
         assert_given_back(f);
 }
 
-/* Nothing of ours has to be given back: then it is for the program to know. */
+/* We hold no lease that could be released, so the program gets the error. */
 static void a_limit_that_others_have_used_up_is_reported(void **state)
 {
         struct fixture *f = *state;
@@ -241,7 +241,8 @@ static void a_driver_that_fails_between_the_parts_ends_the_request(void **state)
 
         begin_limited(f, 2 * BLOCK);
         put_keys(f, 6, 1);
-        /* Two a part, of which the first only times it; and one that times the request. */
+        /* There are two events for each part, one of which only measures time, and one that
+         * measures the request's time. */
         for (unsigned after = 0; after < 7; after++) {
                 struct job *j = job_of(f, 6, 1, 0);
 

@@ -35,7 +35,8 @@ struct job_of_chunks {
 static struct kvcache_layout_region regions[N_REGIONS];
 static uint8_t expected[MEMORY];
 
-/* Two layers in padded pages of one tensor, and one of odd pages behind it. */
+/* Lists two layers in padded pages of one tensor, and a third layer of pages with an odd length in
+ * other memory. */
 static void list_regions(struct fixture *f)
 {
         regions[0] = (struct kvcache_layout_region){ f->device, 2 * LARGE_STRIDE, LARGE };
@@ -52,7 +53,7 @@ static void list_regions(struct fixture *f)
         };
 }
 
-/* Fills device memory and what it is expected to have. */
+/* Fills device memory and the expected copy of it. */
 static void fill_memory(struct fixture *f)
 {
         clear(f);
@@ -187,7 +188,7 @@ static void regions_are_read_and_written_by_cufile(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* The list has the same order as the old kind's chunk. */
+/* The list has the order of the other kind's chunk. */
 static void a_list_loads_what_the_same_memory_stored(void **state)
 {
         struct kvcache_layout_region same[2 * LAYERS];
@@ -282,7 +283,7 @@ static void blocks_of_1024_pieces_are_moved(void **state)
 
 /* --- chunks of three blocks --- */
 
-/* Chunks first_key... of consecutive blocks from `first_block` on. */
+/* Makes chunks from key `first_key` on, of consecutive blocks from `first_block` on. */
 static struct job_of_chunks *chunks_of(struct fixture *f, size_t n, uint64_t first_key,
                                        uint64_t first_block)
 {
@@ -389,7 +390,7 @@ static void chunks_of_three_blocks_by_cufile(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* A load of the last of three long blocks reads its bytes, and two pages more at most. */
+/* A load of the last of three long blocks reads that block's bytes, and at most two pages more. */
 static void a_load_reads_only_the_blocks_that_it_needs(void **state)
 {
         enum { LONG = 2 * LARGE + 6000, N = 8 };
@@ -420,7 +421,7 @@ static void a_load_reads_only_the_blocks_that_it_needs(void **state)
         assert_in_range(info_of(f).gds.read_bytes - before, N * LONG, N * (LONG + 2 * 4096));
 }
 
-/* Chunks of several blocks of a kind that has layers and tokens. */
+/* Kinds 1 to 3 are all layouts except KVCACHE_LAYOUT_REGIONS. */
 static void other_kinds_have_chunks_of_several_blocks(void **state)
 {
         struct fixture *f = *state;

@@ -243,8 +243,8 @@ static void poll_completion(struct fixture *f, struct kvcache_gpu_completion *re
                 assert_true(now_ms() < until_ms);
 }
 
-/* The request waits for its stream and for the daemon, each for a while that is longer than the
- * copies take; only the copies count. */
+/* The request waits for its stream and for the daemon, longer than the copies take; only the copies
+ * count. */
 static void copy_time_leaves_out_all_waits(void **state)
 {
         enum { WAIT_MS = 300 };
@@ -276,7 +276,7 @@ static void copy_time_leaves_out_all_waits(void **state)
         assert_statuses(j, KVCACHE_OK);
         assert_true(c.copy_ns > 0);
         assert_true(c.copy_ns / 1000000 + 2 * WAIT_MS <= total_ms + 1);
-        /* A caller of an older library's header has no room for it. */
+        /* A program built with an older header has no room for the member. */
         j = job_of(f, 1, 1, 0);
         c.copy_ns = 77;
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
@@ -350,8 +350,8 @@ static void the_descriptor_says_when_to_reap(void **state)
 
 /* --- order --- */
 
-/* Until the completion is here, things in streams are carried out in the order that `seed` makes of
- * what is possible. */
+/* Performs possible operations of the streams, in an order that `seed` chooses, until the request
+ * completes. */
 static int finish_in_steps(struct fixture *f, unsigned seed)
 {
         struct kvcache_gpu_completion c;
@@ -373,7 +373,8 @@ static void step_all(unsigned seed)
                 ;
 }
 
-/* The chunk as device memory of an OUTER_FIRST layout has it in its block 0, from a host buffer. */
+/* Writes the chunk from a host buffer to block 0, as device memory of an OUTER_FIRST layout has
+ * it. */
 static void enqueue_block(struct fixture *f, uint8_t *host, uint64_t block, uint64_t seed)
 {
         struct kvcache_piece p[2 * LAYERS];
@@ -387,8 +388,8 @@ static void enqueue_block(struct fixture *f, uint8_t *host, uint64_t block, uint
                                  CU_OK);
 }
 
-/* A put of what the program's stream is still to write, `how`: not ordered, by event, by stream.
- * Whether the right bytes were put. */
+/* Puts a block that the program's stream has yet to write. `how`: not ordered, by event, by stream.
+ * Returns whether the right bytes were put. */
 static bool put_in_order(struct fixture *f, unsigned how, unsigned seed)
 {
         static uint8_t host[BLOCK];
@@ -429,11 +430,11 @@ static void a_put_waits_for_its_producer(void **state)
                 assert_true(put_in_order(f, 1, seed));
                 assert_true(put_in_order(f, 2, seed));
         }
-        assert_true(wrong > 0); /* or this test sees nothing */
+        assert_true(wrong > 0); /* otherwise the test detects nothing */
 }
 
-/* A get into a block that the program's stream is still to read and to overwrite, and that it reads
- * after. */
+/* Gets into a block that the program's stream has yet to read and overwrite, and that it reads
+ * afterwards. */
 static bool get_in_order(struct fixture *f, unsigned how, unsigned seed)
 {
         static uint8_t before[BLOCK], host[BLOCK];
@@ -504,7 +505,7 @@ static void a_get_is_between_what_comes_before_and_after_it(void **state)
         assert_true(wrong > 0);
 }
 
-/* The streams that every program has without making one: handles 1 and 2 of CUDA. */
+/* The streams that exist without being made: handles 1 and 2 of CUDA. */
 static void default_streams_are_kept_in_order_too(void **state)
 {
         struct fixture *f = *state;
@@ -542,10 +543,11 @@ static void a_stream_that_is_none_is_reported(void **state)
         j = job_of(f, 1, 1, 0);
         j->q.before_stream = closed;
         assert_true(kvcache_gpu_put_blocks(f->gpu, &j->q) < 0);
-        put_keys(f, 1, 1); /* the attachment goes on */
+        put_keys(f, 1, 1); /* the attachment still works */
 }
 
-/* The event is taken as it is during the call: the program may record it anew right after. */
+/* The event is taken in its state during the call, because the program may record it again directly
+ * afterwards. */
 static void an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way(void **state)
 {
         struct fixture *f = *state;
@@ -561,7 +563,7 @@ static void an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way(v
         j = job_of(f, 1, 1, 0);
         j->q.before_event = e;
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
-        /* From now on it is behind something that never ends. */
+        /* From now on the event follows work that never ends. */
         cu_event never;
 
         assert_int_equal(cuda.event_create(&never, CU_EVENT_IS_UNTIMED), CU_OK);
@@ -630,14 +632,14 @@ static void detaching_waits_for_what_is_under_way(void **state)
         j = job_of(f, 1, 1, 0);
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
         assert_int_equal(kvcache_gpu_detach(f->gpu, 30), -ETIMEDOUT);
-        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "under way"));
+        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "in flight"));
         assert_int_equal(finish_in_steps(f, 3), 0);
         assert_statuses(j, KVCACHE_OK);
         stub.run(true);
         j = job_of(f, 1, 1, 0);
         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
         assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)),
-                         0); /* and drops the completion */
+                         0); /* drops the completion */
         assert_true(block_is(f, 0, 1));
         f->gpu = NULL;
 }
@@ -683,8 +685,8 @@ static void a_way_that_fails_is_followed_by_the_next(void **state)
         assert_true(block_is(f, 3, 4));
 }
 
-/* The list of a launch that has failed may still be on its way to the device: what is tried next
- * has one of its own. */
+/* The list of a failed launch may still be in flight to the device, so the next attempt uses
+ * another one. */
 static void a_list_is_left_alone_until_it_is_there(void **state)
 {
         struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_BOUNCE);
@@ -830,7 +832,7 @@ static void a_device_that_has_failed_leaves_the_handle_usable(void **state)
         assert_statuses(j, KVCACHE_FAILED);
         assert_non_null(strstr(kvcache_gpu_error(f->gpu), "CUDA_ERROR_ILLEGAL_ADDRESS"));
         f->bases[1] = good_base;
-        j = job_of(f, 2, 50, 0); /* for the context, that was it */
+        j = job_of(f, 2, 50, 0); /* the fault has ended, so the context is usable */
         assert_int_not_equal(put(f, j), 0);
         assert_statuses(j, KVCACHE_FAILED);
         assert_int_equal(kvcache_get(f->kv, f->rig->ns, &key, data, sizeof(data), &n),
@@ -841,8 +843,8 @@ static void a_device_that_has_failed_leaves_the_handle_usable(void **state)
                          KVCACHE_MISS);
 }
 
-/* Every function of the driver fails at its n-th call, during everything. A good status is true,
- * everything ends, and nothing is left behind. */
+/* Every function of the driver fails at its n-th call, at any time. A good status is true,
+ * everything ends, and nothing is leaked. */
 static void any_call_of_the_driver_may_fail(void **state)
 {
         static const char *const functions[] = {
@@ -866,7 +868,8 @@ static void any_call_of_the_driver_may_fail(void **state)
                         unsigned calls;
                         int r;
 
-                        /* These give back: that they fail is the driver's leak. */
+                        /* These functions release resources, which leak in the driver if they
+                         * fail. */
                         if (strstr(function, "Destroy") || strstr(function, "Unregister") ||
                             strstr(function, "Unload") || strstr(function, "MemFree") ||
                             strstr(function, "Release") || strstr(function, "PopCurrent") ||
@@ -901,7 +904,7 @@ static void any_call_of_the_driver_may_fail(void **state)
                                     !block_is(f, 8 + k, space + k))
                                         fail_msg("wrong bytes after call %u of %s()", nth,
                                                  function);
-                        /* And all is well afterwards. */
+                        /* Everything works afterwards. */
                         j = job_of(f, 4, space, 12);
                         assert_int_equal(get(f, j), 0);
                         for (unsigned k = 0; k < 4; k++)
@@ -1080,7 +1083,7 @@ static void malformed_requests_are_refused(void **state)
         assert_int_equal(get(f, job_of(f, 1, 1, 0)), 0);
 }
 
-/* A get that waits for the program's own work does not ask the driver thousands of times. */
+/* A get that waits for the program's own work does not poll the driver thousands of times. */
 static void copies_that_wait_are_seldom_asked_after(void **state)
 {
         struct fixture *f = *state;

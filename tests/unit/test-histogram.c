@@ -94,8 +94,8 @@ static void counts_below_an_edge_grow_to_all(void **state)
                 uint64_t n = histogram_at_most(&h, edge);
 
                 assert_true(n >= before);
-                assert_true(n <= MIN(edge, 4998u) / 3 + 1); /* never more than there are */
-                /* and at most a step fewer */
+                assert_true(n <= MIN(edge, 4998u) / 3 + 1); /* at most the number of values */
+                /* at most one step fewer */
                 assert_true((double)n >= MIN((double)edge / 1.125, 4998.0) / 3 - 1);
                 before = n;
         }
@@ -108,7 +108,7 @@ static void counts_below_an_edge_never_fall_as_values_come(void **state)
                 uint64_t before = 0;
 
                 reset(NULL);
-                /* The edge cuts a bucket: what lies in it before the edge comes first. */
+                /* The edge divides a bucket, whose values before the edge are added first. */
                 for (uint64_t v = 0; v < 9; v++) {
                         histogram_add(&h, edge / 8 * v);
                         assert_true(histogram_at_most(&h, edge) >= before);

@@ -109,7 +109,7 @@ static void the_ring_keeps_the_last_fifteen_minutes(void **state)
         assert_int_equal(history_sum(&h, at + 15 * MINUTE, HISTORY_GET_BYTES), 0);
 }
 
-/* Such as those of a volume that is opened again. */
+/* A counter falls, for example, when a volume is opened again. */
 static void a_counter_that_falls_has_counted_nothing(void **state)
 {
         now.counters[HISTORY_DISK_READ_BYTES] = 1000;
@@ -159,7 +159,7 @@ static void a_clock_that_goes_back_begins_anew(void **state)
         assert_int_equal(history_get(&h, T0 + STEP, 0)->counted[HISTORY_GET_KEYS], 2);
 }
 
-/* A sample from the future has no age, and does no harm. */
+/* A sample from the future has no age. */
 static void a_reader_behind_the_clock_sees_what_there_is(void **state)
 {
         _cleanup_(freep) char *text = NULL;
@@ -174,7 +174,7 @@ static void a_reader_behind_the_clock_sees_what_there_is(void **state)
         assert_non_null(strstr(text, "\"age_seconds\": 0.000000000"));
 }
 
-/* No division by no time, and no sample of it. */
+/* A second sample at the same time would divide by zero, so it is ignored. */
 static void the_same_moment_twice_is_no_sample(void **state)
 {
         history_add(&h, T0, &now);
@@ -202,7 +202,7 @@ static void a_pause_is_a_gap(void **state)
         /* Counts of the meantime are not lost. */
         assert_int_equal(history_sum(&h, at[4], HISTORY_PUT_BYTES), 400);
 
-        /* A jump over everything. */
+        /* The clock jumps over the whole history. */
         history_add(&h, T0 + 1000 * MINUTE, &now);
         assert_int_equal(count(T0 + 1000 * MINUTE), 1);
 }

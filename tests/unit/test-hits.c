@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Uses of chunks that clients reported, as the daemon's loop reads them: a number of words at a
- * time, of each client in turn. */
+/* Uses of chunks that clients report, as the daemon's loop reads them: a limited number of words at
+ * a time, from each client in turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,8 +51,8 @@ static int teardown(void **state)
         return 0;
 }
 
-/* A request of so many words, of chunks that are not there: none is touched, and yet they are
- * read. */
+/* Reports a request with this number of words, about chunks that do not exist: none is touched, but
+ * all are read. */
 static void tell(unsigned i, uint32_t words)
 {
         struct pool_page *page = clients[i].hits.page;

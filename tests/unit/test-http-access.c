@@ -121,7 +121,7 @@ static void the_longest_token_is_taken_and_a_longer_one_is_not(void **state)
                 assert_int_equal(http_token_read(&token, path, error), -EINVAL);
                 assert_non_null(strstr(error, "longer than 512 characters"));
         }
-        /* A NUL does not cut it short. */
+        /* A NUL does not end the token early. */
         text[20] = '\0';
         write_file(text, 40, 0600);
         assert_int_equal(http_token_read(&token, path, error), -EINVAL);
@@ -141,7 +141,7 @@ static void what_is_no_file_is_not_waited_for(void **state)
         assert_int_equal(mkfifo(path, 0600), 0);
         assert_int_equal(http_token_read(&token, path, error), -EINVAL);
         unlink(path);
-        /* The form of a secret in Kubernetes. */
+        /* Kubernetes provides secrets in this form. */
         snprintf(link, sizeof(link), "%s-link", path);
         write_file(TOKEN, strlen(TOKEN), 0440);
         assert_int_equal(symlink(path, link), 0);
@@ -218,7 +218,7 @@ static void the_rate_is_kept_over_time_and_a_second_of_it_at_once(void **state)
         for (unsigned i = 0; i < 50; i++)
                 passed += http_peer_request(peer, 10, now_ns);
         assert_int_equal(passed, 10);
-        /* Every tenth of a second brings one. */
+        /* One request is earned every tenth of a second. */
         for (unsigned i = 0; i < 100; i++)
                 passed += http_peer_request(peer, 10, now_ns += S / 20);
         assert_in_range(passed, 59, 60);
@@ -233,7 +233,8 @@ static void the_rate_is_kept_over_time_and_a_second_of_it_at_once(void **state)
         assert_false(http_peer_request(peer_of("192.0.2.2", now_ns), 1, now_ns));
 }
 
-/* An address that has used up its rate does not get it anew by making others take its place. */
+/* An address that has used up its rate does not get it again by making other addresses replace its
+ * entry. */
 static void a_full_table_forgets_only_what_does_not_matter(void **state)
 {
         struct http_peer *first = peer_of("192.0.2.1", 0), *shared;
@@ -259,7 +260,8 @@ static void a_full_table_forgets_only_what_does_not_matter(void **state)
         http_peer_close(shared);
         http_peer_close(shared);
 
-        /* Two seconds later each has earned what it used, and the places are free. */
+        /* Two seconds later each address has earned its requests again, and the entries are
+         * free. */
         assert_ptr_not_equal(peer_of("198.51.100.1", 3 * (uint64_t)S), shared);
         assert_true(http_peer_request(peer_of("192.0.2.1", 3 * (uint64_t)S), 1, 3 * (uint64_t)S));
 }
@@ -327,7 +329,7 @@ static void only_addresses_and_names_of_this_host_are_its_own(void **state)
         longest[255] = 'a';
         longest[256] = '\0';
         assert_int_equal(http_host_judge(longest, &names), HTTP_HOST_MALFORMED);
-        /* A host without a name has none that a request could send. */
+        /* A host without a name has none that a request could contain. */
         assert_int_equal(http_host_judge(".", &(struct http_host_names){ .own = "" }),
                          HTTP_HOST_OTHER);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP server and other hosts: one of them takes neither all connections nor all pages. The
- * test is the loop, all hosts and the kernel that says which host a connection is from
- * (--wrap=getpeername). */
+/* The HTTP server and other hosts: none of them takes all connections or all pages. The test plays
+ * the loop, all hosts, and the kernel, which reports a connection's host (--wrap=getpeername). */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>

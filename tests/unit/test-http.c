@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP side from outside: a real server on loopback, port 0, and clients on plain sockets in
- * the same thread, which turn the event loop until what they wait for has come. */
+/* The HTTP server from outside: a real server on loopback, port 0, and clients on plain sockets in
+ * the same thread, which run the event loop until the awaited data has arrived. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -203,7 +203,7 @@ static void send_status_request(int fd)
         (void)!send(fd, request, strlen(request), MSG_NOSIGNAL);
 }
 
-/* Everything until the server closes. A reset ends it as well. */
+/* Returns everything that the server sends until it closes or resets the connection. */
 static char *hear(int fd)
 {
         char *text = NULL;
@@ -636,7 +636,7 @@ static void host_is_required_once_and_well_formed(void **state)
                 expect_code_as("/healthz", malformed[i], 400);
         }
         assert_int_equal(stats().misdirected, 0);
-        /* HTTP/1.0 does not know Host; if there is one, it counts. */
+        /* HTTP/1.0 requires no Host, but a given one counts. */
         for (unsigned i = 0; i < 2; i++) {
                 _cleanup_(freep) char *reply =
                         ask_as("/status", "1.0", i == 0 ? "" : "Host: evil.example\r\n");
@@ -712,7 +712,7 @@ static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **sta
                 probe = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(probe, 200);
         }
-        /* Two at once; more only if this took longer than half a second. */
+        /* Two requests pass at once; more only if this took longer than half a second. */
         assert_in_range(refused, 1, 4);
         assert_int_equal(stats().over_rate, refused);
         http_set_limits(http, 8, 60000, 0);
@@ -859,7 +859,8 @@ static void connections_over_the_cap_are_refused_and_places_come_back(void **sta
                 assert_int_equal(stats().connections_refused, i + 1);
         }
 
-        /* The three were not touched, and their places are free once they are closed. */
+        /* The other three connections are not affected, and their places are free once they are
+         * closed. */
         for (unsigned i = 0; i < 3; i++) {
                 _cleanup_(freep) char *reply = NULL, *after = NULL;
 
@@ -886,8 +887,8 @@ static unsigned open_fds(void)
         return n;
 }
 
-/* A slow page is made once for all that have come, and the loop then has time for others; a request
- * that comes later gets a page of its own, never an older one. */
+/* A slow page is made once for all waiting requests, and the loop then has time for other work. A
+ * later request gets a new page, never an older one. */
 static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **state)
 {
         enum { N = 6 };
@@ -927,7 +928,7 @@ static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **sta
         fake.slow_ms = 0;
 }
 
-/* The client closes, or its time is up, before its page is made. */
+/* The client closes, or its time is over, before its page is made. */
 static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
 {
         int first, second, third;
@@ -974,7 +975,7 @@ static void clients_that_leave_in_every_state_leak_nothing(void **state)
                         (void)!send(fd, said[i], strlen(said[i]), MSG_NOSIGNAL);
                         if (round & 2)
                                 turn();
-                        /* A reset instead of an end, every other time. */
+                        /* Every other client resets its connection. */
                         if (i & 1)
                                 setsockopt(fd, SOL_SOCKET, SO_LINGER,
                                            &(struct linger){ .l_onoff = 1 }, sizeof(struct linger));
@@ -999,7 +1000,7 @@ static void stopping_closes_what_is_open(void **state)
         http = http_stop(http);
         for (unsigned i = 0; i < 4; i++)
                 close(fds[i]);
-        turn(); /* libevent frees what is freed in the next iteration */
+        turn();                                   /* without the listener, too */
         assert_int_equal(open_fds(), before - 1); /* and the listener */
 }
 
@@ -1166,14 +1167,14 @@ static void a_unix_socket_is_served_and_its_file_removed(void **state)
         close(fd);
         assert_code(reply, 200);
 
-        /* In use: refused, and the file stays. */
+        /* A socket in use is refused, and its file stays. */
         first = TAKE_PTR(http);
         assert_int_equal(start_at(address, -1), -EADDRINUSE);
         assert_int_equal(access(path, F_OK), 0);
         http_stop(first);
         assert_int_equal(access(path, F_OK), -1);
 
-        /* Left behind by one that died: taken over. */
+        /* A socket left behind by a dead process is taken over. */
         struct sockaddr_un un = { .sun_family = AF_UNIX };
 
         strcpy(un.sun_path, path);
@@ -1191,7 +1192,7 @@ static void a_unix_socket_is_served_and_its_file_removed(void **state)
         http = http_stop(http);
         assert_int_equal(access(path, F_OK), 0);
 
-        /* Not a socket: never removed. */
+        /* A file that is not a socket is never removed. */
         assert_int_equal(start_at(address, -1), -EEXIST);
         assert_int_equal(access(path, F_OK), 0);
         unlink(path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers for people, both ways, and the exact percentiles that they are shown. */
+/* Numbers for people, printed and parsed, and the exact percentiles that they show. */
 #include <errno.h>
 #include <setjmp.h>
 #include <math.h>

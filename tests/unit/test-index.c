@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/index: what is linked is found, and nothing else; records are given back and recognized. */
+/* store/index: linked chunks are found, and no others; freed records are recognized. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ static uint64_t hash_nothing(const void *userdata, const struct chunk *c)
         return 7;
 }
 
-/* A hash that says nothing: one bucket holds all, and only namespace and key differ. */
+/* With a constant hash, one bucket has all chunks, which differ only in namespace and key. */
 static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **state)
 {
         enum { N = 50 };
@@ -161,7 +161,7 @@ static void a_fresh_record_is_empty(void **state)
         index_free(ix);
 }
 
-/* The fields share words. */
+/* The fields of a record share words. */
 static void each_field_holds_its_most_without_touching_its_neighbours(void **state)
 {
         struct index *ix;
@@ -218,7 +218,7 @@ static void records_stay_low_and_memory_follows_them(void **state)
         index_free(ix);
 }
 
-/* Against a plain array. */
+/* Compares the index with a plain array. */
 static void random_adds_and_removes_agree_with_a_model(void **state)
 {
         enum { KEYS = 2000, MAX = 1200 };
@@ -256,7 +256,7 @@ static void random_adds_and_removes_agree_with_a_model(void **state)
         index_free(ix);
 }
 
-/* The buckets grow under it. */
+/* The buckets grow meanwhile. */
 static void all_are_found_whether_room_was_made_first_or_not(void **state)
 {
         enum { CHUNKS = 50000 };

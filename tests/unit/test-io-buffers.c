@@ -14,7 +14,7 @@
 
 enum { PIECE = REGIONS_PIECE_BYTES, BLOCK = 4096 };
 
-/* A file as the tests see it, not through O_DIRECT. */
+/* Reads the file without O_DIRECT. */
 static void read_plainly(char *buf, uint64_t bytes)
 {
         char path[PATH_MAX + 64];
@@ -80,7 +80,7 @@ static void a_region_is_registered_piece_by_piece_and_used(void **state)
                 n += is_uring() && places[i].in_one_piece ? 2 : 0;
                 assert_int_equal(stats().registered_ops, n);
         }
-        /* One I/O each, wherever it lies. */
+        /* Each transfer is one I/O, wherever it lies. */
         assert_int_equal(stats().resubmitted, 0);
 
         assert_int_equal(unregister_region(&d), 0);
@@ -110,7 +110,7 @@ static void an_odd_length_is_read_without_a_byte_beyond_it(void **state)
         for (unsigned i = 0; i < ARRAY_SIZE(odd_lengths); i++) {
                 uint64_t bytes = odd_lengths[i], on_disk = round_up(bytes, BLOCK);
 
-                /* All of the last block is on disk, so that what is too much would show. */
+                /* The whole last block is on disk, so that surplus bytes would be detected. */
                 fill(d.at, on_disk, 100 + i);
                 req = region_transfer(KIO_WRITE, fd, &d, 0, on_disk);
                 assert_int_equal(run(&req), 0);
@@ -167,7 +167,7 @@ static void an_odd_length_is_summed_in_place_and_written(void **state)
                 if (broken) {
                         assert_memory_equal(tail, t.pool + body, broken);
                         assert_memory_equal(tail + broken, zeros, BLOCK - broken);
-                        /* From here on the client may do there what it likes. */
+                        /* The client may change this memory from now on. */
                         memset(d.at + at + body, 0xcc, broken);
                 }
                 req = chunk_transfer(KIO_WRITE, fd, &d, at, bytes, tail);
@@ -248,7 +248,7 @@ static void short_transfers_go_on_into_the_tail(void **state)
         give_back(&d);
 }
 
-/* Every way to touch it, with the memory gone from `left` on. */
+/* Accesses the memory in every possible way after it was truncated to `left` bytes. */
 static void expect_faults(int fd, struct registered *d, uint64_t bytes, bool pinned)
 {
         static struct kio_request req;
@@ -285,10 +285,10 @@ static void assert_zeros(const char *at, uint64_t bytes)
                                  (unsigned long long)bytes);
 }
 
-/* Whole pages, some more, less than one; and so much that it takes several slices. */
+/* Whole pages, some more, less than a page, and enough for several slices. */
 static const uint64_t wiped_bytes[] = { 8192, 8192 + 100, 100, 3 * BLOCK - 1, (1 << 20) + 17 };
 
-/* The chunk lies at the file's begin, and between what is not its own in memory. */
+/* The chunk lies at the beginning of the file, and between foreign bytes in memory. */
 static struct kio_request read_to_be_wiped(int fd, struct registered *d, uint64_t bytes, void *tail)
 {
         struct kio_request req = chunk_transfer(KIO_READ, fd, d, BLOCK, bytes, tail);
@@ -356,7 +356,7 @@ static void test_R1_what_fails_half_way_is_wiped(void **state)
         for (unsigned i = 0; i < ARRAY_SIZE(wiped_bytes); i++) {
                 uint64_t bytes = wiped_bytes[i];
 
-                /* The first part comes, the second is refused; the file ends in the middle. */
+                /* The first part arrives, the second is refused, or the file ends in the middle. */
                 fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ,
                                                 .kind = FAULT_SHORT,
                                                 .short_bytes = BLOCK,
@@ -434,7 +434,7 @@ static void test_R2_memory_that_was_cut_is_a_fault_and_no_more(void **state)
                 req = chunk_transfer(KIO_READ, fd, &d, 0, 1 << 20, NULL);
                 assert_int_equal(run(&req), 0);
         }
-        /* And under the rings' feet, that have it pinned. */
+        /* The memory disappears while the rings have it pinned. */
         memset(d.at, 1, d.bytes);
         assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         cut(&d, 0);
@@ -475,7 +475,7 @@ static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
                 req.complete = count_complete;
                 completed = 0;
                 kio_submit(t.io, &req, 0);
-                /* Behind it, so that it is there. */
+                /* The end of a later read shows that the first request is at the device. */
                 other = (struct kio_request){ .op = KIO_READ,
                                               .fd = fd,
                                               .buf = t.pool,
@@ -492,7 +492,7 @@ static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
                 if (pin)
                         assert_int_equal(unregister_region(&d), 0);
         }
-        /* The daemon goes on. */
+        /* The daemon continues. */
         cut(&d, d.bytes);
         req = region_transfer(KIO_READ, fd, &d, 0, d.bytes);
         assert_int_equal(run(&req), 0);
@@ -518,7 +518,7 @@ static void many_regions_come_and_go_at_once(void **state)
                 register_buffer(&d[i], (i % 3) * (uint64_t)PIECE + BLOCK);
                 kio_region_register(t.io, &d[i].region);
         }
-        /* Some are not wanted any more before they are there. */
+        /* Some regions are unregistered before they are registered. */
         for (unsigned i = 0; i < MANY; i += 4)
                 kio_region_unregister(t.io, &d[i].region);
         for (unsigned i = 0; i < MANY; i++)
@@ -535,7 +535,7 @@ static void many_regions_come_and_go_at_once(void **state)
                 registered++;
         }
         assert_int_equal(stats().registered_ops, is_uring() ? registered : 0);
-        /* And again, into what has come free. */
+        /* The numbers that became free are used again. */
         for (unsigned i = 0; i < MANY; i++) {
                 d[i].completed = 0;
                 if (i % 4 == 0)
@@ -547,7 +547,7 @@ static void many_regions_come_and_go_at_once(void **state)
                 assert_int_equal(poll_and_reap(&d[i].completed, 1), 0);
                 assert_int_equal(d[i].region.result, i % 4 == 0 && !is_uring() ? -EOPNOTSUPP : 0);
         }
-        /* The last ones go with the rings. */
+        /* The last regions are unregistered with the rings. */
         t.io = kio_stop(t.io);
         for (unsigned i = 0; i < MANY; i++)
                 give_back(&d[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/completion-queue.c: the way back to the loop, through the workers and alone. */
+/* io/completion-queue.c: how requests return to the loop, with workers and alone. */
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -59,15 +59,15 @@ static void what_is_done_makes_the_descriptor_readable_until_it_is_reaped(void *
                         n += kio_reap(t.io);
                 }
                 assert_int_equal(n, 8);
-                /* The last one's notification may come after it: then it is readable for nothing,
-                 * once. */
+                /* The notification of the last one may arrive later and make the descriptor
+                 * readable once without need. */
                 kio_reap(t.io);
                 assert_int_equal(kio_pending(t.io), 0);
         }
 }
 
-/* Enough for the largest merged operation does not wait for the end of the iteration, which may yet
- * submit much more; what comes after it is not forgotten. */
+/* Requests for one largest merged operation do not wait for the end of the iteration, which may
+ * submit much more. Later requests are not forgotten. */
 static void a_worker_is_woken_before_all_is_submitted(void **state)
 {
         enum { EACH = 64 * 1024, N = 2 * KIO_JOINED_MAX / EACH + 1 };
@@ -138,7 +138,7 @@ static void wake_ups(uint32_t spin_ns)
                 struct pollfd ready = { .fd = kio_fd(t.io), .events = POLLIN };
 
                 for (unsigned k = 0; spin_ns > 0 && k < completed % 64 * 64; k++)
-                        spin_pause(); /* work comes before polling ends, as it ends, and after */
+                        spin_pause(); /* work arrives before polling ends, as it ends, and later */
                 kio_flush(t.io);
                 if (poll(&ready, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("%u came back, %u did not", completed,
@@ -148,8 +148,8 @@ static void wake_ups(uint32_t spin_ns)
                         kio_reap(t.io);
         }
         assert_true(completed >= 2000);
-        /* A notification can arrive when its request has been taken already; a descriptor that
-         * stays readable would show up here without end. */
+        /* A notification may arrive after its request was taken. A descriptor that stayed readable
+         * would be detected here. */
         assert_true(idle <= completed);
         kio_reap(t.io);
         for (unsigned i = 0; i < 1000 && is_readable(kio_fd(t.io)); i++) {
@@ -233,7 +233,8 @@ static unsigned completion_queue_reap(void)
         return n;
 }
 
-/* The loop that looks unasked often takes a node before its notification is written. */
+/* A loop that polls without being notified often takes a node before its notification is
+ * written. */
 static void a_notification_that_comes_late_is_taken_back(void **state)
 {
         pthread_t thread;
@@ -286,8 +287,8 @@ static void *publish_for_ever(void *userdata)
         return NULL;
 }
 
-/* Producers that stand still until their nodes come back, a loop that sleeps when the descriptor
- * says so: one lost wake-up, and all stop for ever. */
+/* Producers wait until their nodes return, and a loop sleeps until the descriptor is readable.
+ * After one lost wake-up, all would wait forever. */
 static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
 {
         enum { ALL = COMPLETION_QUEUE_PRODUCERS * COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES };
@@ -332,7 +333,7 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
         completion_queue_fini(&o.completion_queue);
 }
 
-/* One write for all that comes until the loop has been there, and none while it is. */
+/* One write covers everything until the loop has run, and there is none while it runs. */
 static void one_notification_covers_all(void **state)
 {
         struct list_node nodes[4], done = LIST_INIT(done), got = LIST_INIT(got);

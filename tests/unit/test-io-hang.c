@@ -113,7 +113,8 @@ static void start_with_hanging(unsigned depth)
         start_on(&p, fault_wrap(backend_of_group()));
 }
 
-/* Twice in a row without any turn between: once it has come to rest at the device. */
+/* Returns whether the I/O layer is alive twice in a row without an iteration in between, as it is
+ * once it rests at the device. */
 static bool rests_alive(void)
 {
         for (unsigned i = 0; i < (unsigned)test_timeout_ms(WAIT_MS); i++) {
@@ -124,8 +125,9 @@ static bool rests_alive(void)
         return false;
 }
 
-/* One volume has all places and does not answer: its other requests fail, the other volume goes on,
- * nothing is given back before the device has answered, and then all is well again. */
+/* One volume has all places and does not answer. Its other requests fail, the other volume
+ * continues, no memory is returned before the device has answered, and then everything works
+ * again. */
 static void test_R15_a_volume_that_hangs_costs_itself_only(void **state)
 {
         _cleanup_(closep) int bad = -1, good = -1;
@@ -168,7 +170,8 @@ static void test_R15_a_volume_that_hangs_costs_itself_only(void **state)
         assert_int_equal(kio_oldest(t.io, 0), 0);
         assert_true(oldest_ns() >= HANG_MS * UINT64_C(1000000));
         assert_true(rests_alive());
-        /* Now it is known: no waiting. The other volume has all places. */
+        /* The volume is known to hang, so its requests fail at once, and the other volume has all
+         * places. */
         late[0].state = KIO_IDLE;
         completed = 0;
         kio_submit(t.io, &late[0], 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/merge.c and what the worker makes of it: on both backends, on a file opened with O_DIRECT and
- * on tmpfs without. */
+/* io/merge.c in the worker: on both backends, on a file opened with O_DIRECT and on tmpfs
+ * without. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ static struct {
 static struct item {
         struct kio_request req;
         unsigned file;
-        uint64_t bytes; /* that count, of its length */
+        uint64_t bytes; /* bytes of its length that count */
         uint64_t guard; /* bytes after them that belong to no request */
 } items[ITEMS];
 static unsigned n_items;
@@ -101,15 +101,15 @@ static void clear(void)
         before = stats();
 }
 
-/* Where the item has block `i` of what it writes. */
+/* Returns the memory of block `i` of the item's transfer. */
 static char *block_of(const struct item *item, uint64_t i)
 {
         return i < item->bytes / BLOCK || !item->req.tail ? (char *)item->req.buf + i * BLOCK
                                                           : item->req.tail;
 }
 
-/* Like a chunk: with a tail if there is an odd rest. The same place always gets the same bytes,
- * until clear(). */
+/* Adds a request like that of a chunk, with a tail for an odd rest. The same place always gets the
+ * same bytes, until clear(). */
 static struct kio_request *add(enum kio_op op, unsigned file, uint64_t offset, uint64_t bytes)
 {
         struct item *item = &items[n_items];
@@ -135,8 +135,7 @@ static struct kio_request *add(enum kio_op op, unsigned file, uint64_t offset, u
         return &item->req;
 }
 
-/* N neighbours of one to three blocks. In the order in which they lie there, the other way round,
- * or in none. */
+/* Adds N neighbours of one to three blocks, in ascending, descending or mixed order. */
 static void add_neighbours(enum kio_op op, unsigned order)
 {
         uint64_t offsets[N], offset = 3 * BLOCK;
@@ -150,7 +149,7 @@ static void add_neighbours(enum kio_op op, unsigned order)
         }
 }
 
-/* No faults, but all operations are counted. */
+/* Fails nothing, but counts all operations. */
 static const struct fault_plan no_fault = { .first = UINT64_MAX };
 
 static void submit(const struct fault_plan *plan)
@@ -206,7 +205,7 @@ static void expect_right_data(void)
         }
 }
 
-/* And the counters since clear(). */
+/* Checks the bytes, and the counters since clear(). */
 static void expect_right(void)
 {
         struct kio_stats now = stats();
@@ -224,14 +223,15 @@ static void expect_right(void)
                 }
                 assert_int_equal(now.ops[op] - before.ops[op] + now.joined[op] - before.joined[op],
                                  successes);
-                /* That of all together is one, too, if it was one and not a short transfer. */
+                /* The merged operation counts as one failure more, if there was one and it was not
+                 * a short transfer. */
                 assert_in_range(now.errors[op] - before.errors[op], failures,
                                 failures + (now.resubmitted > before.resubmitted));
                 assert_int_equal(now.bytes[op] - before.bytes[op], bytes);
         }
 }
 
-/* And all have succeeded, by so many operations of this kind. */
+/* Checks that all have succeeded, with this number of operations of this kind. */
 static void expect_ops(enum kio_op op, uint64_t ops)
 {
         for (unsigned i = 0; i < n_items; i++)
@@ -272,7 +272,7 @@ static int teardown(void **state)
 
 /* ---- requests that are merged, and requests that are not ---- */
 
-/* With one place in flight: what makes one of them is used again and again. */
+/* With one place in flight, merged requests use the same resources repeatedly. */
 static void neighbours_go_as_one_in_any_order(void **state)
 {
         start_with_depth(1);
@@ -391,7 +391,8 @@ static void adjacent_requests_are_searched_among_those_that_come_first(void **st
         }
 }
 
-/* With parts in memory side by side, and inside one piece, it is as good as one of its size. */
+/* Parts that are adjacent in memory, within one registered piece, are as good as one transfer of
+ * the total size. */
 static void memory_side_by_side_is_registered_memory(void **state)
 {
         start_with_depth(8);
@@ -467,7 +468,7 @@ static void odd_lengths_go_along_with_their_tails(void **state)
                 go(&plans[i / 4]);
                 expect_ops(both[i & 1], i / 4 == 0 ? 1 : M);
         }
-        /* The maximum number, each in two pieces. */
+        /* The maximum number of requests, each in two pieces of memory. */
         together = false;
         clear();
         for (unsigned k = 0; k < 32; k++)
@@ -478,8 +479,8 @@ static void odd_lengths_go_along_with_their_tails(void **state)
 
 /* ---- a failed merged request is split ---- */
 
-/* One error fails no part. Of more, those are of the parts that lie first: they come back to where
- * they were. */
+/* A single error fails no part. With several, the first parts fail, because they are retried alone
+ * and in order. */
 static void an_error_is_that_of_those_that_have_it_alone(void **state)
 {
         static const int errors[] = { EIO, ENOSPC, EINVAL, EINTR, EAGAIN };
@@ -488,8 +489,8 @@ static void an_error_is_that_of_those_that_have_it_alone(void **state)
         for (unsigned i = 0; i < 12 * ARRAY_SIZE(errors); i++) {
                 struct fault_plan plan = { .kind = FAULT_ERROR, .first = 1, .count = 1 };
                 bool passes = i / 12 >= 3;
-                uint64_t failing = 0;             /* all that begin before it */
-                unsigned failed = passes ? 0 : 1; /* all together are one, too */
+                uint64_t failing = 0;             /* requests before this offset fail */
+                unsigned failed = passes ? 0 : 1; /* the merged operation counts, too */
 
                 plan.error = errors[i / 12];
                 if (i % 4 > 1 && (passes || i % 12 >= 8)) {
@@ -567,7 +568,7 @@ static void short_transfers_of_all_are_made_up_by_each(void **state)
                 assert_int_equal(resubmitted(), N);
                 expect_ops(both[i % 2], N);
         }
-        /* And each again: of 31 blocks one by one. */
+        /* Then transfers each of them again, 31 blocks one by one. */
         plan.short_bytes = BLOCK;
         plan.count = FAULT_FOR_EVER;
         for (unsigned i = 0; i < 2; i++) {
@@ -602,8 +603,8 @@ static void of_a_read_beyond_the_end_those_within_succeed(void **state)
 
 /* ---- at the device ---- */
 
-/* If it answers none of them: as many operations as there are places, whatever they are made up
- * of. */
+/* If the device answers none of them, there are as many operations as places, however many requests
+ * they contain. */
 static void many_neighbours_stay_within_the_depth(void **state)
 {
         struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
@@ -615,7 +616,7 @@ static void many_neighbours_stay_within_the_depth(void **state)
                         add(both[i], 0, k * BLOCK, BLOCK);
                 add(KIO_COPY, 0, 0, BLOCK)->src = model[0];
                 submit(&never);
-                wait_completed(1); /* the copy: by then the worker has pushed what it may */
+                wait_completed(1); /* the worker has pushed all it may when the copy ends */
                 assert_int_equal(fault_most_in_flight(), 4);
                 assert_int_equal(stats().inflight, 4);
                 assert_int_equal(stats().queued, BLOCKS - 4 * 32);
@@ -630,7 +631,7 @@ static void many_neighbours_stay_within_the_depth(void **state)
         }
 }
 
-/* A queue that has no room for as long as one says. */
+/* A queue that is full until the test says otherwise. */
 static struct {
         struct kio_backend backend;
         _Atomic bool full;
@@ -682,7 +683,7 @@ static void what_finds_no_room_waits_as_it_was(void **state)
         }
 }
 
-/* Other requests of the volume fail, other volumes continue, and when the device answers, each
+/* Other requests of the volume fail, and other volumes continue. When the device answers, each
  * request gets its own result, even if the file has become too short for all of them. */
 static void test_R15_merged_requests_that_hang_cost_their_volume_only(void **state)
 {
@@ -767,7 +768,7 @@ static uint64_t draw(uint64_t below)
         return (random_state >> 33) % below;
 }
 
-/* Both files in parts of any length, some left out, in an order that is far from theirs or not. */
+/* Adds parts of both files, of any length, with gaps, in an order that is more or less random. */
 static void add_mix(enum kio_op op)
 {
         uint64_t reach = 1 + draw(draw(2) ? 8 : 100);

@@ -89,7 +89,7 @@ static void calls_go_in_the_order_of_their_classes(void **state)
         wait_completed(10);
         for (unsigned i = 1; i < 9; i++)
                 turn_of_put += calls[expected[i - 1]].req.done_ns > calls[expected[i]].req.done_ns;
-        /* The eighth turn is a put's where there is one; none is left by then. */
+        /* Every eighth submission prefers a put, but none is left by then. */
         assert_int_equal(turn_of_put, 0);
         assert_int_equal(stats().ops[KIO_CALL], 1);
         assert_int_equal(stats().errors[KIO_CALL], 9);
@@ -117,7 +117,7 @@ static void what_holds_up_calls_holds_up_nothing_else(void **state)
                 wait_completed(1);
                 assert_int_equal(req.result, 0);
         }
-        /* A ring registers its memory itself. */
+        /* Each worker registers the memory with its own ring, so this waits for both. */
         completed = 0;
         assert_int_equal(register_piece(0), 0);
         assert_int_equal(completed, 0);
@@ -172,7 +172,8 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
         for (unsigned i = 0; i < READS; i++) {
                 reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
                 kio_submit(t.io, &reads[i], i);
-                /* Each has as many as the device takes from it; then all of them have more. */
+                /* Each worker first gets as many as the device takes from it; afterwards all of
+                 * them get more. */
                 assert_int_equal(reads[i].worker, i < WORKERS * DEPTH ? i / DEPTH : i % WORKERS);
         }
         for (unsigned i = 0; i < COPIES; i++) {
@@ -182,7 +183,7 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
                 assert_int_equal(copies[i].worker, i < 12 ? i / 4 : 0);
         }
         wait_completed(READS + COPIES);
-        /* A checksum is a quarter of a copy. */
+        /* A checksum counts as a quarter of a copy. */
         completed = 0;
         for (unsigned i = 0; i < SUMS; i++) {
                 sums[i] = transfer(KIO_COPY, -1, NULL, part, 0);
@@ -200,7 +201,7 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
         }
 }
 
-/* Workers of so many places, which are given reads in shares of so many bytes. */
+/* Starts workers with `depth` places, which get reads in shares of `spread_bytes` bytes. */
 static void start_spreading(unsigned workers, unsigned depth, uint64_t spread_bytes)
 {
         struct kio_params p = params_of(t.backend);
@@ -248,7 +249,7 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         wait_completed(EACH + 1);
 }
 
-/* However small they are. */
+/* This holds however small the reads are. */
 static void a_reader_has_no_more_than_its_places_before_another_has(void **state)
 {
         enum { WORKERS = 3, DEPTH = 4, N = 2 * WORKERS * DEPTH };
@@ -297,7 +298,8 @@ static void a_reader_is_woken_when_the_next_one_is_given_reads(void **state)
         assert_int_equal(woken, 1);
 }
 
-/* How many operations of these classes are at the device together, if it answers none of them. */
+/* Checks how many operations of each class are at the device together, if it answers none of
+ * them. */
 static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
                              const unsigned expected[static KIO_CLASS_END])
 {
@@ -320,7 +322,7 @@ static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
         kio_submit(t.io, &last, 0);
         completed = 0;
         fault_gate_open();
-        wait_completed(1); /* the copy: by then the worker has pushed what it may */
+        wait_completed(1); /* the worker has pushed all it may when the copy ends */
         for (unsigned c = 0; c < KIO_CLASS_END; c++) {
                 assert_int_equal(fault_most_in_flight_of(c), expected[c]);
                 most += expected[c];
@@ -420,7 +422,7 @@ static void gets_overtake_puts_but_do_not_starve_them(void **state)
                 puts += order[n] == KIO_CLASS_PUT;
         assert_int_equal(order[0], KIO_CLASS_GET);
         assert_int_equal(puts, 1);
-        /* All gets are through by the time 30 of them and their share of others went. */
+        /* All gets have been submitted after 30 of them and their share of others. */
         for (n = 0; n < 36; n++)
                 puts += order[n] == KIO_CLASS_BACKGROUND;
         assert_int_equal(puts, 2); /* one put counted above, one background in 64 */

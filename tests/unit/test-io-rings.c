@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/buffers.c on rings: the table of buffers that a ring has, what a ring refuses, and limits on
- * locked memory. */
+/* io/buffers.c on rings: a ring's table of buffers, its refusals, and limits on locked memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +18,7 @@
 
 enum { PIECE = REGIONS_PIECE_BYTES, BLOCK = 4096 };
 
-/* A ring whose table of buffers fails by plan, and that sees what goes on between two calls. */
+/* A ring whose table of buffers fails by plan, and which observes the order of calls. */
 static struct {
         struct kio_backend backend;
         _Atomic unsigned calls, fail_from, fail_until; /* the first is 1 */
@@ -119,7 +118,7 @@ static void what_a_ring_refuses_ends_there_and_costs_the_pool_nothing(void **sta
         req = region_transfer(KIO_READ, fd, &d, 2 * (uint64_t)PIECE, 65536);
         assert_int_equal(run(&req), 0);
         assert_int_equal(stats().registered_ops, 1);
-        /* The pool does not hear of it, nor do other regions once there is memory. */
+        /* The failure affects neither the pool nor other regions that are registered later. */
         assert_int_equal(register_piece(0), 0);
         fail_calls(0, 0, 0);
         register_buffer(&e, PIECE);
@@ -147,7 +146,7 @@ static void what_a_ring_will_not_let_go_is_tried_again_and_said(void **state)
         assert_int_equal(register_region(&d), 0);
         fail_calls(2, UINT_MAX, ENOMEM);
         assert_int_equal(unregister_region(&d), -ENOMEM);
-        /* The numbers come back all the same: a new buffer takes the old one's place. */
+        /* The numbers are freed nevertheless: a new buffer takes the old one's place. */
         fail_calls(0, 0, 0);
         assert_int_equal(register_region(&d), 0);
         assert_int_equal(unregister_region(&d), 0);
@@ -203,7 +202,7 @@ static void without_buffers_left_it_goes_unregistered(void **state)
         give_back(&e);
 }
 
-/* F_SEAL_WRITE waits for pages that are pinned, and gives up: EBUSY. */
+/* Sets F_SEAL_WRITE, which waits for pinned pages and finally fails with EBUSY. */
 static int seal(struct registered *d)
 {
         munmap(d->at, d->bytes);
@@ -223,12 +222,12 @@ static void test_R2_after_unregistering_no_ring_holds_the_pages(void **state)
         assert_int_equal(register_region(&kept), 0);
         assert_int_equal(register_region(&left), 0);
         assert_int_equal(unregister_region(&left), 0);
-        /* An older kernel takes a second for it; the sealing waits by itself. */
+        /* An older kernel needs up to a second to unpin the memory, for which the sealing waits. */
         while (seal(&left) == EBUSY && ++tries < 100)
                 left.at = MAP_FAILED;
         assert_true(tries < 100);
         assert_true(fcntl(left.fd, F_GET_SEALS) & F_SEAL_WRITE);
-        /* The test would see it. */
+        /* Sealing pinned memory fails, so the test would detect it. */
         assert_int_equal(seal(&kept), EBUSY);
         t.io = kio_stop(t.io);
         close(kept.fd);
@@ -253,8 +252,8 @@ static int memlock_child(uint64_t limit, bool pool_too)
         CHECK(2, d.at != MAP_FAILED);
         if (setrlimit(RLIMIT_MEMLOCK, &little) < 0)
                 return 77;
-        /* CAP_IPC_LOCK is beyond limits, and goes with the uid: one that is unused, as the
-         * limit is the uid's. */
+        /* CAP_IPC_LOCK lifts the limit, and is lost with the uid. The new uid is an unused one,
+         * because the limit belongs to the uid. */
         if (geteuid() == 0)
                 CHECK(3, setgid(65534) == 0 && setuid(60000 + (uid_t)getpid() % 5000) == 0);
         if (kio_start(&t.io, &p, error) < 0)

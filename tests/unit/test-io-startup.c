@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/: which backend workers start on, what is tested first, and what is used where the kernel
+/* io/: the backend on which workers start, the self-test, and the alternatives if the kernel
  * refuses a part of io_uring. */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ static void the_self_test_reads_the_probe_file(void **state)
         p.workers = 3;
         start(&p);
         t.io = kio_stop(t.io);
-        /* Each to a place of its own: they start side by side. */
+        /* Each worker reads to its own place, because they start concurrently. */
         for (unsigned i = 0; i < 4; i++) {
                 char expected[4096] = { 0 };
 
@@ -61,8 +61,8 @@ static void the_self_test_reads_the_probe_file(void **state)
                 assert_memory_equal(t.pool, expected, sizeof(expected));
         }
         p.pool_has_data = false;
-        /* One alone: thread sanitizers do not see a ring's memory go, and would take the next ring
-         * at its place for a race. */
+        /* Only one worker, because thread sanitizers do not see a ring's memory being unmapped, and
+         * would report the next ring at its place as a race. */
         p.workers = 1;
         p.probe_fd = unreadable;
         assert_int_equal(kio_start(&t.io, &p, error), -EBADF);
@@ -89,7 +89,7 @@ static void what_it_runs_on_is_said(void **state)
                 assert_false(info.registered);
                 assert_string_not_equal(info.registered_reason, "");
         } else {
-                /* Not before something is: a memlock limit shows with the first piece only. */
+                /* A memlock limit shows only when the first piece is registered. */
                 assert_false(info.registered);
                 assert_string_equal(info.registered_reason, "nothing has been registered yet");
         }
@@ -184,7 +184,7 @@ static void without_memlock_io_goes_unregistered(void **state)
         in_child(child_with_little_memlock);
 }
 
-/* From here on this system call fails so. */
+/* Makes this system call fail from now on. */
 static int deny(unsigned nr, int error)
 {
         struct sock_filter filter[] = {
@@ -320,7 +320,7 @@ static void a_fault_outside_the_guard_still_kills(void **state)
 }
 
 #if HAVE_LIBURING
-/* The descriptor of the only ring in this process, -1. */
+/* Returns the descriptor of the only ring in this process, or -1. */
 static int find_ring(void)
 {
         for (int fd = 3; fd < 1024; fd++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recorder of transfers, on every backend and medium: what has completed is counted once, with
- * the bytes of the chunk; what has failed is an error and adds nothing. */
+/* The recorder of transfers, on every backend and medium: a completed transfer is counted once,
+ * with the bytes of the chunk; a failed one is an error and adds nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static const struct transfer_series *series(unsigned i)
         return &kio_transfers(t.io)->series[i];
 }
 
-/* A window that was there from the first operation on has what was counted. */
+/* Checks that a window that has existed since the first operation has the same counts. */
 static void assert_window(const struct transfer_counts *c, const struct transfer_series *s)
 {
         uint64_t sizes = 0, latencies = 0;
@@ -244,13 +244,13 @@ static void a_read_beyond_the_end_of_the_file_is_short(void **state)
         assert_int_equal(s->ops[TRANSFER_ERROR_SHORT], 1);
         assert_int_equal(s->ops[TRANSFER_ERROR_IO], 0);
         nothing_has_moved(s);
-        req->offset = 0; /* the same request again: the mark has gone */
+        req->offset = 0; /* the same request again, without the mark */
         assert_int_equal(run(req), 0);
         assert_int_equal(s->ops[TRANSFER_OK], 1);
         assert_int_equal(s->bytes, 2 * PAGE);
 }
 
-/* A short transfer that is continued is one operation, whose bytes count once. */
+/* A short transfer that is continued counts as one operation, and its bytes once. */
 static void a_transfer_that_is_continued_counts_once(void **state)
 {
         struct fault_plan plan = { .kind = FAULT_SHORT, .short_bytes = PAGE, .first = 1 };
@@ -305,8 +305,8 @@ static void copies_of_chunks_count_and_checksums_alone_do_not(void **state)
         assert_int_equal(s->bytes, copy.length);
 }
 
-/* Bytes by busy time are the rate, while it goes on as well: a series that is never idle, or of
- * which one transfer hangs, has its time. */
+/* The rate is bytes divided by busy time, also during transfers: a series that is never idle, or
+ * one of whose transfers hangs, has its time so far. */
 static void the_busy_time_goes_on_with_each_completion(void **state)
 {
         static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/: transfers, copies and what becomes of errors: the same tests on both backends, on a file
- * opened with O_DIRECT and on tmpfs without. */
+/* io/: transfers, copies and errors. The same tests run on both backends, on a file opened with
+ * O_DIRECT and on tmpfs without. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -283,7 +283,8 @@ static void the_rest_of_an_odd_short_transfer_is_aligned(void **state)
         assert_int_equal(run(&req), 0);
         assert_memory_equal(t.pool, t.pool + POOL_PIECE, length);
 
-        /* Less than a block, for ever: given up, not tried for ever. */
+        /* A device that always transfers less than a block is given up, rather than retried
+         * forever. */
         plan.short_bytes = 512;
         plan.count = FAULT_FOR_EVER;
         fault_set(&plan);
@@ -356,7 +357,7 @@ static void an_error_is_the_result_of_its_request_only(void **state)
         start_with_faults(1, 8);
         fault_set(&plan);
         for (unsigned i = 0; i < 20; i++) {
-                /* Not side by side: those would go as one. */
+                /* Not adjacent, because neighbours would be merged. */
                 reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * 4096, 4096, i * 8192);
                 kio_submit(t.io, &reqs[i], 0);
         }
@@ -505,7 +506,8 @@ static void crc32c_can_be_computed_in_parts_and_while_copying(void **state)
         free(to);
 }
 
-/* Each way of this processor, wherever source and target begin, of any checksum so far. */
+/* Tests each method of this processor, with any alignment of source and target, and any checksum so
+ * far. */
 static void a_copy_past_the_caches_has_the_checksum_of_what_it_stored(void **state)
 {
         enum { N = STREAM_LEAST, ROOM = N + 4096 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that a daemon leaves to the next: what is saved of a pool is found in another one over the
- * same bytes, once it is verified; a map that is damaged anywhere costs what is damaged and nothing
- * else; what clients may still read is not reused. The store is a stand-in. */
+/* Memory that a daemon leaves to the next: the saved chunks of a pool are found in another one over
+ * the same bytes once they are verified. Damage to the map affects only what is damaged, and slots
+ * that clients may still read are not reused. The store is a substitute. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,7 +90,7 @@ static void open_slabs(struct pool *p)
                 assert_int_equal(pool_open_slab(p, 0), 0);
 }
 
-/* The chunk, pinned. */
+/* Stores a chunk, and returns it pinned. */
 static uint32_t put(struct pool *p, unsigned i, char byte)
 {
         struct key key = key_of(i);
@@ -172,7 +172,7 @@ static int tear_down(void **state)
 static const char files[1][KEEP_NAME_BYTES] = { "kept-pool-1" };
 static const uint8_t number[KEEP_NUMBER_BYTES] = "0123456789abcde";
 
-/* The map of the old pool, whose bytes the new one has then. */
+/* Saves the map of the old pool, whose bytes the new one then has. */
 static int save(struct keep *k)
 {
         static const struct keep_reader readers[2] = {
@@ -270,7 +270,7 @@ static void what_is_saved_is_found_once_it_is_verified(void **state)
                 assert_int_equal(pool_offset(t.new, new), pool_offset(t.old, old));
                 assert_int_equal(*(char *)pool_at(t.new, new), 'a' + i);
         }
-        /* The memory is there at once; populating goes through it all the same. */
+        /* The memory is already populated, but populating still visits it. */
         open_slabs(t.new);
         assert_int_equal(pool_next_slab(t.new), -1);
         assert_int_equal(pool_open_slabs(t.new), pool_open_slabs(t.old));
@@ -309,14 +309,15 @@ static void what_comes_before_it_is_verified_wins(void **state)
         uint32_t chunk;
 
         hand_over();
-        /* A put of a key, or a read from disk. */
+        /* The key is put, or read from disk, before its kept chunk is verified. */
         chunk = put(t.new, 0, 'X');
         assert_int_equal(find(t.new, 0), chunk);
-        /* An eviction by hand: the key is known, though it is not found. */
+        /* The key is evicted on request: it is known, although it is not found. */
         chunk = pool_find_any(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
         assert_int_not_equal(chunk, POOL_NONE);
         pool_drop(t.new, chunk);
-        /* A put that goes to the disk without the pool. What is verified already is not it. */
+        /* The key is put to the disk without the pool. A chunk that is already verified is not
+         * dropped. */
         key = key_of(2);
         pool_drop_unverified(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
         key = key_of(0);
@@ -330,7 +331,7 @@ static void what_comes_before_it_is_verified_wins(void **state)
         assert_int_equal(find(t.new, 2), POOL_NONE);
         assert_int_equal(*(char *)pool_at(t.new, find(t.new, 0)), 'X');
 
-        /* A purge, also while a worker reads. */
+        /* A purge arrives, also while a worker is reading. */
         t.keep = keep_free(t.keep);
         pool_free(t.new);
         assert_int_equal(pool_new(&t.new, POOL, "lru"), 0);
@@ -458,7 +459,8 @@ static void what_does_not_fit_is_not_taken(void **state)
         close(fd);
 }
 
-/* Every bit: of the index it costs the map, of a chunk that chunk. At every length it is none. */
+/* Flips every bit: in the index it invalidates the map, in a chunk only that chunk. A map truncated
+ * to any length is invalid. */
 static void no_bit_of_a_map_can_change(void **state)
 {
         struct keep *k = keep_of(t.old, -1);

@@ -42,7 +42,8 @@ static void other_text_is_no_key(void **state)
         before = k;
         assert_int_equal(key_from_hex("", &k), -EINVAL);
         for (size_t n = 0; n < KEY_HEX_BYTES; n++) {
-                /* Cut short, on the heap, so that a read behind the NUL is seen. */
+                /* The truncated text is on the heap, so that a sanitizer detects a read beyond the
+                 * NUL. */
                 char *cut = strndup(hex, n);
 
                 assert_non_null(cut);
@@ -75,7 +76,7 @@ static void only_all_zero_is_the_root(void **state)
         }
 }
 
-/* A SipHash of any length, straight from its definition, to compare with. */
+/* SipHash of any length, written from its definition, for comparison. */
 static uint64_t rotate(uint64_t x, int b)
 {
         return (x << b) | (x >> (64 - b));

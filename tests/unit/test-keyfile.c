@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Key files, key arguments and fingerprints: what people and `replay --acks` write. */
+/* Key files, key arguments and fingerprints, as written by people and by `replay --acks`. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +92,7 @@ static void comments_blank_lines_and_bare_keys_are_fine(void **state)
         keyfile_close(f);
 }
 
-/* A writer that was killed leaves part of a line: no key was acknowledged by it. */
+/* A killed writer leaves a part of a line, which acknowledged no key. */
 static void a_torn_last_line_is_passed_over(void **state)
 {
         static const char whole[] = HEX_B " 16384 replay\n";
@@ -188,7 +188,7 @@ static void fingerprints_become_canonical(void **state)
         assert_int_equal(fingerprint_parse("model=llama,dtype=fp8", &text), 0);
         assert_string_equal(text, "dtype=fp8\nmodel=llama\n");
         free(text);
-        /* By key, not by line: '-' sorts before '='. */
+        /* Sorted by key, not by line: '-' sorts before '='. */
         assert_int_equal(fingerprint_parse("a-b=1,a=2=3,c=", &text), 0);
         assert_string_equal(text, "a=2=3\na-b=1\nc=\n");
         free(text);

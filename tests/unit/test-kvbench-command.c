@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench plan, kvcache and iosize as commands: the forms of their output, their options, and
- * the rules of the backends. */
+/* kvcache-bench plan, kvcache and iosize as commands: their output formats, their options, and the
+ * rules of the backends. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,8 @@
 
 enum { FAILED = 1 };
 
-/* An I/O of 16 tokens and 8 layers is 73,728 bytes, and 10 requests are 4,766 of them. */
+/* With this model, an I/O of 16 tokens and 8 layers has 73,728 bytes, and 10 requests have 4,766 of
+ * them. */
 static const char *model(void)
 {
         return bench_file("deepseek.yaml", "model_name: DEEPSEEK_R1\n"
@@ -200,7 +201,7 @@ static void a_configuration_that_is_missing_is_left_out_when_there_are_others(vo
         assert_int_equal(bench(&command_iosize, "--model", model(), "--model_config", "/none.yaml",
                                "--model_configs", deployment()),
                          EXIT_OK);
-        assert_err("warning: /none.yaml: no such file, the others go on");
+        assert_err("warning: /none.yaml: no such file; continuing without it");
         assert_string_equal(bench_out(), "IO Size per GPU: 4608\n");
         assert_int_equal(
                 bench(&command_iosize, "--model", model(), "--model_configs", bench_path("none*")),

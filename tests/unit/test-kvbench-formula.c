@@ -16,7 +16,8 @@
 #include "kvbench/gpu-shape.h"
 #include "kvbench/parameters.h"
 
-/* 8 KV heads of 128 values, keys and values: 2,048 values a token and layer. */
+/* Returns a model with 8 KV heads of 128 values, for keys and for values: 2,048 values a token and
+ * layer. */
 static struct kvbench_model llama(void)
 {
         return (struct kvbench_model){ .name = (char *)"LLAMA3.1_8B",
@@ -27,7 +28,7 @@ static struct kvbench_model llama(void)
                                        .gqa_num_queries_in_group = 4 };
 }
 
-/* 576 values a token and layer. */
+/* Returns a model with 576 values a token and layer. */
 static struct kvbench_model deepseek(void)
 {
         return (struct kvbench_model){ .name = (char *)"DEEPSEEK_R1",

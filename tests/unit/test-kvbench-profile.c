@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench profile, over the library without a daemon and straight on a file: that all blocks
- * are moved and compared, that nothing wrong passes for a figure, and what it refuses. */
+/* kvcache-bench profile, with the library but without a daemon, and directly on a file: all blocks
+ * are moved and compared, wrong bytes never lead to a figure, and invalid arguments are refused. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ static int reset(void **state)
         return 0;
 }
 
-/* 16 tokens of 4 layers of 64 bytes: an I/O of 4 KiB. 4 users have 16 of them each. */
+/* 16 tokens of 4 layers of 64 bytes make an I/O of 4 KiB. 4 users have 16 of them each. */
 #define FILES                                                                                      \
         "--model",                                                                                 \
                 bench_file("model.yaml", "model_name: M\nfamily: generic_latent\nnum_layers: 4\n"  \

@@ -23,7 +23,7 @@ static struct profile_job job;
 static struct kvbench_options options;
 static struct profile_result results[2];
 
-/* A hundred operations: the k-th took k microseconds, and a quarter of that in each part. */
+/* Adds a hundred operations. The k-th took k microseconds, and a quarter of that in each part. */
 static void fill(struct profile_result *r, const char *name, double seconds)
 {
         *r = (struct profile_result){ .name = name, .seconds = seconds };
@@ -68,7 +68,7 @@ static int forget(void **state)
 
 static const struct report_entry *entry;
 
-/* A command whose whole output is the report of `entry`. */
+/* Runs a command whose whole output is the report of `entry`. */
 static int run_report(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct report report;
@@ -108,7 +108,7 @@ static void a_table_has_a_row_for_each_side(void **state)
                    "2\nPP: 3\n");
         assert_out("READ, file to memory, warm: 1 user, 2 clients, 1 iteration after 5 warm-up\n"
                    "Daemon: running, at /run/x, on /disk\n");
-        /* 819,200 bytes in half a second. A hundred operations take 50.5 us on the average. */
+        /* 819,200 bytes in half a second; a hundred operations took 50.5 us on average. */
         assert_out("\nKVCACHE 4096 64 0.002 50.5 50.0 90.0 99.0 12.6 24.8 12.6 24.8 25.2 49.5\n");
         assert_out("\nRAW 4096 64 0.003 50.5 ");
         assert_out(

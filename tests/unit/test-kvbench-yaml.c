@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Model and deployment files: what they may say, and that a message names the file, the line, the
- * column, the key and the value of what is wrong. */
+/* Model and deployment files: valid contents, and messages that name the file, line, column, key
+ * and value of an error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static char *text_of(const char *begin, const char *end)
         return text;
 }
 
-/* `n` bytes of one letter; valid until the next call. */
+/* Returns `n` bytes of one letter, valid until the next call. */
 static const char *letters(char letter, size_t n)
 {
         static char text[400000];
@@ -57,7 +57,7 @@ static int with_deployment(const char *text)
                      "--model_config", bench_file("config.yaml", text));
 }
 
-/* Refused with one line, in which all of `part` is. */
+/* Checks that the file was refused with one line, which contains all of `part`. */
 static void assert_refused(int status, const char *part)
 {
         assert_int_equal(status, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gather and scatter of host memory: what is copied, what is counted, and what is refused before
- * anything is copied. The pieces themselves are test-gpu-layout's. */
+/* Gather and scatter of host memory: which bytes are copied, how they are counted, and which
+ * arguments are refused before anything is copied. test-gpu-layout tests the pieces themselves. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static void memory_init(struct memory *m, unsigned kind, uint64_t alignment, uin
         };
 }
 
-/* The formulas of the specification: where one region is. */
+/* Returns the address of a region by the formulas of the specification. */
 static uint8_t *region_at(struct memory *m, uint64_t block, uint64_t layer, uint64_t outer)
 {
         uint64_t to = MAX(m->layout.alignment, UINT64_C(1));
@@ -192,7 +192,7 @@ static void parts_of_blocks_leave_the_rest_alone(void **state)
         }
 }
 
-/* The second of two copies is wrong: nothing of the first is copied either. */
+/* Checks that nothing is copied if the second of two copies is invalid, not even the first one. */
 static void refuse(const struct memory *m, struct kvcache_layout_copy second, uint32_t first_layer,
                    uint32_t n_layers, const char *word)
 {

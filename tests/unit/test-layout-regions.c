@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts that list their regions: pieces against a model of single bytes, what is refused, and
- * gather and scatter with padding between the blocks. */
+/* Layouts that list their regions: pieces compared with a model of single bytes, refused layouts,
+ * and gather and scatter with padding between the blocks. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void refuse(const struct kvcache_layout *l, int error, const char *word)
 
 /* --- pieces --- */
 
-/* The specification: the address of a byte of a block's chunk. */
+/* Returns the address of a byte of a block's chunk, by the specification. */
 static uint64_t model_byte(const struct kvcache_layout *l, uint64_t block, uint64_t offset)
 {
         const struct kvcache_layout_region *r = l->regions;
@@ -65,7 +65,7 @@ static uint64_t model_byte(const struct kvcache_layout *l, uint64_t block, uint6
         return r->base + block * r->stride + offset;
 }
 
-/* Every byte is in one piece, where the model has it, and no piece could be joined to the next. */
+/* Every byte is in one piece, at the model's address, and no piece could be joined to the next. */
 static void compare(const struct kvcache_layout *l, uint64_t block, uint64_t block_bytes)
 {
         static struct kvcache_piece p[MOST + 1];
@@ -88,7 +88,7 @@ static void compare(const struct kvcache_layout *l, uint64_t block, uint64_t blo
         assert_int_equal(kvcache_layout_pieces(l, block, NULL, p, (size_t)n - 1), -ENOBUFS);
 }
 
-/* Tensors of random strides, from each of which random pages are listed; some pages touch. */
+/* Lists random pages of tensors with random strides; some pages touch. */
 static uint32_t random_regions(struct kvcache_layout_region *ret, uint64_t blocks, uint64_t *bytes)
 {
         unsigned tensors = 1 + (unsigned)rand() % 4;
@@ -394,8 +394,8 @@ static void a_list_is_refused_exactly_if_a_byte_belongs_twice(void **state)
         assert_true(refused > 1000 && accepted > 1000 && strides > 100);
 }
 
-/* 1,024 regions that the check has to compare one by one: each begins a block after the one before.
- */
+/* Lists 1,024 regions that must be compared one by one, because each begins one block after the
+ * previous one. */
 static void long_lists_with_shifted_regions_are_checked(void **state)
 {
         static struct kvcache_layout_region regions[MOST];

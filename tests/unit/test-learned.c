@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of what eviction has learned: which bytes are one, and what a device that fails does to
- * it. Over a real pool and a real store. */
+/* The file of eviction's learned state: valid and invalid bytes, and failing devices, with a real
+ * pool and a real store. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ ssize_t __real_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes)
 {
-        if (fail_write && bytes > 1000) { /* not what wakes the loop */
+        if (fail_write && bytes > 1000) { /* not the write that wakes the loop */
                 errno = fail_write;
                 return -1;
         }
@@ -235,7 +235,7 @@ static struct learned_stats stats_of(const struct learned *l)
         return s;
 }
 
-/* Until no call is under way. */
+/* Waits until no call is in flight. */
 static void settle(void)
 {
         for (tiers_settle(&t); kio_pending(t.io) > 0; tiers_settle(&t))
@@ -278,7 +278,7 @@ static void the_old_file_stays_whole_when_a_new_one_cannot_be_written(void **sta
         tiers_open(&t);
         l = begin(NULL);
         assert_null(read_file());
-        /* Nothing was used: nothing is saved. */
+        /* Nothing was used, so nothing is saved. */
         save(l, now += 10 * second);
         assert_int_equal(stats_of(l).saves, 0);
         put(1);
@@ -305,7 +305,7 @@ static void the_old_file_stays_whole_when_a_new_one_cannot_be_written(void **sta
         assert_int_equal(stats_of(l).saves, 2);
         save(l, now += 10 * second);
         assert_int_equal(stats_of(l).saves, 2);
-        /* Not before its time. */
+        /* A save does not happen before its time. */
         put(3);
         save(l, now += second / 2);
         assert_int_equal(stats_of(l).saves, 3);
@@ -339,7 +339,7 @@ static void a_stop_saves_what_was_begun_or_used_since(void **state)
         assert_non_null(file);
         while ((s = learned_next(file, s)))
                 assert_int_equal(s->n_chunks, s->tier == LEARNED_VOLUME ? 3 : 0);
-        /* A write that fails at the end is given up. */
+        /* A save whose write fails at shutdown is given up. */
         l = learned_free(l);
         l = begin(NULL);
         put(4);

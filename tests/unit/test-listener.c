@@ -86,7 +86,7 @@ static struct sockaddr_un address(void)
         return a;
 }
 
-/* 0, -errno. */
+/* Returns 0 or -errno. */
 static int try_connect(int *ret_fd)
 {
         struct sockaddr_un a = address();
@@ -154,7 +154,7 @@ static void it_does_not_take_the_path_of_who_listens(void **state)
         l = listener_free(l);
 }
 
-/* A socket that is busy is not replaced either: a full backlog, or another kind of socket. */
+/* A busy socket is not replaced either: one with a full backlog, or of another kind. */
 static void it_does_not_take_the_path_of_who_is_busy(void **state)
 {
         struct listener *l = NULL;
@@ -310,7 +310,7 @@ static void without_descriptors_it_pauses_and_goes_on(void **state)
         cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
         while (t.exhausted < 3)
                 event_base_loop(t.base, EVLOOP_ONCE);
-        /* Two pauses of 100 ms: it slept through them. */
+        /* The listener slept through two pauses of 100 ms. */
         assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 50000000);
         assert_int_equal(t.n_accepted, 0);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sessions of a daemon for answers that no daemon can be made to give in a test: one that is
- * older, one that fails, answers that are no sessions. Messages and exit statuses. */
+/* The sessions of a daemon for answers that no daemon gives in a test: those of an older one,
+ * failures, and answers that are not sessions. Messages and exit statuses. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +98,7 @@ static int tear_down(void **state)
         return 0;
 }
 
-/* All of it, up to now. */
+/* Returns the whole output so far. */
 static const char *message(void)
 {
         static char text[4096];

@@ -198,7 +198,7 @@ static void line_is_not_lost_without_a_journal(void **state)
 
 /* --- JSON --- */
 
-/* The object on line `number`, from 0 on. */
+/* Returns the JSON object on line `number`, counted from 0. */
 static cJSON *object_of(int number)
 {
         const char *line = logged();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index: a table is a multiset that never calls absent what is in it, also while words
- * come and go under a reader; and what is built over a real pool and store says at each moment what
- * can be found there, however much changes while it is being built. */
+/* The lookup index: a table is a multiset that never reports a word in it as absent, even while
+ * words are added and removed during a lookup. An index over a real pool and store always says
+ * which keys can be found there, however much changes while it is being built. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -111,7 +111,7 @@ static void a_word_that_was_put_twice_is_there_until_it_was_taken_twice(void **s
         lookup_table_free(t);
 }
 
-/* Beyond what main buckets, then the stash, hold. */
+/* Adds more words than the main buckets and the stash hold. */
 static void what_finds_no_place_is_not_called_absent(void **state)
 {
         enum { WORDS = 1200 };
@@ -138,7 +138,7 @@ static void what_finds_no_place_is_not_called_absent(void **state)
         assert_int_equal(found, t->words);
         assert_int_equal(unknown, t->unplaced);
 
-        /* A bucket says for ever that it was full. */
+        /* A bucket keeps the mark that it was full. */
         for (unsigned i = 0; i < WORDS; i++)
                 lookup_table_remove(t, hashes[i], 1 + i % 2);
         assert_int_equal(t->words, 0);
@@ -152,8 +152,8 @@ static void what_finds_no_place_is_not_called_absent(void **state)
         lookup_table_free(t);
 }
 
-/* At the loads that tables are kept at nearly nothing is without a place, and most words are where
- * a reader looks first. */
+/* At the usual load of tables, nearly every word has a place, mostly in the bucket that a reader
+ * visits first. */
 static void a_table_at_rest_places_nearly_all(void **state)
 {
         enum { WORDS = 200000 };
@@ -176,7 +176,7 @@ static void a_table_at_rest_places_nearly_all(void **state)
         lookup_table_free(t);
 }
 
-/* An oracle beside it, in all states of fullness. */
+/* Compares a table with an oracle, at all degrees of fullness. */
 static void a_table_is_a_multiset_whatever_happens(void **state)
 {
         enum { HASHES = 6000, STEPS = 300000 };
@@ -244,8 +244,8 @@ static void *reader(void *userdata)
         return NULL;
 }
 
-/* Each key is always in a tier, and goes from one to the other as fast as can be, among others that
- * fill and empty its buckets. */
+/* Each key is always in a tier, and moves between them as fast as possible, among others that fill
+ * and empty its buckets. */
 static void what_moves_between_tiers_is_never_absent(void **state)
 {
         static struct race r;
@@ -448,7 +448,7 @@ static int ask(struct asked *a)
         return lookups_ask(lookups, 0, &a->wait);
 }
 
-/* One step of the build, however fast the machine is. */
+/* Runs one step of the build, however fast the machine is. */
 static bool step(void)
 {
         bool more;
@@ -523,7 +523,7 @@ static uint64_t hash_of(uint32_t n)
         return cache_hash(t.cache, namespace_of(n), &k);
 }
 
-/* Exactly what the cache finds, for all keys. */
+/* Checks that the index has exactly the keys that the cache finds. */
 static void assert_is_truth(const struct reading *r, uint32_t keys)
 {
         for (uint32_t n = 0; n < keys; n++) {
@@ -638,7 +638,7 @@ static void forget(void)
         tiers_wait(&t, &f.done);
 }
 
-/* Any request, to any client. */
+/* Sends any request to any client. */
 static void change(uint32_t keys)
 {
         uint32_t n = (uint32_t)(draw() % keys);
@@ -713,7 +713,7 @@ static void it_is_kept_up(void **state)
         reading_close(&r);
 }
 
-/* Evictions by the pool and by the store. */
+/* The index follows evictions by the pool and by the store. */
 static void it_follows_evictions(void **state)
 {
         struct reading r;
@@ -803,7 +803,7 @@ static uint64_t calls(void)
         return io.ops[KIO_CALL];
 }
 
-/* To free a large table takes milliseconds. */
+/* Freeing a large table takes milliseconds. */
 static void a_table_that_was_replaced_is_freed_off_the_loop(void **state)
 {
         uint64_t before;
@@ -857,7 +857,8 @@ static void without_memory_the_waiters_are_answered(void **state)
         assert_int_equal(a.wait.result, -ENOMEM);
         assert_int_equal(stats().failed, 1);
         assert_int_equal(stats().bytes, 0);
-        /* A request that comes soon after waits for the next attempt, and does not make one. */
+        /* A request that arrives soon afterwards waits for the next attempt instead of causing
+         * one. */
         assert_int_equal(ask(&a), LOOKUP_WAIT);
         for (unsigned i = 0; i < 1000; i++)
                 (void)lookups_iterate(lookups, failed_ns + i, 0);
@@ -874,7 +875,7 @@ static void without_memory_the_waiters_are_answered(void **state)
                 put(n, CACHE_WRITTEN);
                 step();
         }
-        assert_int_equal(stats().failed, 2); /* and it is not tried again and again */
+        assert_int_equal(stats().failed, 2); /* and is not retried all the time */
         assert_true(stats().unplaced > 0);
         assert_true(stats().overflowed > 0 && stats().overflowed <= stats().buckets);
         assert_int_equal(lookup_state(&r.view), LOOKUP_LIVE);

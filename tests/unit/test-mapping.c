@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers that share a mapping, from REGISTER to the last release, over I/O that happens when the
- * test says so: what is mapped and charged once, whose it is, and what a failure leaves behind. */
+/* Buffers that share a mapping, from REGISTER to the last release, with I/O that happens when the
+ * test requests it: what is mapped and charged once, to whom, and what a failure leaves. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -163,7 +163,7 @@ static uint64_t charged(void)
         return usage.used[QUOTA_REGISTERED_BYTES];
 }
 
-/* All clients end: nothing is mapped, charged, or open any more. */
+/* All clients end, after which nothing is mapped, charged or open. */
 static int teardown(void **state)
 {
         for (unsigned i = 0; i < CLIENTS; i++) {
@@ -216,7 +216,7 @@ static void ask(unsigned i, int fd, uint64_t offset, uint64_t bytes)
                 close(copy);
 }
 
-/* The number of the region. */
+/* Registers memory. Returns the number of the region. */
 static uint32_t lend(unsigned i, int fd, uint64_t offset, uint64_t bytes)
 {
         ask(i, fd, offset, bytes);
@@ -302,7 +302,7 @@ static void a_stretch_within_another_is_served_by_it_within_its_own_bounds(void 
         assert_null(at(ALICE_2, part, 2 * PAGE, 1));
         assert_null(at(ALICE_2, part, UINT64_MAX, 1));
         assert_null(at(ALICE_2, part, UINT64_MAX - PAGE, 2));
-        /* The larger one goes first: the part keeps it, and the charge. */
+        /* The larger buffer ends first, and the part keeps the mapping and the charge. */
         take_back(ALICE, whole);
         assert_int_equal(charged(), FILE_BYTES);
         *at(ALICE_2, part, 0, 1) = 'x';
@@ -405,8 +405,8 @@ static void test_R2_a_file_is_checked_again_for_each_that_shares_it(void **state
         close(fd);
 }
 
-/* A file cannot come to have the numbers of one that is mapped, unless a counter has wrapped: then
- * the time of birth tells, and what has none is not what has one. */
+/* A file has the numbers of a mapped one only after a counter has wrapped. Then the time of birth
+ * distinguishes them, and a file without one differs from a file with one. */
 static void a_file_of_another_birth_is_another_file(void **state)
 {
         struct region_identity file;

@@ -69,8 +69,8 @@ static void fill(void)
         histogram_add(&snapshot.request_duration[WIRE_GET], 20000000000); /* 20 s: over the last */
 }
 
-/* The value of the sample whose name and labels are exactly `series`; fails the test when it is not
- * there once. */
+/* Returns the value of the sample whose name and labels are exactly `series`. Fails the test unless
+ * there is exactly one. */
 static double sample(const char *page, const char *series)
 {
         size_t n = strlen(series);
@@ -224,7 +224,7 @@ static void an_openmetrics_page_parses_and_has_the_same_samples(void **state)
         assert_non_null(strstr(new, "# TYPE kvcache_build info\n"));
         assert_string_equal(new + strlen(new) - 6, "# EOF\n");
 
-        /* Sample lines are the same, byte for byte. */
+        /* Sample lines of both formats are identical. */
         for (const char *line = old; *line; line = strchr(line, '\n') + 1) {
                 char text[512];
 
@@ -297,7 +297,7 @@ static void histograms_of_times_begin_with_a_microsecond(void **state)
 #undef BUCKET
 }
 
-/* Named like those of Prometheus' own client libraries. */
+/* The metrics have the names that Prometheus' own client libraries use. */
 static void metrics_of_the_process_have_the_usual_names(void **state)
 {
         _cleanup_(freep) char *page = NULL, *json = NULL;
@@ -317,7 +317,7 @@ static void metrics_of_the_process_have_the_usual_names(void **state)
         assert_non_null(strstr(json, "\"process_cpu_seconds_total\": 1.5"));
 }
 
-/* Edges up to days; each to the eighth of an octave, as all histograms. */
+/* The edges reach days, with the resolution of an eighth of an octave of all histograms. */
 static void ages_have_buckets_of_seconds_to_days(void **state)
 {
         _cleanup_(freep) char *page = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many namespaces each may have, how many sessions have one open, and the largest: exact over
- * any order of makes, removals, opens and closes. */
+/* Counts of namespaces for each limit, of sessions that have one open, and the largest namespaces:
+ * exact after any order of creations, removals, opens and closes. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,7 +88,7 @@ static void limit(unsigned user, unsigned n_tenants, unsigned most)
         namespace_counts_set_limits(namespace_counts, &limits);
 }
 
-/* -1: it may. */
+/* Returns the scope whose limit refuses another namespace, or -1 if none does. */
 static int refused_by(uint16_t tenant, uint32_t uid)
 {
         struct namespace_use use;
@@ -105,7 +105,7 @@ static void the_limits_of_user_tenant_and_store_hold(void **state)
         make(0, 1, 3);
         assert_int_equal(refused_by(0, 1), NAMESPACES_OF_USER);
         assert_int_equal(refused_by(0, 2), -1);
-        assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant by itself */
+        assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant separately */
         make(0, 2, 1);
         make(0, STORE_NO_OWNER, 1);
         assert_int_equal(refused_by(0, 2), NAMESPACES_OF_TENANT);

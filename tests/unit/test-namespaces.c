@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/volume/namespace-file.c and dir.c: what of a volume's namespaces files and superblock is
- * believed at startup, and what is written before any of it is overwritten. */
+/* store/volume/namespace-file.c and dir.c: which copies of a volume's namespaces files and
+ * superblock are trusted at startup, and what is written before one of them is overwritten. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -197,8 +197,8 @@ static void an_older_version_reads_the_sum(void **state)
         }
 }
 
-/* `missed_count`: the version before this one, which had an epoch of each volume; or an older
- * one. */
+/* Writes the file like an older version: with `missed_count` like the previous one, which had an
+ * epoch of each volume; otherwise like one before that. */
 static void write_as_older(bool missed_count)
 {
         for (unsigned i = 0; i < 2; i++) {
@@ -236,7 +236,7 @@ static void what_an_older_version_wrote_holds_for_each(void **state)
         }
 }
 
-/* No startup has given it, and the next ones would give epochs that are lower. */
+/* No startup has given this epoch, and later startups would give lower ones. */
 static void an_epoch_that_cannot_be_is_no_copy(void **state)
 {
         note(&two_missed);
@@ -265,15 +265,15 @@ static void a_torn_end_is_a_torn_copy(void **state)
         open_again();
         assert_true(t.lost);
         note(&two_missed);
-        for (unsigned i = 0; i < 2; i++) /* the last of what is claimed */
+        for (unsigned i = 0; i < 2; i++) /* the last byte that belongs to the claims */
                 flip(copies[i],
                      sizeof(struct disk_namespaces) + (4 + 5 * 4) * sizeof(uint64_t) - 1);
         open_again();
         assert_true(t.lost);
 }
 
-/* The record may be in the page cache only, of a process whose sync failed: a sync of it now proves
- * nothing. */
+/* The record that was read may exist in the page cache only, after a failed sync of another
+ * process. A sync now would prove nothing. */
 static void what_is_read_is_written_again(void **state)
 {
         note(&two_missed);
@@ -289,7 +289,7 @@ static void what_is_read_is_written_again(void **state)
         assert_memory_equal(namespaces_set(t.names), &two_missed, sizeof(two_missed));
 }
 
-/* The half that counts, before the other is written over. */
+/* The valid half is written before the other one is overwritten. */
 static void the_half_of_a_superblock_that_counts_is_written_again(void **state)
 {
         for (unsigned half = 0; half < 2; half++) {

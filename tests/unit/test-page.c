@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page for people, made of statuses and histories of all kinds: it is well-formed, escapes what
- * comes from clients, stays short, and its plots show the samples. A browser's view of it is
- * tests/daemon/test_page.py. */
+/* The page for people, made from statuses and histories of all kinds: it is well-formed, escapes
+ * text from clients, stays short, and its plots show the samples. tests/daemon/test_page.py tests
+ * it in a browser. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -377,7 +377,7 @@ static void many_namespaces_make_it_no_longer(void **state)
 
 /* --- plots --- */
 
-/* Fifteen minutes and more of traffic that grows, with a pause. */
+/* Fills the history with more than fifteen minutes of growing traffic, with a pause. */
 static void fill(struct history *h, uint64_t *ret_now)
 {
         static struct history_counters c;
@@ -439,7 +439,7 @@ static void plots_show_the_samples(void **state)
                 assert_has(page, shown[i]);
         assert_only_numbers(page);
         assert_int_equal(occurrences(page, "<figure>"), 6);
-        /* The sample of the pause stands alone, a dot in each of the seven lines that there are. */
+        /* The sample of the pause is isolated, and is drawn as a dot in each of the seven lines. */
         assert_int_equal(occurrences(page, "h0"), 7);
         assert_true(strlen(page) < 64 * 1024);
 }
@@ -467,7 +467,7 @@ static void a_gap_is_not_drawn_over(void **state)
 
         plot_print(out, &plot);
         fclose(out);
-        line = strstr(text, "<path class=\"line1\" d=\"M62.0"); /* not that of the legend */
+        line = strstr(text, "<path class=\"line1\" d=\"M62.0"); /* the plot, not the legend */
         assert_non_null(line);
         *strchr((char *)line, '>') = '\0';
         assert_int_equal(occurrences(line, "M"), 3); /* 1 2, 3, 4 5 */

@@ -34,7 +34,7 @@ static void what_was_filled_is_right_for_every_length(void **state)
                 memset(data, 0xa5, sizeof(data));
                 payload_fill(&key, data, n);
                 assert_int_equal(payload_verify(&key, data, n, &first), 0);
-                /* A shorter one is the beginning of a longer one, and nothing beyond it was
+                /* A shorter payload is the beginning of a longer one, and bytes beyond it are not
                  * touched. */
                 assert_memory_equal(data, whole, n);
                 for (size_t i = n; i < sizeof(data); i++)
@@ -60,7 +60,7 @@ static void every_single_bit_is_noticed(void **state)
                         assert_int_equal(first, bit / 8);
                         data[bit / 8] ^= (uint8_t)(1 << bit % 8);
                 }
-                /* The very last byte, whatever the step. */
+                /* The last byte is checked whatever the step. */
                 data[n - 1] ^= 0x80;
                 assert_int_equal(payload_verify(&key, data, n, &first), 1);
                 assert_int_equal(first, n - 1);
@@ -81,7 +81,7 @@ static void wrong_bytes_are_counted_one_by_one(void **state)
         assert_int_equal(first, 5);
 }
 
-/* Two random bytes are equal once in 256: what is somewhere else is wrong nearly everywhere. */
+/* Two random bytes are equal once in 256, so misplaced bytes are wrong nearly everywhere. */
 static void assert_wrong_nearly_everywhere(const struct kvcache_key *key, const uint8_t *data,
                                            size_t n)
 {
@@ -104,7 +104,7 @@ static void another_keys_block_is_wrong_nearly_everywhere(void **state)
                 payload_fill(&other, data, BYTES);
                 assert_wrong_nearly_everywhere(&key, data, BYTES);
         }
-        /* The same bytes in another order. */
+        /* A key with the same bytes in another order has other contents. */
         other = key;
         memcpy(other.bytes, key.bytes + 8, 8);
         memcpy(other.bytes + 8, key.bytes, 8);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index over a real pool: what clients find there is what is in memory, what they hold
- * stays where it is until they end that, and a client that lies spoils nothing but its own. The
- * client's side is spelled out here, from proto/pool-index.h. */
+/* The pool index over a real pool: clients find the chunks in memory there, held chunks stay at
+ * their place, and a lying client harms only itself. The client's side is written out here, from
+ * proto/pool-index.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -142,7 +142,7 @@ static int join_as(unsigned i, uid_t uid, uint64_t most)
         return 0;
 }
 
-/* The first one: all is announced, namespace 1 is its number 1, 2 its number 2. */
+/* Joins the first client: namespace 1 is its number 1, and 2 its number 2. */
 static void join(unsigned i)
 {
         assert_int_equal(join_as(i, UID, POOL), 0);
@@ -255,7 +255,7 @@ static void let_go(unsigned i, uint32_t chunk)
         pass_time();
 }
 
-/* A hold of no chunk, which counts for what it says. */
+/* Makes a hold of no chunk, which counts with these bytes. */
 static void hold_bytes(unsigned i, uint32_t way, uint32_t bytes)
 {
         uint32_t none = pool_max_chunks(pool);
@@ -263,7 +263,7 @@ static void hold_bytes(unsigned i, uint32_t way, uint32_t bytes)
         hold_raw(i, pool_page_bucket(none), way, bytes == 0 ? 0 : pool_page_hold(none, bytes));
 }
 
-/* Dropped, and not held: its slot is free. */
+/* Drops a chunk that no client holds, so that its slot is free. */
 static void drop(uint32_t chunk)
 {
         pool_drop(pool, chunk);
@@ -321,7 +321,7 @@ static void what_is_put_is_announced_until_it_leaves(void **state)
         assert_int_equal(r->length, 3 * KIB);
         assert_int_equal(r->generation, pool_chunk(pool, other)->generation);
 
-        /* Dropped while it is filled, and pinned while it is dropped. */
+        /* A chunk is dropped while it is filled, and pinned while it is dropped. */
         assert_int_equal(acquire(3, KIB, &chunk), 0);
         pool_drop(pool, chunk);
         commit(chunk);
@@ -372,7 +372,7 @@ static void the_index_is_filled_step_by_step_with_what_was_there_before(void **s
         for (uint32_t i = 0; i < CHUNKS; i++)
                 found += find(i) != NULL;
         assert_true(found > 0 && found < CHUNKS);
-        /* Before it has come to them, and behind it. */
+        /* Drops a chunk that the walk has yet to reach, and one that it has passed. */
         pool_drop(pool, 0);
         pool_drop(pool, CHUNKS - 1);
         add(CHUNKS, 4096);
@@ -401,7 +401,7 @@ static void what_a_purge_has_still_to_drop_is_not_announced(void **state)
         for (uint32_t i = 0; i < 100; i++)
                 assert_null(find(i));
         assert_false(pool_index_is_live(&view));
-        add(7, KIB); /* put anew, over what is purged */
+        add(7, KIB); /* put again, over a purged chunk */
         assert_int_equal(find(7)->length, KIB);
         while (!is_purged)
                 pool_sweep(pool);
@@ -476,7 +476,7 @@ static void what_is_not_verified_yet_is_not_announced(void **state)
         close(page);
 }
 
-/* Keys that share two buckets, no more than the buckets have words. */
+/* The keys share two buckets, and are as many as these have words. */
 static void what_finds_no_place_is_asked_for(void **state)
 {
         enum { KEYS = 24 };
@@ -507,7 +507,7 @@ static void what_finds_no_place_is_asked_for(void **state)
         assert_int_equal(stats().entries, found);
         assert_int_equal(stats().unplaced, KEYS - found);
         assert_true(placed >= 0 && unplaced >= 0);
-        /* All leave, whether they were there or not, and there is room again. */
+        /* All keys are removed, whether they were in the index or not, and there is room again. */
         for (uint32_t i = 0; i < KEYS; i++) {
                 struct key k = key_of(keys[i]);
 
@@ -587,7 +587,7 @@ static void a_malformed_header_is_refused(void **state)
         assert_ptr_equal(v.buckets, m->bytes + POOL_INDEX_HEADER_BYTES);
         assert_ptr_equal(v.records, (const uint8_t *)(v.buckets + BUCKETS));
 
-        /* Up to the last byte. */
+        /* A header is valid if its arrays end with the last byte. */
         m->header.n_buckets = 4096 / 64 - RECORDS;
         assert_true(pool_index_view_init(&v, m, sizeof(*m)));
 
@@ -616,7 +616,7 @@ static void a_malformed_header_is_refused(void **state)
         m->header = good;
         assert_false(pool_index_view_init(&v, m, sizeof(*m) - 4096));
         assert_false(pool_index_view_init(&v, m, sizeof(*m) - 1));
-        /* Too short to have one: not a byte of it is read. */
+        /* Memory too short for a header is not read at all. */
         for (unsigned short_of = 0; short_of < 200; short_of += 50) {
                 void *cut = malloc(short_of + 1);
 
@@ -627,7 +627,7 @@ static void a_malformed_header_is_refused(void **state)
         free(m);
 }
 
-/* Readers fetch the second bucket only of what is not in the first. */
+/* Readers fetch the second bucket only for words that are not in the first one. */
 static void a_word_is_in_its_first_bucket_while_that_is_half_empty(void **state)
 {
         enum { N = 3000 };
@@ -660,7 +660,7 @@ static void a_word_is_in_its_first_bucket_while_that_is_half_empty(void **state)
         assert_true(in_second > 0);
 }
 
-/* In each bucket any words may have the half of the hash that is compared, or be free. */
+/* Any words of both buckets may have the compared half of the hash, or be free. */
 static void candidates_are_those_of_any_contents(void **state)
 {
         enum { RECORDS = 16, BUCKETS = 64, ROUNDS = 20000 };
@@ -710,7 +710,8 @@ static void candidates_are_those_of_any_contents(void **state)
         free(buckets);
 }
 
-/* Words of the same half of a hash are candidates one after the other; nonsense is none. */
+/* Words with the same half of a hash are candidates, one after the other; invalid words are
+ * none. */
 static void each_candidate_is_found_once(void **state)
 {
         enum { RECORDS = 10, BUCKETS = 8 };
@@ -757,7 +758,7 @@ static void each_candidate_is_found_once(void **state)
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), 3);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), 5);
                 assert_int_equal(at, POOL_INDEX_WORDS);
-                /* At the beginning of the second bucket it goes on in that. */
+                /* The search continues at the beginning of the second bucket. */
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), RECORDS - 1);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
@@ -772,12 +773,12 @@ static void each_candidate_is_found_once(void **state)
         at = 3;
         assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
         assert_int_equal(at, POOL_INDEX_WORDS);
-        /* A free word is of no hash. */
+        /* A free word belongs to no hash. */
         at = 0;
         memset(m->buckets, 0, sizeof(m->buckets));
         assert_int_equal(pool_index_find(&v, 1, false, &at), POOL_INDEX_NONE);
 
-        /* Only the candidate that has the key at present counts. */
+        /* Only a candidate that has the key now counts. */
         m->records[5] = (struct pool_index_record){
                 .key = k, .tag = 9, .serial = 1, .offset = 4096, .length = 77, .generation = 3
         };
@@ -857,7 +858,7 @@ static void what_is_held_stays_and_the_next_one_leaves(void **state)
         assert_int_equal(pool_index_holds(&clients[0]), 0);
 }
 
-/* Each client holds by its own page, in any word of the record's bucket. */
+/* Each client holds through its own page, in any word of the record's bucket. */
 static void who_holds_does_not_matter(void **state)
 {
         uint32_t chunk[FULL];
@@ -882,7 +883,7 @@ static void who_holds_does_not_matter(void **state)
         assert_true(is_there(0) && !is_there(1) && is_there(2));
 }
 
-/* Or it would be held, and what a client holds could not be added up. */
+/* Otherwise the daemon could not sum up what a client holds. */
 static void without_its_bit_a_bucket_holds_nothing(void **state)
 {
         uint32_t chunk, other;
@@ -935,7 +936,7 @@ static void where_all_is_held_the_pool_is_full(void **state)
                 n += is_there(i);
         assert_int_equal(n, FULL - 1);
         assert_false(is_there(7));
-        /* Full for another reason. */
+        /* The pool is full for another reason. */
         for (uint32_t i = 0; i < FULL; i++)
                 let_go(0, chunk[i]);
         for (uint32_t i = 0; i < pool_records(pool); i++)
@@ -953,8 +954,8 @@ static bool count_is_held(void *userdata, uint32_t chunk)
         return guard->is_held(userdata, chunk);
 }
 
-/* The search for a victim goes by what was seen a moment ago, not by each client's page each
- * time. */
+/* The search for a victim uses the result of a recent scan instead of reading each client's page
+ * every time. */
 static void what_is_known_to_be_held_is_not_asked_for(void **state)
 {
         enum { HELD = 2048, PUTS = 64 };
@@ -1001,15 +1002,15 @@ static void what_was_let_go_meanwhile_leaves_a_moment_later(void **state)
         now_ns += 1;
         add(103, MIB);
         assert_true(!is_there(0) && is_there(4));
-        /* A new hold counts at once. */
+        /* A new hold takes effect at once. */
         chunk = chunk_of(4);
         hold(0, chunk);
         add(104, MIB);
         assert_true(is_there(4) && !is_there(5));
 }
 
-/* To read so many holds takes long: what was seen counts for longer, and what was dropped waits for
- * longer. */
+/* Reading this many holds takes long, so the result of a scan is used for longer, and dropped
+ * chunks wait for longer. */
 static void holds_are_read_the_less_often_the_more_there_are(void **state)
 {
         enum { HELD = ALL - 64 };
@@ -1040,14 +1041,14 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
         assert_int_equal(pool_release_held(pool), 1);
         assert_false(pool_holds_more(pool));
         assert_int_equal(pool_held(pool), 0);
-        /* There are none any more: at any time. */
+        /* There are no holds any more, so the next scan may run at any time. */
         assert_true(pool_next_scan_ns(pool) <= now_ns);
         add(ALL + 2, 4096); /* where that was */
         add(ALL + 3, 4096);
         assert_false(is_there(0));
 }
 
-/* A slab is not taken from them that often either. */
+/* A slab with held chunks is not taken more often than that either. */
 static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
 {
         enum { HELD = 2048 };
@@ -1065,7 +1066,7 @@ static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
         commit(chunk);
 }
 
-/* The bytes of a chunk, as long as they are what they were. */
+/* Checks that the bytes of a chunk are unchanged. */
 static void assert_bytes(uint64_t offset, uint8_t value)
 {
         const uint8_t *at = (const uint8_t *)pool_base(pool) + offset;
@@ -1102,7 +1103,7 @@ static void a_chunk_moves_only_if_no_client_holds_it(void **state)
         let_go(0, chunk);
         pass_time();
         assert_true(pool_move_to_leased_slab(pool, chunk));
-        /* Clients find it where it is now. */
+        /* Clients find the chunk at its new place. */
         assert_int_equal(pool_chunk(pool, chunk)->slab, pool_chunk(pool, leased)->slab);
         assert_true(find(0x62) && find(0x62)->offset == pool_offset(pool, chunk));
         assert_true(pool_offset(pool, chunk) != offset);
@@ -1189,7 +1190,7 @@ static void however_it_was_dropped(void **state)
         let_go(0, purged);
         assert_int_equal(pool_release_held(pool), 1);
         assert_int_equal(pool_held(pool), 2);
-        /* A full pool looks for released holds itself. */
+        /* A full pool searches for released holds itself. */
         fill(100);
         assert_int_equal(pool_held(pool), 2);
         for (uint32_t i = 0; i < pool_records(pool); i++)
@@ -1270,7 +1271,7 @@ static void a_hold_of_something_else_holds_nothing(void **state)
         pool_drop(pool, chunk);
         assert_int_equal(pool_held(pool), 1);
         assert_int_equal(pool_release_held(pool), 1);
-        /* The slab of the others goes to another size. */
+        /* The slab of the other chunks is cut for another size. */
         add(101, 4096);
 }
 
@@ -1315,7 +1316,7 @@ static void a_hold_of_no_bytes_holds_nothing(void **state)
         assert_int_equal(s.used_bytes, 0);
 }
 
-/* This holds for everything a client does, and for every fate of the chunk. */
+/* This is independent of the client's actions and of the fate of the chunk. */
 static void what_is_not_verified_is_never_announced(void **state)
 {
         struct pool_kept kept = { .namespace_id = 1, .length = 4096 };
@@ -1390,7 +1391,7 @@ static void what_a_client_holds_can_be_listed(void **state)
         pool_index_each_hold(&clients[1], on_held, seen); /* has not joined */
         assert_int_equal(pool_index_holds(&clients[1]), 0);
         assert_int_equal(seen[0], 2);
-        /* None of more than it may hold. */
+        /* A hold that exceeds the allowance is not reported. */
         hold_bytes(0, 7, 3 * MIB);
         pool_index_each_hold(&clients[0], on_held, seen);
         assert_int_equal(seen[0], 2);
@@ -1398,9 +1399,10 @@ static void what_a_client_holds_can_be_listed(void **state)
         commit(filling);
 }
 
-/* Both sides at once, on two threads: what a client has found again after it has held it has the
- * bytes of its key until the hold ends, while the daemon drops chunks and puts others into their
- * slots as fast as it can. Which side looks first is up to the memory's order alone. */
+/* Both sides run at the same time, on two threads: a chunk that a client has found again after
+ * holding it keeps the bytes of its key until the hold ends, while the daemon drops chunks and
+ * puts others into their slots as fast as possible. Only the memory order decides which side is
+ * first. */
 
 enum {
         RACED_KEYS = 4,
@@ -1419,8 +1421,8 @@ static struct {
         bool stop;
 } raced;
 
-/* Stores that miss the caches: what a processor stores next waits behind them, while what it loads
- * does not. */
+/* Stores miss the caches, so that the processor's next stores wait for them, while its loads do
+ * not. */
 static void chill(uint8_t *cold, uint64_t *at)
 {
         for (unsigned i = 0; i < COLD_LINES; i++) {
@@ -1567,7 +1569,7 @@ static void an_allowance_is_a_part_of_what_is_left(void **state)
         assert_true(n > 10 && n < CLIENTS / 2);
         assert_true(of_user <= most * 3 / 4);
         assert_int_equal(join_as(n, UID, most), -EDQUOT);
-        /* Another user has what is left, of less than a quarter. */
+        /* Another user gets the usual share of the rest. */
         assert_int_equal(join_as(n, OTHER_UID, most), 0);
         first = pages[n]->allowance;
         assert_int_equal(first, (most - of_user) / 8);
@@ -1575,7 +1577,7 @@ static void an_allowance_is_a_part_of_what_is_left(void **state)
                 others++;
         assert_true(n + others < CLIENTS);
         assert_true(stats().allowed <= most);
-        /* A client that leaves gives back what it had, to the byte. */
+        /* A client that leaves returns its allowance exactly. */
         leave(n);
         assert_int_equal(join_as(n, OTHER_UID, most), 0);
         assert_true(pages[n]->allowance >= first / 8);
@@ -1591,7 +1593,7 @@ static void an_allowance_is_a_part_of_what_is_left(void **state)
         assert_int_equal(pages[0]->allowance, 1 << 30);
 }
 
-/* Time for the daemon to read the holds again: so many bytes. */
+/* Advances the time, and makes the daemon scan holds of this number of bytes. */
 static void look_at(uint32_t bytes, uint64_t passed_ns)
 {
         static uint32_t n = 1000;
@@ -1617,7 +1619,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         for (unsigned i = 0; i < 200; i++)
                 look_at(most - MIB, SECOND);
         assert_false(clients[0].revoked);
-        /* The daemon goes by what it has given, not by what the page says. */
+        /* The daemon uses the allowance that it has given, not the one in the page. */
         pages[0]->allowance = UINT64_MAX;
         for (unsigned i = 0; i < 200; i++)
                 look_at(most - MIB + 1, 2 * MILLISECOND);
@@ -1659,7 +1661,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         assert_int_equal(join_as(0, UID, POOL), 0);
 }
 
-/* A look that finds less takes back one that found too much, no more. */
+/* A scan that finds less cancels one earlier scan that found too much. */
 static void who_lets_go_now_and_then_is_revoked_all_the_same(void **state)
 {
         unsigned looks = 0;
@@ -1706,8 +1708,8 @@ static void clients_of_a_user_that_take_turns_are_revoked(void **state)
                 looks++;
         }
         assert_int_equal(looks, 64);
-        /* Each other client is revoked by the first look that finds it so; another user's is not.
-         */
+        /* Each other client of the user is revoked by the first scan that finds it above the limit;
+         * another user's is not. */
         for (unsigned i = 0; i < N; i++)
                 look_at_turn(i, N, 20 * MILLISECOND);
         for (unsigned i = 0; i < N; i++)
@@ -1747,7 +1749,8 @@ static void a_barred_user_is_not_forgotten_for_others(void **state)
                         pool_judge_end_scan(&j, ns += MILLISECOND);
         }
         assert_true(pool_judge_is_barred(&j, UID, ns));
-        /* Looks that find nothing forget the others, and time the first. */
+        /* Scans that find nothing make the judge forget the other users; time makes it forget the
+         * first. */
         for (unsigned i = 0; i < 64; i++)
                 pool_judge_end_scan(&j, ns += MILLISECOND);
         assert_int_equal(j.n, 1);
@@ -1755,8 +1758,8 @@ static void a_barred_user_is_not_forgotten_for_others(void **state)
         assert_int_equal(j.n, 0);
 }
 
-/* A client that looks, holds, and looks again, while the daemon ends its session: whatever comes
- * first, it sees that, or what it holds is seen. */
+/* A client looks a chunk up, holds it, and looks it up again, while the daemon ends its session: in
+ * any order, the client notices that, or the daemon sees the hold. */
 static void a_session_that_ended_gives_out_nothing_more(void **state)
 {
         uint64_t tag;
@@ -1784,7 +1787,7 @@ static void a_session_that_ended_gives_out_nothing_more(void **state)
         pool_index_close(&clients[0]); /* the client has left */
 }
 
-/* Also when chunks dropped under its holds are searched; others keep their holds. */
+/* This includes scans for chunks that were dropped under its holds. Other clients keep theirs. */
 static void one_that_is_revoked_is_no_longer_waited_for(void **state)
 {
         uint32_t mine, other;
@@ -1815,7 +1818,7 @@ static void one_that_is_revoked_is_no_longer_waited_for(void **state)
         assert_int_equal(pool_held(pool), 0);
 }
 
-/* No chunk takes less of the pool than a page. */
+/* Each chunk takes at least a page of the pool. */
 static void short_chunks_count_as_whole_pages(void **state)
 {
         enum { CHUNKS = 1000 };
@@ -1912,7 +1915,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         struct pool_index_count c;
 
         join(0);
-        /* In the moment in which it has joined. */
+        /* A client that has just joined cannot have got anything. */
         pages[0]->counts[0] = (struct pool_page_count){ 1, 1, 1, 1 };
         assert_count(count(1, false), 0, 0, 0, 0);
         pages[0]->counts[1].keys = 1;
@@ -1937,7 +1940,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         assert_count(count(5, false), 2, 0, 0, 0);
         pages[0]->counts[5] = (struct pool_page_count){ 2, 1, 1, 3 };
         assert_count(count(6, false), 2, 0, 0, 0);
-        /* And what is said afterwards, from there. */
+        /* Later bytes count from there. */
         pages[0]->counts[5] = (struct pool_page_count){ 4, 2 * slab, 1, 3 };
         assert_count(count(6, true), 2, 2 * slab - 1, 0, 0);
         pages[0]->counts[6] =
@@ -1945,7 +1948,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         c = count(7, false);
         assert_true(c.keys > 0 && c.keys <= SECOND / 4 + 1001);
         assert_true(c.untold == 0 && c.mapped_bytes == 0 && c.copied_bytes == 0);
-        /* Bytes of keys that were not believed do not count either. */
+        /* Bytes of rejected keys do not count either. */
         pages[0]->counts[8].keys = UINT64_C(1) << 63;
         (void)count(9, false);
         now_ns += SECOND;
@@ -1954,7 +1957,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         pages[0]->counts[8] =
                 (struct pool_page_count){ UINT64_C(1) << 63, 0, 0, UINT64_C(1) << 62 };
         assert_count(count(9, false), 0, 0, 0, 0);
-        /* Bytes count up to the maximum of the believed keys. */
+        /* Bytes count up to the maximum for the accepted keys. */
         pages[0]->counts[9] = (struct pool_page_count){ 2, slab, 0, 1 };
         assert_count(count(10, true), 2, slab, 0, 1);
         pages[0]->counts[9] = (struct pool_page_count){ 2, 3 * slab - 1, 0, 2 };
@@ -1968,7 +1971,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         pages[0]->counts[9].mapped_bytes =
                 UINT64_MAX; /* a sum that is a little more than nothing */
         assert_count(count(10, false), 0, 0, 0, 0);
-        pages[0]->counts[10].keys = UINT64_C(1) << 62; /* and all that is left */
+        pages[0]->counts[10].keys = UINT64_C(1) << 62; /* uses up the rest */
         (void)count(11, false);
         /* The client has used its possible lookups, and has more a moment later. */
         pages[0]->counts[7].keys = 1;
@@ -1981,7 +1984,7 @@ static void what_cannot_be_true_is_left_out(void **state)
 /* --- touches --- */
 
 static struct pool_index_touch touches[POOL_MAX_TOUCHES];
-static uint32_t words; /* that were read for these */
+static uint32_t words; /* words read for these */
 
 static int take_touches(void)
 {
@@ -2049,7 +2052,7 @@ static void the_ring_goes_round(void **state)
         }
         assert_true(pages[0]->taken > 5 * POOL_PAGE_RING);
         assert_int_equal(pages[0]->taken, pages[0]->written);
-        /* To the last word of it. */
+        /* The ring is filled to its last word. */
         for (unsigned i = 0; i < 7; i++)
                 tell(chunks, POOL_MAX_TOUCHES);
         tell(chunks, POOL_MAX_TOUCHES - 8);
@@ -2107,7 +2110,7 @@ static void nonsense_in_the_ring_is_passed_by(void **state)
                 assert_int_equal(take_touches(), 1);
                 assert_int_equal(touches[0].chunk, chunk);
         }
-        /* `taken` is the daemon's: what a client writes there means nothing. */
+        /* The daemon ignores what a client writes to `taken`. */
         pages[0]->taken = 12345;
         tell(&chunk, 1);
         assert_int_equal(take_touches(), 1);

@@ -16,7 +16,7 @@ enum {
         MIB = 1 << 20,
         SMALL = 4096,
         CHUNKS = 32 * MIB /
-                 SMALL, /* that fill the pool: twice as many as an iteration passes over */
+                 SMALL, /* chunks in a full pool: twice as many as an iteration passes over */
         LEAST = 32,     /* a search's passes beyond the iteration's */
 };
 
@@ -75,7 +75,7 @@ static int acquire(uint32_t length, uint32_t *ret)
         return pool_acquire(pool, 1, &k, n_keys, length, 0, ret);
 }
 
-/* Every chunk is pinned by its own acquire. */
+/* Fills the pool with chunks that are pinned by their acquire. */
 static void fill(const char *policy)
 {
         assert_int_equal(pool_new(&pool, 32 * MIB, policy), 0);
@@ -165,7 +165,7 @@ static void a_released_chunk_is_as_old_as_before(void **state)
 
         fill(*state);
         (void)acquire_in_time(&r, &chunk);
-        /* Released in another order, and one of them was used meanwhile. */
+        /* The pins end in another order, and one of the chunks was used meanwhile. */
         pool_touch(pool, chunks[0], pool_chunk(pool, chunks[0])->generation, EVICT_NO_USE);
         for (uint32_t i = 4; i-- > 0;)
                 pool_unpin(pool, chunks[i]);

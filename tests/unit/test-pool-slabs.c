@@ -136,7 +136,7 @@ static void a_lease_in_every_slab_leaves_room_for_other_sizes(void **state)
                 slabs |= 1u << pool_chunk(pool, chunk)->slab;
         }
         assert_int_equal(slabs, (1u << (SLABS - 2)) - 1);
-        /* Chunks of another size come and go, whatever number of them. */
+        /* Chunks of another size are put and evicted in any number. */
         for (uint32_t n = 0; n < 1000; n++) {
                 assert_int_equal(acquire(POOL + n, LARGE, &chunk), 0);
                 commit(chunk, n);

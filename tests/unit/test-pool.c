@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool, leases and staging areas: who may stay, who must leave, and what a client cannot do to
- * the memory. */
+/* The pool, leases and staging areas: which chunks are evicted, which must stay, and memory that no
+ * client can change. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -80,7 +80,7 @@ static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
         assert_int_equal(fcntl(b.fd, F_GET_SEALS),
                          F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | 0x10 /* FUTURE_WRITE */);
         assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0), MAP_FAILED);
-        /* Not even through /proc, where root's open() succeeds. */
+        /* Opening it for writing fails even through /proc, where root's open() succeeds. */
         snprintf(path, sizeof(path), "/proc/self/fd/%d", b.fd);
         rw = open(path, O_RDWR | O_CLOEXEC);
         if (rw >= 0) {
@@ -92,7 +92,7 @@ static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
                 assert_int_equal(ftruncate(rw, 0), -1);
                 close(rw);
         }
-        /* The daemon's own mapping stays writable, and is what a reader sees. */
+        /* The daemon's own mapping stays writable, and readers see its changes. */
         strcpy(b.base, "bytes");
         assert_string_equal(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b.fd, 0), "bytes");
         backing_close(&b);
@@ -108,7 +108,7 @@ static void what_is_populated_keeps_what_is_in_it(void **state)
         strcpy((char *)b.base + 4096, "second");
         assert_int_equal(backing_populate(&b, 0, 8192), 0);
         assert_int_equal(backing_populate_huge(&b, 0, 4 * MIB, &huge), 0);
-        /* Where the kernel does not do it: as before 5.14, so off a page's start. */
+        /* Populates as before kernel 5.14, because the range does not begin at a page. */
         assert_int_equal(backing_populate(&b, 1, 8192), 0);
         assert_string_equal(b.base, "first");
         assert_string_equal((char *)b.base + 4096, "second");
@@ -200,12 +200,12 @@ static void the_coldest_unpinned_chunk_leaves(void **state)
                 add(p, ++n + 1, MIB);
                 pool_get_stats(p, &stats);
         } while (stats.evictions == 0);
-        /* The oldest is pinned: the next one went. */
+        /* The oldest chunk is pinned, so the next one was evicted. */
         assert_int_equal(find(p, 0), first);
         assert_int_equal(find(p, 1), POOL_NONE);
         assert_true(second != POOL_NONE);
 
-        /* Touched, a chunk outlives those that came after it. */
+        /* A touched chunk outlives later ones. */
         assert_int_equal(stats.evictions, 1);
         pool_touch(p, find(p, 2), pool_chunk(p, find(p, 2))->generation, 0);
         add(p, ++n + 1, MIB);
@@ -255,7 +255,7 @@ static void a_lease_in_every_slab_does_not_keep_other_sizes_out(void **state)
         uint32_t chunk, n = 0;
         struct pool_stats stats;
 
-        /* One pinned chunk in each slab, all of 64 KiB. */
+        /* Each slab has one pinned chunk of 64 KiB. */
         for (uint32_t i = 0; i < 16 * MIB / 65536; i++) {
                 chunk = add(p, n++, 65536);
                 if (i % (pool_slab_bytes(p) / 65536) == 0)
@@ -266,7 +266,7 @@ static void a_lease_in_every_slab_does_not_keep_other_sizes_out(void **state)
         pool_commit(p, chunk, 0);
         pool_unpin(p, chunk);
         assert_int_equal(find(p, 1000), chunk);
-        /* Too much of a waste, and too large. */
+        /* These chunks do not fit: one wastes too much, the other is too large. */
         assert_int_equal(acquire(p, 1001, 4096, &chunk), POOL_FULL);
         assert_int_equal(acquire(p, 1002, 100000, &chunk), POOL_FULL);
         pool_get_stats(p, &stats);
@@ -343,8 +343,8 @@ static uint32_t find_of(const struct pool *p, uint32_t namespace_id, uint32_t n)
 
 enum { SWEPT = 30000, STEP_VISITS = 4096 };
 
-/* However many there are, each step visits few records; that nothing is found does not wait for
- * them. Purges under way at the same time share one walk. */
+/* A purge hides all chunks at once. Each step of its walk visits few records, however many there
+ * are, and concurrent purges share one walk. */
 static void a_purge_takes_effect_at_once_and_is_walked_in_steps(void **state)
 {
         struct pool *p = new_pool(160 * MIB);
@@ -442,7 +442,7 @@ static void what_is_purged_is_dropped_by_what_reaches_it_first(void **state)
 }
 
 enum { N_KEYS = 400, N_NAMESPACES = 5, N_PURGES = 8 };
-/* Two of them share the count of their chunks, and three the bucket of their purges. */
+/* Two of the namespaces share the count of their chunks, and three the bucket of their purges. */
 static const uint32_t namespaces[N_NAMESPACES] = { 1, 2, 1 + 1024, 1 + 8192, 3 };
 
 /* Expected contents of the pool, and notifications of its watch. */
@@ -482,8 +482,8 @@ static void forget_all_of(struct truth *t, unsigned ns)
                 t->chunk[ns][n] = POOL_NONE;
 }
 
-/* Any order of puts, fills, leases, drops, evictions, purges and steps of their walk: found is what
- * a purge that walks at once would have left, and the watch is notified of each once. */
+/* Any order of puts, fills, leases, drops, evictions, purges and steps of their walk leaves the
+ * chunks that an immediate purge would have left, and notifies the watch of each change once. */
 static void purges_beside_everything_else_leave_what_they_should(void **state)
 {
         static struct truth t;
@@ -702,7 +702,7 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         assert_int_equal(lease_holder_init(l, &two, 2, false), 0);
         assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
         assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
-        /* A chunk that is leased already costs nothing more; another one does not fit. */
+        /* A second lease of a chunk costs nothing, and another chunk does not fit. */
         assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
         assert_int_equal(lease_release(l, &two, lease[2]), 0);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
@@ -738,10 +738,11 @@ static void each_user_of_a_chunk_is_charged_until_its_last_lease_ends(void **sta
                 for (unsigned i = 0; i < USERS; i++) {
                         struct lease_holder *h = &users[orders[o][i]];
 
-                        /* A second one costs nothing, and its end makes no difference. */
+                        /* A second lease costs nothing, and its end changes nothing. */
                         assert_int_equal(lease_acquire(l, h, a, &twice), 0);
                         assert_int_equal(lease_release(l, h, twice), 0);
-                        /* With `a`, three of four are within its share; without it one more is. */
+                        /* With `a`, three of the other four are within its share; without it, four
+                         * are. */
                         assert_int_equal(lease_acquire(l, h, others[0], &lease), 0);
                         assert_int_equal(lease_acquire(l, h, others[1], &lease), 0);
                         assert_int_equal(lease_acquire(l, h, others[2], &lease), LEASE_FULL);
@@ -780,7 +781,7 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         for (unsigned i = 0; i < CHUNKS; i++)
                 n += lease_acquire(l, &greedy[i % HOLDERS], chunks[i], &lease) == 0;
         assert_int_equal(n, CHUNKS / 4 * 3);
-        /* Again, by another connection: it costs nothing more. */
+        /* A second connection leases the same chunks, which costs nothing. */
         for (unsigned i = 0; i < n; i++)
                 assert_int_equal(lease_acquire(l, &greedy[(i + 1) % HOLDERS], chunks[i], &lease),
                                  0);

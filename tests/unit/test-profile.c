@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile's engine on a side that is an array: every block moves exactly once a pass, in order
- * where it must, within the window; and what fails ends it. Contents that are wrong in any way are
- * found. */
+/* The engine of `kvcache-bench profile`, with an array in place of the daemon: every block moves
+ * exactly once in each pass, in order where necessary, within the window; failures end the run, and
+ * wrong contents are found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -172,7 +172,7 @@ static void every_block_moves_once_a_pass(void **state)
                         side = &f->side;
                         assert_int_equal(profile_run(&p, &side, 1, &result), 0);
                         assert_string_equal(p.error, "");
-                        /* A write has one more pass, in which it is read back. */
+                        /* A write job has one more pass, which reads the blocks back. */
                         assert_int_equal(f->passes, 5 + write);
                         assert_int_equal(f->writes, write ? 5 : 0);
                         assert_int_equal(f->cold, 1);
@@ -215,7 +215,7 @@ static void writes_keep_the_order_of_a_chain(void **state)
         side = &f->side;
         assert_int_equal(profile_write_once(&p, side), 0);
         assert_int_equal(f->disordered, 0);
-        /* and reads do not: their offsets vary */
+        /* reads do not, because their offsets vary */
         job.write = false;
         f->passes = 0;
         assert_int_equal(profile_run(&p, &side, 1, &result), 0);
@@ -329,7 +329,7 @@ static void every_wrong_byte_of_contents_is_found(void **state)
                         memset(data, 0, n);
                         assert_true(content_check(&c, data, 7, 3, &first) > 0);
                 }
-                /* stamping again makes it right, whatever block was there */
+                /* A new stamp makes the contents right, whichever block was there. */
                 content_fill(&c, data);
                 content_stamp(&c, data, 1, 0);
                 content_stamp(&c, data, 7, 3);

@@ -137,7 +137,7 @@ static void lists_name_users_and_groups_by_number_and_by_name(void **state)
                 who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 2 },
                     &admin),
                 0);
-        /* groups that are not said to be there are not looked at */
+        /* Groups beyond n_groups are ignored. */
         assert_int_equal(
                 who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 1 },
                     &admin),
@@ -190,8 +190,8 @@ static void a_name_that_is_not_known_is_said(void **state)
                          -EINVAL);
 }
 
-/* Three tenants: default, which takes 30 alone; "first" with user 10 and group 100; "second" with
- * users 10 and 20 and group 100. */
+/* Makes three tenants: default, which takes user 30 alone; "first" with user 10 and group 100;
+ * "second" with users 10 and 20 and group 100. */
 static struct quotas *three(const struct quota_limits *first, const struct quota_limits *all,
                             const struct quota_limits *user)
 {
@@ -262,7 +262,7 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
         assert_int_equal(quota_holder_open(&d, t, 2, 13), 0);
         assert_int_equal(quotas_users(t), 3);
 
-        /* A user's limit goes over its tenants. */
+        /* A user's limit covers all of its tenants. */
         assert_int_equal(quota_charge(&a, QUOTA_STAGING_BYTES, 701), QUOTA_OVER_USER);
         assert_int_equal(quota_charge(&a, QUOTA_STAGING_BYTES, 700), 0);
         assert_int_equal(quota_charge(&c, QUOTA_STAGING_BYTES, 1), QUOTA_OVER_USER);
@@ -270,7 +270,7 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
         assert_int_equal(quota_charge(&b, QUOTA_STAGING_BYTES, 300), 0);
         assert_int_equal(quota_charge(&d, QUOTA_STAGING_BYTES, 501), QUOTA_FULL);
         assert_int_equal(quota_charge(&d, QUOTA_STAGING_BYTES, 500), 0);
-        /* Another thing is another sum. */
+        /* Each resource has its own sum. */
         assert_int_equal(quota_charge(&d, QUOTA_KEYS, UINT64_MAX / 2), 0);
 
         quotas_get_usage(t, 1, &u);
@@ -287,7 +287,7 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
         quota_settle(&a, QUOTA_STAGING_BYTES, 600);
         quota_settle(&a, QUOTA_STAGING_BYTES, 200);
         assert_int_equal(a.used[QUOTA_STAGING_BYTES], 200);
-        /* Lowered below what is held: nothing more, and what is held comes back. */
+        /* A limit below the present use allows nothing more, and the use can be released. */
         first.most[QUOTA_STAGING_BYTES] = 10;
         quotas_set_limits(t, 1, &first);
         assert_int_equal(quota_charge(&b, QUOTA_STAGING_BYTES, 1), QUOTA_OVER_TENANT);
@@ -306,7 +306,7 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
         quotas_free(t);
 }
 
-/* However many users take what they can, there is something left for one more; an admin may take
+/* However many users take all they can, some is left for one more user, and an admin may take
  * that. */
 static void test_R10_a_connection_has_a_limit_of_its_own(void **state)
 {
@@ -395,8 +395,8 @@ static void test_R10_users_share_what_is_left(void **state)
                 assert_true(i == 0 ? n == ALL / 4 * 3 : i < 3 ? n > 0 && n < before : n <= before);
                 before = n;
         }
-        /* Another connection of the same user has nothing more; too much at once is refused
-         * whole. */
+        /* Another connection of the same user gets nothing more. A request that is too large is
+         * refused completely. */
         assert_int_equal(quota_holder_open(&second, t, 0, 100), 0);
         assert_ptr_equal(second.user, holders[0].user);
         assert_int_equal(quota_user_uid(second.user), 100);

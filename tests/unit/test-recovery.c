@@ -37,7 +37,7 @@ enum {
         SLOTS_MAX = SEGMENTS_MAX * SEGMENT_PAGES,
         KEYS = 2 * SLOTS_MAX,
         QUEUE_MAX = DISK_PAGE_ENTRIES,
-        NEW_KEYS = 1000000, /* from here on they are of no table that was made here */
+        NEW_KEYS = 1000000, /* keys from here on are in no table of this test */
 };
 
 static struct {
@@ -159,8 +159,8 @@ static void queue(const struct disk_entry *e)
                         write_page();
 }
 
-/* Nothing is written. What is still queued stays so: a put that is evicted at once has its
- * entry. */
+/* Evicts the slot without writing anything. Queued entries stay queued: a put that is evicted at
+ * once has its entry. */
 static void evict(uint32_t slot)
 {
         if (w.slot[slot].key == 0)
@@ -197,7 +197,7 @@ static void cut(uint32_t segment)
 
 static void put(uint32_t n)
 {
-        /* Every other one to the slot whose turn it is, so that none stays unused for ever. */
+        /* Every other put goes to slots in turn, so that none stays unused forever. */
         uint32_t place = (uint32_t)(chance(50) ? w.turn++ : random_below(SLOTS_MAX)),
                  segment = place / SEGMENT_PAGES % w.segments, size = w.cut[segment].slot_pages,
                  at = place % SEGMENT_PAGES / size * size, slot = segment * SEGMENT_PAGES + at;
@@ -231,7 +231,8 @@ static void restart(void)
         w.seq += random_below(3) * random_below(100000);
 }
 
-/* Beside 30,000 puts so many drops, and so many segments that are emptied and cut anew. */
+/* Puts n times, and meanwhile drops and recuts, in proportions of `drops` and `cuts` to 30,000
+ * puts. */
 static void put_at_random(uint64_t n, unsigned drops, unsigned cuts)
 {
         for (uint64_t i = 0; i < n; i++) {
@@ -276,7 +277,7 @@ static uint32_t segments_for(uint32_t pages)
         return pages * DISK_PAGE_ENTRIES / 3 / SEGMENT_PAGES;
 }
 
-/* Each of the last pages, none of which was synced, is lost, torn, or there. */
+/* Loses, tears or keeps each of the last pages, none of which was synced. */
 static void crash(unsigned unsynced, bool tears)
 {
         for (uint32_t i = 1; i <= unsynced && i < w.sequence - w.run; i++) {
@@ -489,7 +490,7 @@ static void forget_sizes(struct disk_superblock *sb)
         sb->sizes_seq = sb->n_sizes = sb->table_pages = 0;
 }
 
-/* An empty store, which the tables are put into. */
+/* Makes an empty store, which then gets the tables. */
 static void make_store(void)
 {
         struct disk_superblock sb;
@@ -602,7 +603,7 @@ static void expect_what_is_left_over_to_be_erased(void)
                         assert_memory_equal(&now[i], &zeros, sizeof(zeros));
 }
 
-/* The number of pages that were looked at less than there are. */
+/* Checks recovery. Returns how many pages of the ring it did not read. */
 static uint64_t check_ring(uint32_t block)
 {
         unsigned n = compute();
@@ -615,7 +616,7 @@ static uint64_t check_ring(uint32_t block)
         store_get_stats(t.s, &st);
         put_some_more();
         stop();
-        /* Nothing of what was dead has outlived what said so. */
+        /* No dead entry has outlived the entries that superseded it. */
         start(block == 0 ? 16 : 0);
         for (uint64_t i = 0; i < KEYS; i++)
                 if (found(i) != 0 && found(i) != evicted[i])
@@ -628,8 +629,9 @@ static uint64_t check_ring(uint32_t block)
 
 static const uint32_t blocks[] = { 0, 1, 7, 16, 64, 256 };
 
-/* From seed to seed, where there are many: ThreadSanitizer takes ten times as long, and what the
- * threads do does not depend on what a ring holds. Prime to the number of blocks. */
+/* Steps over seeds where there are many, because ThreadSanitizer is ten times as slow, and the
+ * threads' behaviour does not depend on the contents of a ring. The step is prime to the number of
+ * blocks. */
 enum { STEP = SANITIZES_THREADS ? 5 : 1 };
 
 static void seed(uint32_t number)
@@ -679,7 +681,7 @@ static void a_large_ring_is_not_read_to_its_end(void **state)
         assert_true(left_out > 0);
 }
 
-/* All slots have been seen after a few pages. */
+/* Recovery has seen all slots after a few pages. */
 static void what_a_crash_left_is_found_behind_what_a_start_needs(void **state)
 {
         uint64_t left_out = 0;
@@ -709,11 +711,11 @@ static void pages_out_of_order_count_by_their_sequences(void **state)
         }
 }
 
-/* From the end of the file on they are lost, and the few that are not lie far from it. */
+/* The pages from the end of the file on are lost, except a few that are far from it. */
 static void the_newest_pages_may_lie_behind_hundreds_that_were_lost(void **state)
 {
         for (uint32_t i = 700; i < 718; i += STEP) {
-                /* The last block is short, or there is more behind the ring's end. */
+                /* The last block is short, or the file continues after the ring's end. */
                 uint32_t pages = i % 2 ? 1296 : 1040;
 
                 seed(i);
@@ -730,7 +732,7 @@ static void the_newest_pages_may_lie_behind_hundreds_that_were_lost(void **state
         }
 }
 
-/* A sync had failed, and the store went on: any number of pages may be lost. */
+/* Marks a failed sync after which the store continued, so that any number of pages may be lost. */
 static void mark_unsynced(struct disk_superblock *sb)
 {
         assert_int_equal(sb->unsynced, 0);
@@ -784,7 +786,8 @@ static void damage_costs_its_own_entries(void **state)
                 pages = pages_between(64, 260);
                 write_ring(pages, segments_for(pages), 6, 1000, 5);
                 crash((unsigned)random_below(w.safe / 2 + 1), true);
-                /* A few in a row: the begin of the ring, what is around the newest, or any. */
+                /* Damages a few consecutive pages: at the beginning of the ring, around the newest
+                 * page, or anywhere. */
                 n = 1 + (uint32_t)random_below(30);
                 first = i % 3 == 0   ? 0
                         : i % 3 == 1 ? w.head + w.pages - n / 2
@@ -817,7 +820,7 @@ static void a_newest_page_where_halves_do_not_find_it_is_found(void **state)
                 write_ring(pages, segments_for(pages), 8, 1000, 5);
                 while (w.head == 0 || w.head > 3 || w.sequence < 2 * w.pages)
                         put_at_random(1, 1000, 5);
-                /* The first page has kept what it had a round ago. */
+                /* The first page still has the contents of the previous round. */
                 disk[0] = before[0];
                 check_ring(block_for(i));
         }

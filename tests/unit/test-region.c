@@ -21,7 +21,7 @@
 
 enum { PAGE = 4096, PAGES = 16, BYTES = PAGE * PAGES };
 
-/* Every page is there. */
+/* Writes to every page of the file. */
 static void fill(int fd)
 {
         static const char page[PAGE] = "page";
@@ -41,7 +41,7 @@ static int memfd(unsigned flags, int seals)
         return fd;
 }
 
-/* A file in `dir` that has no name any more; skips where there is no such directory. */
+/* Makes an unlinked file in `dir`, or skips the test if there is no such directory. */
 static int file_in(const char *dir)
 {
         char path[256];
@@ -81,7 +81,7 @@ static void assert_taken(int fd, uint64_t offset, uint64_t bytes)
         assert_null(wrong);
         assert_int_equal(region_map(&r, fd, offset, bytes), 0);
         assert_int_equal(r.bytes, bytes);
-        /* The same memory, both ways. */
+        /* Both sides see the same memory. */
         theirs[0] = 'x';
         assert_int_equal(*(char *)r.base, 'x');
         ((char *)r.base)[bytes - 1] = 'y';
@@ -130,7 +130,8 @@ static void test_R2_what_has_a_hole_is_refused_wherever_that_is(void **state)
                         0);
                 assert_refused(fd, 0, BYTES, "hole");
                 assert_refused(fd, at, PAGE, "hole");
-                /* Beside it as well: where the hole is, only the file's owner could be asked. */
+                /* A range beside the hole is refused as well, because only the file's owner could
+                 * say where the hole is. */
                 assert_refused(fd, at > 0 ? 0 : PAGE, PAGE, "hole");
                 close(fd);
         }
@@ -232,7 +233,7 @@ static void the_position_in_the_file_stays_the_clients(void **state)
 
 #define HUGE_PAGES "/proc/sys/vm/nr_hugepages"
 
-/* Before that: how many were reserved; or -1. */
+/* Reserves huge pages. Returns the number that was reserved before, or -1. */
 static long reserve_huge_pages(long more)
 {
         FILE *f = fopen(HUGE_PAGES, "r+e");

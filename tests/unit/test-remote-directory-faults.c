@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote/directory.c: what a file system answers that fails, hangs, is full, or takes less than it
- * was given. */
+/* remote/directory.c with a file system that fails, hangs, is full, or makes short transfers. */
 #include "directory-fixture.h"
 
 #include <dirent.h>
@@ -137,8 +136,8 @@ static void every_error_has_its_result(void **state)
         }
 }
 
-/* A purge relies on it: without remote.sync, too. The file, and the directories from its own up to
- * remote.path. */
+/* A purge relies on the sync, even without remote.sync: of the file, and of the directories from
+ * its own up to remote.path. */
 static void what_is_replaced_is_synced(void **state)
 {
         char error[120];
@@ -161,7 +160,7 @@ static void what_is_replaced_is_synced(void **state)
         assert_int_equal(replace("top", BYTES, 1), 0);
 }
 
-/* NFS writes back then, and says what it had no room for. The first descriptor that is closed after
+/* NFS writes back at close(), and reports a lack of space then. The first descriptor closed after
  * the write is the file's. */
 static void what_close_says_counts(void **state)
 {
@@ -200,7 +199,7 @@ static void without_hard_links_it_is_renamed(void **state)
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
                 assert_int_equal(read_back(NAME, BYTES, 1), 0);
                 assert_int_equal(read_back(OTHER, BYTES, 2), 0);
-                fail_call(CALL_FSTATAT, ENOENT, 0, 1); /* another host was first in between */
+                fail_call(CALL_FSTATAT, ENOENT, 0, 1); /* another host was first meanwhile */
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
                 assert_int_equal(hits(CALL_FSTATAT), 1);
                 assert_int_equal(read_back(NAME, BYTES, 1), 0);
@@ -252,14 +251,14 @@ static void without_direct_io_it_is_buffered(void **state)
         assert_int_equal(read_back(NAME, BYTES, 1), 0);
         stop();
 
-        start(1, false); /* at opening: of what is read, and of what is created */
+        start(1, false); /* openat2() fails at opening, for a read and for a create */
         fail_call(CALL_OPENAT2, EINVAL, 0, 1);
         assert_int_equal(read_back(NAME, BYTES, 1), 0);
         assert_int_equal(hits(CALL_OPENAT2), 1);
         stop();
 
         start(1, false);
-        lie_about_call(CALL_OPENAT, EINVAL); /* and has made the file */
+        lie_about_call(CALL_OPENAT, EINVAL); /* the call has nevertheless created the file */
         assert_int_equal(create(OTHER, BYTES, 2), 0);
         assert_int_equal(hits(CALL_OPENAT), 1);
         assert_int_equal(read_back(OTHER, BYTES, 2), 0);
@@ -292,7 +291,7 @@ static void short_transfers_go_on(void **state)
         }
 }
 
-/* An object of which another host has cut the end is as long as what came. */
+/* Another host has truncated the object, so the read is short. */
 static void a_cut_object_is_short(void **state)
 {
         struct operation *o = operation_new(BACKEND_READ, NAME, BYTES);
@@ -308,7 +307,7 @@ static void a_cut_object_is_short(void **state)
         operation_free(o);
 }
 
-/* A file system of 2 MiB in memory. */
+/* The object does not fit into a file system of 2 MiB. */
 static void a_full_file_system_takes_no_more(void **state)
 {
         char name[64];
@@ -448,7 +447,7 @@ static void what_waits_behind_hung_threads_ends_in_time(void **state)
                 operation_free(hung[i]);
         }
         assert_int_equal(read_back(NAME, BYTES, 1), 0);
-        wait_for_threads(2 + 1); /* `depth` of them again */
+        wait_for_threads(2 + 1); /* `depth` threads again */
 }
 
 static void hung_writes_leave_threads_for_reads(void **state)
@@ -489,7 +488,7 @@ static void a_deadline_in_the_past_is_met_at_once(void **state)
         assert_false(exists("kv"));
 }
 
-/* Late, but not named any more once its deadline has passed. */
+/* The create ends late, after its deadline, and must not leave a name. */
 static void a_late_create_leaves_nothing(void **state)
 {
         struct operation *o;

@@ -78,8 +78,7 @@ static void run_host(unsigned host, int gate)
         _exit((int)won);
 }
 
-/* Every name is created by one of two processes, and what a third one reads is whole at any
- * time. */
+/* Two processes create every name, and one succeeds. A third process always reads whole objects. */
 static void of_several_creates_one_wins(void **state)
 {
         unsigned won = 0, of[HOSTS] = { 0 };
@@ -118,7 +117,8 @@ static void of_several_creates_one_wins(void **state)
                 of[i] = (unsigned)WEXITSTATUS(status);
         }
         assert_int_equal(won, OBJECTS);
-        for (unsigned i = 0; i < OBJECTS; i++) { /* and it stays the one whose create succeeded */
+        for (unsigned i = 0; i < OBJECTS;
+             i++) { /* each object stays that of the successful create */
                 char name[64];
 
                 name_of(i, name);
@@ -211,7 +211,7 @@ int main(void)
                 TEST(a_kill_leaves_whole_objects),
         };
 
-        /* In memory: a process that is killed waits for its I/O, and there are many. */
+        /* In memory, because a killed process waits for its I/O, and there are many. */
         if (access("/dev/shm", W_OK) == 0)
                 setenv("TMPDIR", "/dev/shm", 1);
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote/directory-sweep.c: leases, what is listed, what is removed, what is marked as used. */
+/* remote/directory-sweep.c: leases, listings, removals, and marks of use. */
 #include "directory-fixture.h"
 
 #include <errno.h>
@@ -107,8 +107,8 @@ static void *take_over(void *userdata)
         return NULL;
 }
 
-/* The holder renews it while another host takes it over: before that one's file is there, and
- * after. */
+/* The holder renews the lease while another host takes it over, before or after that host's file
+ * exists. */
 static void of_renewal_and_takeover_one_succeeds(void **state)
 {
         static const enum call steps[] = { CALL_LINKAT, CALL_UNLINKAT };
@@ -120,7 +120,7 @@ static void of_renewal_and_takeover_one_succeeds(void **state)
 
                 write_file(LEASE_FILE, "60000 a\n");
                 age(LEASE_FILE, 61);
-                /* A file whose time says what time it is is removed before. */
+                /* A temporary file whose mtime gives the present time is removed before. */
                 hang_call(steps[i], steps[i] == CALL_UNLINKAT, 1);
                 assert_int_equal(pthread_create(&other, NULL, take_over, &taken), 0);
                 wait_until_hanging(1);
@@ -327,7 +327,7 @@ static void what_dead_writers_left_is_removed_after_a_day(void **state)
         assert_int_equal(read_back("kv/1/id/ab/one", 4096, 1), 0);
 }
 
-/* A name that no object can have, and directories without end. */
+/* Names that no object can have, and endless directories, are skipped. */
 static void what_is_no_name_of_an_object_is_passed_over(void **state)
 {
         struct listed l = { .n = 0 };
@@ -379,7 +379,7 @@ static void mark_used(const char *name)
         backend_directory.mark_used(at.b, name, clock_unix_ms());
 }
 
-/* A later mark ends after an earlier one. */
+/* Waits for all marks, because a later one ends after an earlier one. */
 static void wait_for_marks(void)
 {
         assert_int_equal(create("kv/last", 1, 1), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Purges of the shared tier: by this host, by others, while this one was down, at the same time,
- * and when the state file or the engine has forgotten them. Two hosts are one after the other here:
- * what another one does is done to the objects. */
+ * and after the state file or the engine has forgotten them. There is one host; the test changes
+ * the objects as another one would. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -124,7 +124,7 @@ static void what_is_offered_waits_for_the_first_generation(void **state)
         assert_int_equal(fake_release(1), 1);
         step();
         assert_int_equal(stats().puts, 1);
-        /* But not for the end of a purge: it may be what is purged. */
+        /* A chunk is not queued during a purge, which may concern it. */
         fake_set_end(BACKEND_REPLACE, FAKE_HELD);
         purge(&p);
         offer(2);
@@ -133,7 +133,7 @@ static void what_is_offered_waits_for_the_first_generation(void **state)
         step();
         offer(2);
         assert_int_equal(stats().queued, 0);
-        /* A generation that is not answered does not count either. */
+        /* A generation that the engine does not answer does not count either. */
         remote_namespace_remove(rig.r, NS);
         fake_fail(BACKEND_READ, -EIO, 1);
         fake_set_end(BACKEND_READ, FAKE_HELD);
@@ -164,7 +164,7 @@ static void a_purge_hides_what_was_there(void **state)
         assert_int_equal(stats().purges, 1);
         assert_true(on_engine() > 0);
         assert_int_equal(on_engine(), generation());
-        /* Nothing before this host's own chunks are purged, too. */
+        /* The tier is not used before this host's own chunks are purged, too. */
         assert_false(is_usable());
         offer(5);
         assert_int_equal(stats().queued, 0);
@@ -197,7 +197,7 @@ static void a_purge_that_fails_says_so(void **state)
         assert_int_equal(p.completed, 1);
         assert_int_equal(p.purge.result, -EACCES);
         assert_int_equal(stats().purges, 0);
-        advance(SECOND); /* the generation is read again, as it is not known what was written */
+        advance(SECOND); /* the generation is read again, because it is unknown what was written */
         step();
         assert_int_equal(rig.purged, 0);
         assert_true(finds(1, CHUNK));
@@ -300,7 +300,7 @@ static void two_purges_are_two(void **state)
         purge_by_another(6000);
         for (unsigned i = 0; i < 5; i++)
                 advance(rig.params.generation_interval_ns);
-        assert_int_equal(rig.purged, 1); /* this host is still at the first */
+        assert_int_equal(rig.purged, 1); /* this host still knows only the first */
         assert_false(is_usable());
         remote_purged(rig.r, NS);
         step();
@@ -336,9 +336,9 @@ static void a_purge_here_during_one_of_another_host_waits_for_both(void **state)
         assert_int_equal(on_engine(), generation());
 }
 
-/* Host A has read 5000, and writes; host B has read 5000, too, and writes after it. A host that has
- * taken the first for the purge must take the second for another one, even if it is lower, as the
- * clock of B may be slow. */
+/* Two hosts have read generation 5000, and both write a new one. A host that has seen the first one
+ * as a purge must also recognize the second, even if it is lower, because the clock of that host
+ * may be slow. */
 static void a_purge_with_a_slow_clock_is_one(void **state)
 {
         make();
@@ -408,7 +408,7 @@ static void without_the_state_file_chunks_are_purged_if_there_was_a_purge(void *
 {
         make(); /* there was none */
         put_object(1, CHUNK);
-        assert_int_equal(access(rig.state, F_OK), -1); /* there is nothing to know */
+        assert_int_equal(access(rig.state, F_OK), -1); /* there is nothing to record */
         make_again();
         assert_int_equal(rig.purged, 0);
         assert_true(finds(1, CHUNK));
@@ -487,7 +487,8 @@ static void a_generation_that_is_removed_is_written_again(void **state)
         assert_int_equal(on_engine(), 5000);
         assert_int_equal(rig.purged, 1);
         assert_true(finds(1, CHUNK));
-        /* Not over that of a purge which comes at the same time. */
+        /* The generation that this host writes again must not replace that of a concurrent purge.
+         */
         assert_true(fake_remove(generation_name()));
         fake_set_end(BACKEND_CREATE, FAKE_HELD);
         advance(rig.params.generation_interval_ns);
@@ -498,7 +499,8 @@ static void a_generation_that_is_removed_is_written_again(void **state)
         assert_int_equal(on_engine(), 6000);
         assert_int_equal(generation(), 6000);
         assert_int_equal(rig.purged, 2);
-        /* Where it cannot be, it is not relied on for long; and then it may have been a purge. */
+        /* If it cannot be written, it is not relied on for long, and its absence may mean a
+         * purge. */
         assert_true(fake_remove(generation_name()));
         fake_set_end(BACKEND_CREATE, FAKE_WITHIN);
         fake_fail(BACKEND_CREATE, -EACCES, 4);
@@ -666,7 +668,7 @@ static void a_namespace_that_was_removed_has_nothing_there(void **state)
         assert_int_equal(fake_count(BACKEND_CREATE), 0);
         assert_false(remote_has_namespace(rig.r, NS));
         fake_set_end(BACKEND_READ, FAKE_WITHIN);
-        /* Another namespace gets the same number. */
+        /* The number belongs to another namespace now. */
         assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", NULL, 0), 0);
         step();
         assert_false(finds(1, CHUNK));
@@ -723,7 +725,7 @@ static void reads_of_generations_that_hang_are_bounded(void **state)
         for (unsigned i = 0; i < 100; i++)
                 advance(100 * MS);
         assert_int_equal(fake_held(), SMALL_MAX);
-        /* A purge goes there all the same. */
+        /* A purge is sent to the engine nevertheless. */
         p = (struct purging){ .purge = { .namespace_id = 1999, .complete = on_purged } };
         remote_purge(rig.r, &p.purge);
         step();

@@ -77,7 +77,8 @@ static void a_very_long_chain_is_found_in_two_steps(void **state)
                 assert_int_equal(find_end(n), MIN(n, 2345U));
                 assert_in_range(stats().searches, 2, 12);
         }
-        /* and found again when the end is forgotten, with what is remembered before it. */
+        /* The keys are found again when the recorded end is forgotten, with the presence remembered
+         * before it. */
         advance(rig.params.absence_ns + SECOND);
         for (unsigned k = 2345; k < 2350; k++)
                 put_object(k, 10);
@@ -145,12 +146,12 @@ static void a_get_puts_right_what_the_order_does_not_say(void **state)
         assert_int_equal(match(100, &known), 21);
         assert_true(known);
         assert_int_equal(match(20, &known), 20);
-        /* Some host writes it again: this one knows by a get, */
+        /* Another host writes the object again, which this host learns by a get. */
         put_object(21, 100);
         advance(rig.params.absence_ns);
         assert_true(finds(21, 100));
         assert_int_equal(find_end(100), 80);
-        /* and of what it wrote itself at once. */
+        /* This host's own writes are known at once. */
         assert_true(fake_remove(name_of(30)));
         assert_false(finds(30, 100));
         assert_int_equal(match(80, &known), 30);

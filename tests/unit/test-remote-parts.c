@@ -176,7 +176,7 @@ static void hosts_have_an_identity_in_common_only_with_all_of_it(void **state)
                                  0);
                 assert_memory_not_equal(&a, &b, sizeof(a));
         }
-        /* Every host has to compute the same: this one is from another implementation. */
+        /* Every host must compute the same identity; this value is from another implementation. */
         assert_int_equal(remote_identify(NULL, 0, "n", "f", &a), 0);
         assert_int_equal(a.bytes[0], 0x55);
         assert_int_equal(a.bytes[31], 0x40);
@@ -195,7 +195,7 @@ static void half_of_the_operations_failing_opens_the_breaker(void **state)
         assert_int_equal(b.state, REMOTE_OPEN);
         assert_int_equal(b.since_ns, 101 * SECOND);
         assert_int_equal(b.trips, 1);
-        /* An operation that ends now began before. */
+        /* An operation that ends now began before the breaker opened, so it does not count. */
         assert_false(breaker_count(&b, true, MS, 101 * SECOND));
 }
 
@@ -801,7 +801,7 @@ static void a_file_that_cannot_be_had_is_an_error(void **state)
         assert_int_equal(unlink(path), 0);
         assert_int_equal(generations_read(&g, path), -ENOENT);
         assert_int_equal(mkfifo(path, 0600), 0);
-        assert_int_equal(generations_read(&g, path), -EBADMSG); /* and does not wait */
+        assert_int_equal(generations_read(&g, path), -EBADMSG); /* fails without waiting */
         assert_int_equal(generations_write("/nowhere/at/all", "", 0), -ENOENT);
 }
 

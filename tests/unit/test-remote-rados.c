@@ -160,7 +160,7 @@ static void calls_that_fail_at_once_end(void **state)
         assert_int_equal(backend_delete(&backend_rados, b, NAME), -EIO);
 }
 
-/* More bytes than there is room for are never believed. */
+/* Lengths that exceed the buffer are never believed. */
 static void lengths_are_not_believed(void **state)
 {
         struct operation *o = operation_new(BACKEND_READ, NAME, 9000, true);
@@ -211,7 +211,7 @@ static void memory_is_kept_while_librados_has_it(void **state)
         assert_int_equal(write_one(1), 0);
         stub.hang(true);
         stub.ignore_cancel(true);
-        /* A slow machine may not begin with it before its deadline. */
+        /* A slow machine may not begin the operation before its deadline. */
         for (uint64_t ns = SECOND_NS / 20; stub.pending() == 0; ns *= 2) {
                 if (o) {
                         assert_int_equal(operation_wait(o), -ETIMEDOUT);
@@ -231,7 +231,7 @@ static void memory_is_kept_while_librados_has_it(void **state)
         operation_free(o);
 }
 
-/* More than `depth` wait for their turn, and end at their deadlines while they do. */
+/* More than `depth` operations wait, and end at their deadlines while waiting. */
 static void what_waits_ends_at_its_deadline(void **state)
 {
         struct operation *o[5];
@@ -306,7 +306,7 @@ static void what_keeps_it_from_connecting_is_named(void **state)
         }
 }
 
-/* Neither the loop nor the end of the process waits for what hangs. */
+/* Neither the loop nor the end of the process waits for hung operations. */
 static void stop_and_close_do_not_wait(void **state)
 {
         struct operation *o[2];
@@ -356,7 +356,7 @@ static void a_mark_moves_mtime_once_a_day(void **state)
         backend_rados.mark_used(b, NAME, clock_unix_ms());
         while (stub.mtime(OID) == long_ago)
                 usleep(1000);
-        /* Not again, though it looks old again. */
+        /* The object is not marked again, although it looks old again. */
         assert_true(stub.set_mtime(OID, long_ago));
         before = stub.calls("rados_aio_write_op_operate");
         for (unsigned i = 0; i < 100; i++)
@@ -372,7 +372,7 @@ static void a_mark_moves_mtime_once_a_day(void **state)
         backend_rados.mark_used(b, NAME, clock_unix_ms());
         assert_int_equal(read_one(1), 0);
         assert_int_equal(stub.mtime(OID), an_hour_ago);
-        /* A mark that fails is no matter. */
+        /* A failed mark is ignored. */
         stub.fault("write", 0, 1, -EIO);
         backend_rados.mark_used(b, "kv/1/x", clock_unix_ms());
         assert_int_equal(read_one(1), 0);

@@ -116,7 +116,7 @@ static void stop(void)
         assert_null(b);
 }
 
-/* One server for all tests, and each has names of its own there. */
+/* All tests share one server, in which each has its own names. */
 static unsigned test_number;
 
 static int setup(void **state)
@@ -143,7 +143,7 @@ static const char *name_of(const char *rest)
         return name;
 }
 
-/* The result, and what is said of it. */
+/* Performs an operation. Returns its result and its error text. */
 static int run_op(enum backend_op_kind kind, const char *rest, uint64_t bytes, uint64_t for_ns,
                   char ret_error[static 120])
 {
@@ -302,7 +302,7 @@ static void an_empty_object_is_read(void **state)
         }
 }
 
-/* A server that ignores Range: the beginning is taken, and the rest is not waited for. */
+/* With a server that ignores Range, the beginning is used, and the rest is not awaited. */
 static void no_more_is_read_than_was_asked_for(void **state)
 {
         struct operation *o = operation_new(BACKEND_READ, name_of("endless"), 5000, true);
@@ -364,7 +364,8 @@ static void what_waits_ends_at_its_deadline(void **state)
         }
 }
 
-/* 501, or 400 with a code that may mean it: the same without the condition, and so from then on. */
+/* The answer is 501, or 400 with a code that may mean the same: the operation is repeated without
+ * the condition, and later ones omit it. */
 static void a_server_without_conditions_is_remembered(void **state)
 {
         static const char *const names[] = { "no-condition-501", "no-condition-400",
@@ -450,7 +451,7 @@ static void wrong_keys_are_refused(void **state)
         assert_non_null(strstr(error, "no bucket no-bucket"));
 }
 
-/* Keys are exchanged while it runs, and a session token is part of them. */
+/* Keys are replaced while it runs, and include a session token. */
 static void credentials_are_read_again(void **state)
 {
         uint64_t until = clock_mono_ns() + 60 * SECOND_NS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sweeper: what it deletes, in which order, and what it leaves alone. */
+/* The sweeper: which objects it deletes, in which order, and which it keeps. */
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -45,8 +45,8 @@ static struct remote_sweep sweep(uint64_t limit, bool dry_run)
         return s.sweep;
 }
 
-/* Chunks 0..n-1, of which number i was used i minutes after the beginning; listed in another
- * order. */
+/* Puts chunks 0 to n-1, of which number i was used i minutes after the beginning; they are listed
+ * in another order. */
 static void put_chunks(unsigned n)
 {
         for (unsigned k = 0; k < n; k++) {

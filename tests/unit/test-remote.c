@@ -142,7 +142,7 @@ static void it_works_on_another_thread(void **state)
                 if (completed == N)
                         break;
                 if (completed > before)
-                        step(); /* there is room for those that wait */
+                        step(); /* waiting puts have room now */
                 else
                         wait_and_step();
         }
@@ -153,7 +153,7 @@ static void it_works_on_another_thread(void **state)
 
 /* --- deadlines and buffers --- */
 
-/* The cache joins gets of one key; the tier has each read for itself. */
+/* The cache joins gets of one key, but the tier performs each separately. */
 static void gets_of_one_key_are_reads_of_their_own(void **state)
 {
         struct asked a, b;
@@ -498,7 +498,7 @@ static void an_engine_that_hangs_opens_the_breaker_and_what_waits_is_a_miss(void
         assert_int_equal(status().breaker, REMOTE_OPEN);
         assert_string_equal(status().reason, "reading: no answer within remote.timeout");
         assert_int_equal(stats().refused[0], 6);
-        /* Trials hang, too, and each has its timeout. Not many of them are left behind. */
+        /* Trials hang as well, and each has its timeout. Only a few are left behind. */
         for (unsigned i = 0; i < 2000; i++)
                 advance(SECOND);
         assert_in_range(fake_held(), 7, 100);
@@ -557,7 +557,7 @@ static void a_full_engine_stops_writes_alone(void **state)
         assert_true(status().full);
         assert_int_equal(status().breaker, REMOTE_CLOSED);
         assert_int_equal(fake_count(BACKEND_CREATE), 4);
-        assert_int_equal(stats().puts, 2); /* on their way at the same time */
+        assert_int_equal(stats().puts, 2); /* in flight at the same time */
         assert_int_equal(stats().dropped[2], 2);
         for (unsigned i = 20; i < 30; i++)
                 offer(i);
@@ -598,7 +598,7 @@ static void writes_that_are_refused_do_not_open_the_breaker(void **state)
         assert_true(finds(1, CHUNK));
 }
 
-/* Each of these is a miss, counted, and the object is deleted, so that it does not come back. */
+/* Checks that such an object is a counted miss and is deleted, so that it is not read again. */
 static void check_rejected(unsigned i, enum remote_rejection why)
 {
         uint64_t before = stats().rejected[why], deletes = stats().deletes;
@@ -707,7 +707,7 @@ static void a_rejected_object_that_cannot_be_deleted_is_no_storm(void **state)
                 assert_false(finds(1, CHUNK));
                 advance(100 * MS);
         }
-        /* Once in each absence_lifetime. */
+        /* one rejection in each absence_lifetime */
         assert_in_range(stats().rejected[REMOTE_BAD_HEADER], 10, 11);
         assert_int_equal(status().breaker, REMOTE_CLOSED);
 }
@@ -936,7 +936,7 @@ static void rate_and_latency_are_those_of_lately(void **state)
                 step();
         }
         assert_in_range(status().latency_ns, 1, 4 * MS);
-        /* A read that hangs is not what reads take. */
+        /* A hung read does not count in the usual time of reads. */
         fake_set_end(BACKEND_READ, FAKE_HUNG);
         assert_true(get(&a, 150, SECOND));
         advance(rig.params.timeout_ns);

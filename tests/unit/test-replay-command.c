@@ -24,7 +24,8 @@ static int reset(void **state)
         return 0;
 }
 
-/* 32 blocks: 10; the same and 5 more; 4 of the first and 3 others. 14 are hits. */
+/* Returns a trace of three requests with 32 blocks: 10 blocks; the same and 5 more; 4 of the first
+ * and 3 others. 14 blocks are hits. */
 static const char *requests(void)
 {
         return bench_file(
@@ -207,7 +208,8 @@ static void wrong_usage_of_replay_is_refused_with_its_reason(void **state)
 
 /* --- trace --- */
 
-/* A batch that the loop had at once, and an operation that began then and has ended. */
+/* Returns a batch that the loop received at once, and an operation that began then and has
+ * ended. */
 static char *latest_batch(void)
 {
         bool is_put = fake.latest_op == KVCACHE_OP_PUT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The replay against a library that misbehaves by plan: what it counts, that it notices every wrong
- * byte, and that it neither hangs nor holds on when room is short or the daemon goes away. */
+/* The replay with a library that misbehaves by plan: its counters, that it detects every wrong
+ * byte, and that it neither hangs nor keeps leases when room is short or the daemon ends. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -90,7 +90,7 @@ static void every_block_is_counted_once(void **state)
         assert_nothing_held();
         replay_result_fini(&result);
 
-        /* Once more: all is there. */
+        /* A second replay finds all blocks. */
         assert_int_equal(replay_run(&options, &small, &result), EXIT_OK);
         assert_int_equal(result.counts.blocks_hit, 32);
         assert_int_equal(result.counts.blocks_put, 0);
@@ -110,7 +110,7 @@ static void one_flipped_bit_is_a_wrong_byte(void **state)
         assert_int_equal(result.counts.wrong_bytes, 1);
         assert_int_equal(result.counts.wrong_blocks, 1);
         assert_int_equal(result.counts.blocks_hit, 13);
-        /* Nothing after a wrong block is of use to an engine: request 2's ten are all that was
+        /* Blocks after a wrong one are useless to an engine, so only the ten of request 2 were
          * saved. */
         assert_int_equal(result.counts.tokens_saved, 10 * 512);
         assert_non_null(strstr(result.first_wrong, "block id 0"));
@@ -218,7 +218,7 @@ static struct workload *chat(uint64_t n)
         return w;
 }
 
-/* A pool of 32 blocks, requests of more than that, eight clients: no client may take more than its
+/* Eight clients with requests of more than the pool's 32 blocks: no client may take more than its
  * part. */
 static void rounds_and_leases_stay_a_small_part_of_the_pool(void **state)
 {
@@ -274,7 +274,8 @@ static void a_small_staging_makes_small_rounds(void **state)
         assert_int_equal(result.counts.blocks_put, 18);
         replay_result_fini(&result);
 
-        /* Not even a block fits: the library copies from memory that is not the staging area. */
+        /* Not even one block fits, so the library copies from other memory than the staging
+         * area. */
         fake_reset();
         fake.staging_bytes = 100;
         assert_int_equal(replay_run(&options, &small, &result), EXIT_OK);

@@ -69,7 +69,7 @@ static void print_openmetrics(FILE *out)
         status_print_metrics(&rig.sources, HTTP_METRICS_OPENMETRICS, out);
 }
 
-/* A member by a path such as "totals/puts". */
+/* Returns a member by a path such as "totals/puts". */
 static const cJSON *at(const cJSON *root, const char *path)
 {
         char copy[128], *rest = copy, *name;
@@ -95,7 +95,7 @@ static const char *words(const cJSON *root, const char *path)
         return at(root, path)->valuestring;
 }
 
-/* Does a list of objects have one with this name? */
+/* Returns whether a list of objects contains one with this name. */
 static bool lists(const cJSON *root, const char *path, const char *name)
 {
         const cJSON *o;
@@ -104,7 +104,7 @@ static bool lists(const cJSON *root, const char *path, const char *name)
         return false;
 }
 
-/* The value of a series in the text format. */
+/* Returns the value of a series in the text format. */
 static double series(const char *page, const char *name)
 {
         size_t n = strlen(name);

@@ -52,7 +52,7 @@ static const struct wire_reply *sweep(struct peer_end *c, uint64_t limit, uint32
         return call(c, &msg, sizeof(msg));
 }
 
-/* A message with a name. */
+/* Sends a BENCH message with a name. */
 static const struct wire_reply *bench(struct peer_end *c, enum wire_bench_action action,
                                       const char *name, size_t length)
 {

@@ -28,7 +28,7 @@ static uint64_t wait_end(void)
         return clock_mono_ns() + TIERS_WAIT_MS * UINT64_C(1000000);
 }
 
-/* Statuses of an op that has one of 16 bits a key. */
+/* Returns the i-th status of an op with 16-bit statuses. */
 static enum wire_status status_of(const struct wire_reply *reply, unsigned i)
 {
         assert_int_equal(reply->status, WIRE_OK);
@@ -511,7 +511,7 @@ static void pages_of_counters_over_a_users_limit_are_refused(void **state)
         connect_as(&d, ALICE);
         enter(&c, "a");
         enter(&d, "a");
-        /* Room for one page of each kind, and for a request. */
+        /* There is room for one page of each kind, and for a request. */
         rig_limit(QUOTA_REQUEST_BYTES, tally_page_bytes() + bench_page_bytes() + 1024,
                   QUOTA_NO_LIMIT);
         send_message(&c, &lookup, sizeof(lookup));
@@ -528,7 +528,7 @@ static void pages_of_counters_over_a_users_limit_are_refused(void **state)
         assert_int_equal(n_fds, 1);
         close(fds[0]);
         assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), tally_page_bytes() + bench_page_bytes());
-        /* A session may have the room that another one has given back. */
+        /* A session may use the room that another one has freed. */
         hang_up(&c);
         while (rig_used(QUOTA_REQUEST_BYTES) > 0)
                 rig_turn(true);

@@ -74,7 +74,7 @@ static bool is(struct peer_end *c, const char *name, const char *member)
         return r;
 }
 
-/* The sum of a session's transfers. */
+/* Returns the sum of a session's transfers. */
 static double transfers(struct peer_end *c, const char *name)
 {
         cJSON *json = command(c, WIRE_BENCH_STATUS, name, 0);
@@ -158,7 +158,7 @@ static void one_session_at_a_time_is_active(void **state)
         assert_true(transfers(&root, "second") == 0);
         run(&root, WIRE_BENCH_INIT, "first", WIRE_BENCH_RESUME);
         assert_true(is(&root, "", "active"));
-        assert_true(transfers(&root, "") > 0); /* goes on from what it had */
+        assert_true(transfers(&root, "") > 0); /* continues from its earlier counters */
         run(&root, WIRE_BENCH_INIT, "first", WIRE_BENCH_FORCE);
         assert_true(transfers(&root, "") == 0);
         list = command(&root, WIRE_BENCH_LIST, "", 0);
@@ -240,7 +240,7 @@ static void warn(void *userdata, const char *text)
         snprintf(warnings + n, sizeof(warnings) - n, "%s\n", text);
 }
 
-/* A second one over the same folder, as the next daemon would make it. */
+/* Opens another one over the same folder, as the next daemon would. */
 static struct bench *open_again(const char *folder)
 {
         struct bench *b;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of sessions with the pool index: what their clients used by themselves is touched in
- * steps, and the words that are read of their rings are counted here. */
+/* The end of sessions with the pool index: chunks that their clients used without a message are
+ * touched in steps. This test counts the words that are read from their rings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +18,8 @@
 enum {
         SESSIONS = 8,
         KEYS = 127, /* an even part of the ring, with the request's head */
-        /* The most that an iteration reads: steps of sessions that last and of such that have
-         * ended, each overdrawn by a request. */
+        /* The maximum that an iteration reads: one step for live sessions and one for ended ones,
+         * each exceeded by a request. */
         MOST_WORDS = 512 + 256 + 2 * (1 + KEYS),
 };
 
@@ -109,7 +109,7 @@ static void touches_are_paced_when_sessions_end(void **state)
                 munmap(pages[i], POOL_PAGE_BYTES);
 }
 
-/* A process that keeps the page goes on filling the ring. */
+/* A process that keeps the page continues to fill the ring. */
 static void a_page_that_is_still_written_ends_with_its_session(void **state)
 {
         struct pool_index_stats stats;

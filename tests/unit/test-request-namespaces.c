@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces as a client sees them: opening, limits, lists, lifetimes, removal, and who may do what
- * with whose. */
+/* Namespaces as a client sees them: opening, limits, lists, lifetimes, removal, and the rights of
+ * users and admins. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -487,7 +487,7 @@ static void a_removal_waits_for_the_requests_of_its_own_session(void **state)
         send_message(&c, b, b->hdr.len);
         send_message(&c, &msg, sizeof(msg.head) + 1);
         assert_says(receive_reply(&c, WIRE_NAMESPACE_REMOVE, NULL, NULL), WIRE_BUSY,
-                    "of this session are under way");
+                    "of this session are in flight");
         fault_set(NULL);
         fault_release();
         assert_int_equal(receive_reply(&c, WIRE_PUT, NULL, NULL)->status, WIRE_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/volume/scrub.c: what the disk has lost is found, what it has not is left alone; over a real
- * store, with bits flipped in its files and reads that fail by plan. The test is the loop. */
+/* store/volume/scrub.c: chunks that the disk has lost are found, and no others, with a real store,
+ * bits flipped in its files, and reads that fail by plan. The test is the loop. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,7 @@ static void turn_once(void)
         kio_flush(t.io);
 }
 
-/* Until something completes or the store has something to do. False: nothing of both, ever. */
+/* Waits until something completes or the store has work. Returns false if neither can happen. */
 static bool wait_for_work(uint64_t most_ns)
 {
         struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
@@ -118,7 +118,7 @@ static bool hits_reached(const void *arg)
         return fault_hits() >= *(const uint64_t *)arg;
 }
 
-/* The plan holds or fails so many. */
+/* Waits until the plan has held or failed `n` operations. */
 static void wait_hits(uint64_t n)
 {
         uint64_t began = clock_mono_ns();
@@ -342,7 +342,7 @@ static void put(uint64_t n, uint32_t length)
         assert_int_equal(io_result, 0);
 }
 
-/* 0: there, and every byte is right. */
+/* Returns 0 if the chunk is stored and every byte is right. */
 static int get(uint64_t n, uint32_t length)
 {
         struct store_get req = {
@@ -382,7 +382,8 @@ static void drop(uint64_t n)
         assert_int_equal(store_drop(t.s, t.ns, &k, store_hash(t.s, t.ns, &k)), 0);
 }
 
-/* Sizes of one page, of several, of more than one read, of more than the buffer, and odd ones. */
+/* Returns sizes of one page, of several, of more than one read, of more than the buffer, and odd
+ * ones. */
 static uint32_t length_of(uint64_t n)
 {
         static const uint32_t lengths[] = { 4096, 1, 10000, 65536, 4095, 300001, 700000, 2500003 };
@@ -411,7 +412,7 @@ static int segment_file(uint32_t segment)
         return open(path, O_RDWR);
 }
 
-/* Where the chunk's bytes begin: its segment's file, and the offset. */
+/* Returns the file and the offset of the chunk's bytes. */
 static int find_on_disk(uint64_t n, off_t *ret_offset)
 {
         uint32_t length = MIN(length_of(n), 4096u);
@@ -443,7 +444,7 @@ static void flip_at(int fd, off_t offset, unsigned bit)
         assert_int_equal(fsync(fd), 0);
 }
 
-/* One bit, `at` bytes from the chunk's begin. */
+/* Flips one bit, `at` bytes from the chunk's beginning. */
 static void flip(uint64_t n, uint64_t at)
 {
         off_t offset;
@@ -477,7 +478,7 @@ static struct store_verify verify_from(uint32_t segment, uint32_t slot, uint32_t
         };
 }
 
-/* The whole path, message by message. */
+/* Verifies the whole volume, message by message. */
 static struct store_verified verify_all(uint32_t max_chunks, uint64_t max_bytes)
 {
         struct store_verified sum = { 0 };
@@ -522,7 +523,7 @@ static void a_pass_reads_every_chunk_and_leaves_good_ones_alone(void **state)
         assert_int_equal(stats().scrub_failures, 0);
         assert_int_equal(stats().crc_rereads, 0);
         assert_true(stats().scrub_last_pass_ms > 0);
-        assert_int_equal(stats().reads, 0); /* these count only gets */
+        assert_int_equal(stats().reads, 0); /* this counter has gets only */
         assert_int_equal(stats().scrub_pinned, 0);
         for (uint64_t i = 0; i < MANY; i++)
                 assert_int_equal(get(i, length_of(i)), 0);
@@ -585,7 +586,7 @@ static void flip_some(uint64_t *ret_mask)
                 flip(flips[i].n, flips[i].at);
                 *ret_mask |= UINT64_C(1) << flips[i].n;
         }
-        /* Between a chunk's last byte and its slot's end: of no chunk. */
+        /* Bytes between a chunk's end and its slot's end belong to no chunk. */
         flip(2, 10000);
         flip(9, 1);
         flip(5, 300001);
@@ -705,8 +706,8 @@ static void every_chunk_of_a_full_store_is_met_by_verify(void **state)
         assert_int_equal(sum.mismatched, 0);
 }
 
-/* The read of a chunk that is bad is held at the device; meanwhile it is dropped, and others want
- * its place. */
+/* The read of a bad chunk is held at the device. Meanwhile the chunk is dropped, and others need
+ * its slot. */
 static void
 R7_a_slot_that_is_read_back_is_not_reused_and_a_dropped_chunk_is_no_finding(void **state)
 {
@@ -721,7 +722,8 @@ R7_a_slot_that_is_read_back_is_not_reused_and_a_dropped_chunk_is_no_finding(void
         wait_hits(1);
         drop(0);
         assert_false(present(0));
-        /* Everything that fits is put, several times over: chunk 1, unpinned, goes. */
+        /* Puts everything that fits, several times over, so that chunk 1, which is not pinned, is
+         * evicted. */
         for (uint64_t n = 2; n < 1000; n++)
                 put(n, 65536);
         assert_false(present(1));
@@ -791,7 +793,7 @@ static void a_chunk_that_cannot_be_read_is_dropped_and_its_neighbours_stay(void 
 
         start();
         put_many(5);
-        /* The read of all, then the first one's own two. */
+        /* Fails the read of all chunks, and then both reads of the first one alone. */
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1, .count = 3 });
         sum = verify_all(1000, UINT64_MAX);
@@ -863,7 +865,7 @@ static void a_short_read_is_read_on(void **state)
         assert_int_equal(sum.mismatched + sum.unreadable + sum.skipped, 0);
 }
 
-/* Between any two reads of a pass lies the time that the first one takes at the rate. */
+/* The time between any two reads of a pass is that of the first one's bytes at the rate. */
 static void a_pass_keeps_to_its_rate(void **state)
 {
         const uint64_t rate = 16 * MIB;
@@ -877,10 +879,10 @@ static void a_pass_keeps_to_its_rate(void **state)
         wait_passes(1);
         took = clock_mono_ns() - began;
         assert_int_equal(stats().scrub_bytes, 8 * MIB);
-        /* All but the last read were waited for. */
+        /* The pass waited after all reads except the last. */
         assert_true(took >= (8 * MIB - 256 * KIB) * UINT64_C(1000000000) / rate);
-        /* A request is not background work, and not held back; nor does it wait for a chunk that
-         * the pass reads slowly. */
+        /* A request is neither delayed like background work, nor does it wait for a chunk that the
+         * pass reads slowly. */
         store_set_scrub(t.s, &(struct store_scrub){ .rate = 4096, .interval_ms = 1 });
         assert_int_equal(verify_all(1000, UINT64_MAX).chunks, 8);
 }
@@ -932,7 +934,7 @@ static void on_held_put(struct store_put *req)
         container_of(req, struct held_put, req)->done = true;
 }
 
-/* The device takes no writes; what is put waits for a place in the queue. */
+/* The device accepts no writes, so puts wait for a place in the queue. */
 static void a_pass_waits_while_others_wait(void **state)
 {
         static struct held_put puts[HELD];
@@ -941,7 +943,7 @@ static void a_pass_waits_while_others_wait(void **state)
         t.depth = 4;
         start();
         put_many(8);
-        while (kio_pending(t.io) > 0) { /* the first puts have the superblock written */
+        while (kio_pending(t.io) > 0) { /* the first puts also write the superblock */
                 assert_true(wait_for_work(20000000));
                 turn_once();
         }
@@ -1101,7 +1103,7 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         shape = shape_of(t.dir);
 
         t.params.as_is = true;
-        t.params.limit = 1; /* not looked at, or all would be given up */
+        t.params.limit = 1; /* ignored, because otherwise all chunks would be evicted */
         t.params.segment_bytes = 1;
         if (try_open(error) < 0)
                 fail_msg("open: %s", error);
@@ -1124,7 +1126,7 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         check_found(mask);
 }
 
-/* An old version left this store. */
+/* This store is from an old version. */
 static void as_it_is_a_small_table_stays_small(void **state)
 {
         char error[512] = "", name[PATH_MAX + 8];
@@ -1159,7 +1161,7 @@ static void as_it_is_an_empty_store_stays_empty(void **state)
         assert_int_equal(shape_of(t.dir), shape);
 }
 
-/* One volume of two is verified alone; the two are one store as before. */
+/* Verifies one of two volumes alone, after which they are one store as before. */
 static void as_it_is_one_volume_of_several(void **state)
 {
         static const char *both[2];
@@ -1172,7 +1174,7 @@ static void as_it_is_one_volume_of_several(void **state)
                 fail_msg("too long a name");
         both[0] = other;
         both[1] = t.dir;
-        /* The second is made inside of the first only once that is a store. */
+        /* The second directory is inside the first one, which must become a store before. */
         start();
         stop();
         t.params.paths = both;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench session on a daemon's sessions, and its sweep of memory layouts, over the library
- * without a daemon: what is asked, printed and counted, and the exit statuses. */
+/* kvcache-bench session on a daemon's sessions, and its sweep of memory layouts, with the library
+ * but without a daemon: its requests, output, counters, and exit statuses. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -221,7 +221,7 @@ static void cold_gets_come_from_disk(void **state)
         assert_true(cJSON_IsTrue(cJSON_GetObjectItem(json, "cold")));
         assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(json, "points")), 1);
         assert_true(json_number(point(json, "block-first", "get"), "from_disk") == 1);
-        /* There is no other layout to set it against. */
+        /* There is no other layout to compare with. */
         assert_true(json_number(point(json, "block-first", "get"), "of_contiguous") == 0);
         cJSON_Delete(json);
 }
@@ -295,7 +295,7 @@ static void a_snapshot_of_a_sweep_is_a_session(void **state)
                                  "--clients", "2", "-o", bench_path("run.txt")),
                          SESSION_OK);
         assert_int_equal(session("status", path), SESSION_OK);
-        /* Five blocks of two clients, two iterations, put and get: in one copy, in 3, in 6. */
+        /* Two clients with five blocks each, two iterations, put and get, in 1, 3 and 6 copies. */
         assert_out("session mine\n");
         assert_out("transfers 400\nblocks 120\nbytes 46080\npaths 1\nkeys 3 (path and layout)\n"
                    "errors 0\n");
@@ -322,7 +322,7 @@ static void wrong_bytes_end_a_sweep_that_verifies(void **state)
         assert_int_equal(session("run", "--regions", "64", "--layers", "3", "--bytes", "3840",
                                  "--iterations", "1", "--verify", "--ops", "get"),
                          SESSION_FAILED);
-        assert_err(" of client 0, outer-first, is not what was put");
+        assert_err(" of client 0, outer-first, has other bytes than were put");
         assert_string_equal(bench_out(), "");
 }
 
@@ -360,7 +360,7 @@ static void test_with_io_moves_real_data(void **state)
         fake_bench_reset();
         fake.flip_get = 20;
         assert_int_equal(session("test", "--io"), SESSION_FAILED);
-        assert_err("is not what was put");
+        assert_err("has other bytes than were put");
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench session on files: figures, reports, exports, comparisons, and what it says of files
- * and words that are wrong. tests/golden/session has two sessions and what is printed of them. */
+/* kvcache-bench session on files: figures, reports, exports, comparisons, and messages about
+ * invalid files and words. tests/golden/session has two sessions and the expected output. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -220,7 +220,7 @@ static void a_session_without_transfers_says_so(void **state)
 
 /* --- comparisons --- */
 
-/* `text` of A, with one text in the place of another, as a file. */
+/* Returns a file with the text of A, in which one text is replaced by another. */
 static const char *changed(const char *name, const char *from, const char *to)
 {
         static char text[16384];
@@ -299,7 +299,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "reprot", A }, "did you mean \"session report\"?" },
                 { { "frobnicate" }, "unknown action 'frobnicate'; the actions are init, status" },
                 { { "report", A, B }, "' is one operand too many" },
-                { { "report", A, "--session", B }, "which of them?" },
+                { { "report", A, "--session", B }, "both name a session" },
                 { { "compare", A }, "compare: which two sessions?" },
                 { { "compare", "-", "-" }, "compare: standard input has one session only" },
                 { { "report", A, "--format", "pdf" },

@@ -164,7 +164,7 @@ static struct snapshot_metric *tallied(struct sweep_tally *t, struct sweep_clien
         return &t->metrics[kind - 1];
 }
 
-/* Two clients, whose calls overlap from 100 to 150 ns; each call is two copies of 500 bytes. */
+/* The calls of two clients overlap from 100 to 150 ns; each call makes two copies of 500 bytes. */
 static void calls_that_overlap_are_busy_once(void **state)
 {
         struct sweep_call first[] = { { 200, 300 }, { 0, 150 } }, second[] = { { 100, 160 } };

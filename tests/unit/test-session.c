@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions over a real cache and store: how they end, in every state, and what is given back. The
- * test is both the loop and the clients. After each test nothing is held. */
+/* Sessions with a real cache and store: how they end, in every state, and which resources are
+ * freed. The test is both the loop and the clients. After each test nothing is held. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +132,7 @@ static bool turn_end(void)
         return more;
 }
 
-/* One turn; waits for something to happen unless there is more to do. */
+/* Runs one iteration. Waits for an event unless there is more to do. */
 static void turn(bool wait)
 {
         static bool more;
@@ -281,7 +281,7 @@ static void send_raw(struct peer_end *c, const void *msg, size_t bytes)
         assert_int_equal(fdpass_send(c->fd, msg, bytes, NULL, 0), 0);
 }
 
-/* The next message from the daemon: bytes, or 0 at the end of the stream. */
+/* Receives the next message from the daemon. Returns its bytes, or 0 at the end of the stream. */
 static ssize_t receive(struct peer_end *c, void *msg, int *ret_fds, unsigned *ret_n_fds)
 {
         for (;;) {
@@ -299,7 +299,7 @@ static union {
         uint8_t bytes[WIRE_MAX_MESSAGE];
 } in, out;
 
-/* Keeps one descriptor of the reply, closes the rest. */
+/* Receives a reply. Keeps one of its descriptors and closes the others. */
 static const struct wire_reply *reply(struct peer_end *c, enum wire_op op, int *ret_fd)
 {
         int fds[WIRE_MAX_FDS];
@@ -339,7 +339,7 @@ static void hello(struct peer_end *c)
         assert_int_equal(reply(c, WIRE_HELLO, NULL)->status, WIRE_OK);
 }
 
-/* With a namespace and a staging area. */
+/* Sends HELLO, and opens a namespace and a staging area. */
 static void greet(struct peer_end *c)
 {
         struct {
@@ -467,7 +467,7 @@ static void wait_for_open(uint64_t sessions_open)
                 turn(true);
 }
 
-/* Nothing is to be done: does the loop sleep? */
+/* Checks that the loop sleeps while there is nothing to do. */
 static void assert_idle(void)
 {
         struct event *end = evtimer_new(d.base, on_wait, NULL);
@@ -574,7 +574,7 @@ static void leases_of_sessions_that_end_do_not_keep_a_daemon_from_stopping(void 
         hang_up(&c[1]);
 }
 
-/* TOUCH of so many keys, of a chain with all that came before. */
+/* Submits a TOUCH of `count` keys, which continues the chain of earlier ones. */
 static void submit_touch(struct peer_end *c, uint32_t n, uint16_t count, bool more)
 {
         struct wire_batch *b = batch(c, WIRE_TOUCH, more ? WIRE_F_MORE : 0, count);
@@ -726,7 +726,7 @@ static void a_request_that_needs_a_descriptor_is_refused_when_there_are_none(voi
 
 /* --- waiting --- */
 
-/* A chunk in each slab is leased by `c`: no slab can be had as a whole. */
+/* Leases a chunk in each slab, so that no whole slab is available. */
 static void lease_every_slab(struct peer_end *c)
 {
         bool has[SLABS] = { false };
@@ -766,7 +766,7 @@ static void a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens(voi
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
         assert_int_equal(in.reply.hdr.tag, c.tag);
         assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_BUSY);
-        hang_up(&holder); /* and there is room for the first */
+        hang_up(&holder); /* now there is room for the first */
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
         assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_OK);
         hang_up(&c);
@@ -782,7 +782,7 @@ static void who_waits_with_all_its_requests_is_noticed_to_die(void **state)
         ping(&c);
         for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
                 submit_put(&c, 1 + i, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
-        ping(&c); /* one too many: it is not read */
+        ping(&c); /* one too many, so it is not read */
         turns();
         assert_int_equal(cache_pending(t.cache), WIRE_MAX_INFLIGHT);
         assert_idle();
@@ -793,7 +793,7 @@ static void who_waits_with_all_its_requests_is_noticed_to_die(void **state)
         hang_up(&holder);
 }
 
-/* A put of so many keys, for none of which there is room. */
+/* Submits a put of `count` keys, for none of which there is room. */
 static void submit_waits(struct peer_end *c, uint32_t n, uint16_t count)
 {
         struct wire_put *e = (struct wire_put *)(batch(c, WIRE_PUT, 0, count) + 1);
@@ -971,7 +971,7 @@ static void test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted(void
         release_one(&b, held);
         assert_int_equal(used(QUOTA_LEASES), 1);
         assert_int_equal(get(&a, 2).status, WIRE_OK);
-        /* By bytes, and of one user. */
+        /* The limit of bytes, and that of one user. */
         set_limit(QUOTA_LEASED_BYTES, QUOTA_NO_LIMIT, used(QUOTA_LEASED_BYTES), QUOTA_NO_LIMIT);
         assert_int_equal(get(&b, 1).status, WIRE_QUOTA);
         assert_int_equal(used(QUOTA_LEASES), 2);
@@ -1055,7 +1055,7 @@ static void test_R10_a_staging_area_is_charged_until_it_is_freed(void **state)
         wait_for_open(0);
 }
 
-/* Numbers are the session's own: they do not tell of what others have opened. */
+/* Numbers belong to the session: they reveal nothing about namespaces that others have opened. */
 static void test_R9_numbers_of_namespaces_say_nothing_of_other_sessions(void **state)
 {
         struct {
@@ -1160,7 +1160,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
 
 /* Allocations of this thread; the library's own calls are not wrapped. */
 static _Thread_local uint64_t allocations;
-static atomic_bool no_tallies; /* there is no memory for them; workers allocate, too */
+static atomic_bool no_tallies; /* simulates a lack of memory for tallies; workers allocate, too */
 
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
@@ -1222,7 +1222,7 @@ uint64_t __wrap_key_hash(const struct key_secret *secret, uint32_t namespace_id,
         return __real_key_hash(secret, namespace_id, k);
 }
 
-/* One request of one key; what its answer took. */
+/* Sends one request of one key. Returns the work that its answer took. */
 static struct work work_of(struct peer_end *c, enum wire_op op, uint16_t flags, uint32_t n)
 {
         work = (struct work){ 0 };
@@ -1304,7 +1304,7 @@ static void hits_allocate_nothing(void **state)
                         assert_int_equal(results[i].tier, WIRE_TIER_MEMORY);
                 }
                 turn(false); /* to the end of the turn that it was answered in */
-                /* The first may need memory for a batch. */
+                /* The first request may allocate memory for a batch. */
                 if (round > 0 && !SANITIZES_ADDRESSES)
                         assert_int_equal(allocations, before);
         }
@@ -1328,7 +1328,8 @@ static struct lookups *lookups_open(void)
         return l;
 }
 
-/* LOOKUP with TALLY: how many descriptors came, of which the second is kept. */
+/* Sends LOOKUP with TALLY. Returns the number of descriptors received, of which it keeps the
+ * second. */
 static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
 {
         struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_LOOKUP, .flags = WIRE_F_TALLY };
@@ -1386,7 +1387,8 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         assert_int_equal(own_lookups().found, 15);
         assert_int_equal(own_lookups().missing, 1);
 
-        /* Not read again before the one is dead, and the other's is not touched by that. */
+        /* The page is not read again before the first session has ended, which does not affect the
+         * second one's. */
         counts[0][c[0].ns - 1].found += 100;
         hang_up(&c[0]);
         turns();
@@ -1437,8 +1439,8 @@ static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-/* The write of a put that was accepted outlives its message; a message that comes then is another,
- * wherever it lies. There are no ticks here, after which it would be answered all the same. */
+/* The write of an accepted put outlives its message. A later message is independent, even at the
+ * same address. There are no ticks here, because they would answer it in any case. */
 static void a_put_does_not_wait_for_what_another_client_was_answered(void **state)
 {
         struct peer_end a, b;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHA-256 against the examples of its standard, and against every padding length. */
+/* Compares SHA-256 with the examples of its standard, for every padding length. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

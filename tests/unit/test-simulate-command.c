@@ -15,7 +15,7 @@
 #include "bench-rig.h"
 #include "checked.h"
 
-/* 10 blocks are asked for, 5 of them distinct; test-simulate.c has the figures. */
+/* Requests 10 blocks, 5 of them distinct; test-simulate.c has the figures. */
 static const char *by_hand(void)
 {
         return bench_file("trace", "{\"timestamp\": 0, \"hash_ids\": [1, 2, 3]}\n"
@@ -115,7 +115,7 @@ static void only_the_first_requests_are_simulated(void **state)
         assert_out(" 9 33.33 %\n");
 }
 
-/* Three seconds of a budget of 86.4 MB a day are 3 kB. */
+/* Three seconds of a budget of 86.4 MB a day allow 3 kB. */
 static void what_is_written_is_set_against_the_budget(void **state)
 {
         cJSON *json, *first;
@@ -205,8 +205,8 @@ static void a_fleet_has_a_row_for_each_number_of_hosts(void **state)
         assert_out("The shared tier: none, written: reused.");
 }
 
-/* Three blocks in 120 s, two of them in the busiest minute. 300 tokens take 0.3 s to compute and
- * two loads 0.02 s until they begin: 0.28 s are left for 3,000 bytes. */
+/* Loads three blocks in 120 s, two of them in the busiest minute. 300 tokens take 0.3 s to compute,
+ * and two loads have a latency of 0.02 s, which leaves 0.28 s for 3,000 bytes. */
 static void a_fleet_as_json_has_rates_and_the_break_even(void **state)
 {
         cJSON *json, *f;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate's figures: those of "lru" and "opt" against models of a few lines, and a trace that was
+/* simulate's figures: those of "lru" and "opt" compared with models of a few lines, and a trace
  * computed by hand. */
 #include <errno.h>
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static void trace_add(struct trace *t, uint64_t ms, const uint64_t *ids, size_t 
         trace_add((t), (ms), (const uint64_t[]){ __VA_ARGS__ },                                    \
                   sizeof((const uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t))
 
-/* 10 blocks are asked for, 5 of them distinct. */
+/* Makes a trace of 10 blocks, 5 of them distinct. */
 static void trace_by_hand(struct trace *t)
 {
         trace_init(t);
@@ -96,7 +96,7 @@ static bool asks_for(const struct simulation *s, const struct workload_request *
         return false;
 }
 
-/* The block used longest ago that the request does not ask for; s->n_blocks if there is none. */
+/* Returns the least recently used block outside the request, or s->n_blocks if there is none. */
 static uint32_t coldest(const struct simulation *s, const struct workload_request *r,
                         const uint64_t *used)
 {
@@ -109,7 +109,8 @@ static uint32_t coldest(const struct simulation *s, const struct workload_reques
         return victim;
 }
 
-/* Least recently used, the end of a chain first; a request's blocks stay while it is served. */
+/* Models an LRU cache that evicts the end of a chain first and keeps a request's blocks while it
+ * serves the request. */
 static struct model lru(const struct simulation *s, uint32_t capacity)
 {
         uint64_t *used = test_calloc(s->n_blocks, sizeof(*used)), clock = 0;
@@ -143,7 +144,7 @@ static struct model lru(const struct simulation *s, uint32_t capacity)
         return m;
 }
 
-/* Every choice of at most `capacity` blocks to keep after each request, by bits. */
+/* Tries every choice of at most `capacity` blocks to keep after each request, as bits. */
 static uint64_t optimum(const struct simulation *s, uint32_t capacity)
 {
         size_t sets = (size_t)1 << s->n_blocks;
@@ -393,8 +394,8 @@ static void unknown_policies_and_no_capacity_are_refused(void **state)
         assert_int_equal(simulation_init(&s, &huge), -E2BIG);
 }
 
-/* The first request is repeated by the third, but for its last block; the second and the third end
- * a session. */
+/* The third request repeats the first except its last block; the second and the third end a
+ * session. */
 static void the_last_request_of_a_session_is_its_end(void **state)
 {
         static struct trace t;
@@ -512,7 +513,7 @@ static void a_cache_counts_turns_of_a_session(void **state)
         assert_int_equal(simulated_cache_begin(&c, 1, (const uint32_t[]){ 0, 1 }, 2), 1);
         assert_int_equal(simulated_cache_begin(&c, 2, (const uint32_t[]){ 0, 1, 2 }, 3), 2);
         assert_int_equal(simulated_cache_begin(&c, 3, (const uint32_t[]){ 0, 1, 2, 3 }, 4), 3);
-        /* All of them were there: it is the turn that brought the last. */
+        /* All blocks were cached, so the turn is the one that inserted the last of them. */
         assert_int_equal(simulated_cache_begin(&c, 4, (const uint32_t[]){ 0, 1, 2 }, 3), 2);
         assert_int_equal(simulated_cache_begin(&c, 5, NULL, 0), 1);
         assert_false(simulated_cache_has(&c, 0));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator: no slot is given twice, none is lost, sizes fit closely, and what is empty serves
+/* The allocator: no slot is given twice, none is lost, sizes fit closely, and empty slabs serve
  * every class. */
 #include <errno.h>
 #include <setjmp.h>
@@ -175,13 +175,13 @@ static void a_declared_size_gets_an_exact_class(void **state)
         exact = class_of(s, odd);
         assert_int_not_equal(exact, shared);
         assert_int_equal(slabs_class_bytes(s, exact), round_up(odd, SLAB_GRAIN));
-        /* Larger ones still go to the shared class, whose index is the old one. */
+        /* Larger chunks still use the shared class, whose index has not changed. */
         assert_int_equal(class_of(s, round_up(odd, SLAB_GRAIN) + 1), shared);
 
         assert_int_equal(slabs_declare_class(s, odd), 0);
         assert_int_equal(slabs_declare_class(s, odd + 1), 0);
         assert_int_equal(slabs_class_count(s), exact + 1);
-        /* A size that a shared class has anyway adds none. */
+        /* A size that a shared class already has adds no class. */
         assert_int_equal(slabs_declare_class(s, 2 * MIB), 0);
         assert_int_equal(slabs_class_count(s), exact + 1);
 
@@ -228,7 +228,7 @@ static void a_slab_has_slots_of_one_group_only(void **state)
         assert_true(a.slab != b.slab && b.slab != c.slab && a.slab != c.slab);
         assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), SLAB_FULL);
         assert_int_equal(slabs_slab_class(s, c.slab), seven);
-        /* An empty one goes to the caller, of whatever group. */
+        /* An empty slab is available to any group. */
         slabs_release(s, a);
         assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), 0);
         assert_int_equal(d.slab, a.slab);
@@ -254,7 +254,7 @@ static void a_full_table_of_groups_is_said(void **state)
         assert_true(slabs_class_of(s, 1, 4096) >= 0);
         assert_int_equal(slabs_class_of(s, 1, 8192), -ENOSPC);
         assert_int_equal(slabs_declare_class(s, 33 * MIB), -ENOSPC);
-        /* A class of the group takes smaller chunks, too. */
+        /* A class of the group also accepts smaller chunks. */
         r = slabs_class_restore(s, 1, MIB);
         assert_true(r >= 0);
         assert_int_equal(slabs_class_of(s, 1, 8192), r);
@@ -343,7 +343,7 @@ static void a_released_slot_is_found_again(void **state)
         assert_int_equal(slabs_owner(s, again), 0x7fffffff);
         assert_int_equal(slabs_acquire(s, class, 1, &again), SLAB_FULL);
 
-        /* The slab that got one back last comes first. */
+        /* The slab with the most recently freed slot comes first. */
         slabs_release(s, slots[2]);
         slabs_release(s, slots[14]);
         assert_int_equal(slabs_acquire(s, class, 1, &again), 0);
@@ -367,7 +367,7 @@ static void slots_are_given_in_the_order_in_which_they_came_back(void **state)
                 assert_int_equal(slot.slot, order[i]);
         }
 
-        /* An empty one begins at its beginning, however it became empty. */
+        /* An empty slab is filled from its beginning, however it became empty. */
         for (uint32_t i = 8; i-- > 0;)
                 slabs_release(s, slots[i]);
         for (uint32_t i = 0; i < 8; i++) {
@@ -391,7 +391,7 @@ static void a_slab_that_is_too_short_serves_smaller_classes_only(void **state)
         assert_int_equal(slabs_acquire(s, small, 3, &slot), 0);
         assert_int_equal(slot.slab, 1);
         slabs_release(s, slot);
-        /* Empty, with a class, and still too short. */
+        /* The slab is empty and has a class, but is still too short. */
         assert_int_equal(slabs_acquire(s, large, 3, &slot), SLAB_FULL);
         check_sums(s);
 }
@@ -416,7 +416,7 @@ static void an_empty_slab_goes_to_the_class_that_asks(void **state)
         assert_int_equal(slabs_slab_class(s, b.slab), (int)large);
         assert_int_equal(slabs_slab_slots(s, b.slab), 1);
         assert_int_equal(slabs_owner(s, slot), 1);
-        /* The class that lost it is full now. */
+        /* The class that lost the slab is full now. */
         assert_int_equal(slabs_acquire(s, small, 2, &slot), SLAB_FULL);
         check_sums(s);
 }
@@ -461,7 +461,7 @@ static void a_reclaimed_slab_is_free(void **state)
         assert_int_equal(slabs_slab_class(s, slot.slab), -1);
         slabs_reclaim(s, slot.slab, evict_owner, &o);
         assert_int_equal(o.evicted, 0);
-        /* Each slot that is in use is evicted, once, and no other. */
+        /* Each used slot is evicted once, and no other. */
         for (uint32_t i = 0; i < ARRAY_SIZE(o.slots); i++)
                 assert_int_equal(slabs_acquire(s, class, i, &o.slots[i]), 0);
         slot = o.slots[0];
@@ -664,7 +664,7 @@ static void random_work_never_overlaps_and_never_leaks(void **state)
                 if (owners[o].held)
                         slabs_release(s, owners[o].slot);
         check_sums(s);
-        /* All of it serves one class again. */
+        /* All slabs serve one class again. */
         for (uint32_t i = 0; i < SLABS - 1; i++) {
                 struct slab_slot slot;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spin.h: who polls, and for how long. */
+/* spin.h: which threads poll, and for how long. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of stages, and the waterfall that is made of it. */
+/* The ring of stages, and the waterfall made from it. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,7 +87,7 @@ static void each_stage_has_its_time(void **state)
         assert_int_equal(stages.time[STAGE_DEVICE].sum, 8);
         assert_int_equal(stages.time[STAGE_COMPUTE].sum, 16);
         assert_int_equal(stages.time[STAGE_RETURN].sum, 32);
-        /* A copy has no device, and no time is negative. */
+        /* A copy has no device time, and no time is negative. */
         stages_add(&stages, &copy);
         assert_int_equal(stages.time[STAGE_DEVICE].count, 1);
         assert_int_equal(stages.time[STAGE_COMPUTE].sum, 18);
@@ -134,7 +134,7 @@ static uint64_t point(enum waterfall_point p)
         return latency_quantile(&fall.points[p], 0.5);
 }
 
-/* One batch of two keys from 1000 to 2000, amid what others do. */
+/* One batch of two keys lasts from 1000 to 2000, among events of other clients. */
 static void a_batch_is_joined_with_the_operations_within_its_call(void **state)
 {
         struct stages_event batch = {

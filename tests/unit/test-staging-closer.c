@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging areas are freed by a thread, users in turn, and are charged until then. The test holds
- * that thread up to see what is done without it. */
+/* A thread frees staging areas, alternating between users, and they are charged until then. The
+ * test blocks that thread to observe the state before. */
 #include <errno.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -72,7 +72,7 @@ static void on_held(struct kio_request *call)
         container_of(call, struct hold, call)->done = true;
 }
 
-/* Behind what the thread has to do. */
+/* Blocks the thread after its earlier work. */
 static void hold(struct hold *h)
 {
         *h = (struct hold){
@@ -182,7 +182,7 @@ static void test_R10_an_area_is_freed_off_the_loop_and_charged_until_then(void *
         assert_int_equal(used(QUOTA_STAGING_BYTES), 0);
 }
 
-/* Many sessions of one user end at once: another user's does not wait for all of them. */
+/* Many sessions of one user end at once; another user's area does not wait for all of theirs. */
 static void test_R10_areas_of_users_are_freed_in_turn(void **state)
 {
         enum { MANY = 5 };
@@ -230,7 +230,7 @@ static void without_memory_an_area_is_freed_at_once(void **state)
         quota_holder_close(&holds);
 }
 
-/* Wherever it begins and ends, and no more than it. */
+/* Any range is unmapped completely, and nothing outside it. */
 static void pages_are_unmapped_piece_by_piece(void **state)
 {
         enum { PAGE = 4096, ALL = 40 * MIB };

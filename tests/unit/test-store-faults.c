@@ -24,7 +24,7 @@ static void a_durable_put_says_what_the_file_system_can_promise(void **state)
         assert_int_equal(last_result, expected);
         assert_int_equal(put(2, 5000), 0);
 
-        /* A sync of what is there; then another, that has nothing to do. */
+        /* The first sync covers the stored chunks; the second has nothing to do. */
         for (unsigned i = 0; i < 2; i++) {
                 settle();
                 syncs = stats().syncs;
@@ -62,7 +62,7 @@ static int sync_of_chunk(uint64_t i)
         return sync_of(true, ref);
 }
 
-/* The kernel may have dropped what was to be synced, and says so once. */
+/* The kernel may have dropped the bytes to be synced, and reports that only once. */
 static void what_a_failed_sync_left_behind_never_becomes_durable(void **state)
 {
         if (strcmp(t.root, "/dev/shm") == 0)
@@ -134,8 +134,8 @@ static void read_table(void *buf, size_t bytes)
         close(fd);
 }
 
-/* The pages that it was to cover may never reach the disk. Nothing overwrites what they stand
- * for. */
+/* The pages that the sync should have covered may never reach the disk, so nothing overwrites their
+ * earlier copies. */
 static void a_failed_sync_of_the_table_bypasses_the_volume(void **state)
 {
         static char before[64 * 4096], after[64 * 4096];
@@ -165,7 +165,7 @@ static void a_failed_sync_of_the_table_bypasses_the_volume(void **state)
         stop();
 }
 
-/* A chunk of each size makes the ring grow. */
+/* Puts chunks of many sizes, which makes the ring grow. */
 static void a_failed_sync_of_a_growing_ring_is_one_as_well(void **state)
 {
         unsigned not_grown = 0;
@@ -182,7 +182,7 @@ static void a_failed_sync_of_a_growing_ring_is_one_as_well(void **state)
                         assert_true(r == 0 || r == STORE_BYPASSED);
                 }
                 settle();
-                /* The sync of this file failed; a varying number of others came before. */
+                /* The sync of this file failed, after a varying number of other syncs. */
                 if (stats().bypassed && stats().table_pages == 64) {
                         not_grown++;
                         assert_int_equal(stats().sync_errors, 1);
@@ -234,7 +234,7 @@ static void a_failed_table_write_bypasses_the_volume(void **state)
         assert_int_equal(submit_put(101, 5000, false), STORE_BYPASSED);
         for (uint64_t i = 0; i < 20; i++)
                 assert_int_equal(get(i, 5000), STORE_MISS);
-        assert_int_equal(drop(3), 0); /* but it is not written: store_settle_drops() says so */
+        assert_int_equal(drop(3), 0); /* not written yet, as store_settle_drops() reports */
         settle();
         stop();
         start_limit(64 * MIB);

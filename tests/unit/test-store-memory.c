@@ -47,7 +47,7 @@ static void put_is_over(struct store_put *req)
         req->complete = NULL;
 }
 
-/* From f.at, as it lies there; the caller has summed it and filled the tail. */
+/* Puts the bytes at f.at in place; the caller has computed the checksum and filled the tail. */
 static int put_foreign(uint64_t n, uint32_t length, uint32_t crc)
 {
         static struct store_put req;
@@ -147,7 +147,7 @@ static void test_R2_a_mismatch_in_shared_memory_says_nothing_against_the_chunk(v
         assert_int_equal(stats().gets, 1);
         assert_int_equal(stats().crc_rereads, 0);
         assert_int_equal(stats().crc_failures, 0);
-        /* In memory of one's own it shows why. */
+        /* In the store's own memory, the reason is reported. */
         assert_int_equal(get(2, 10000), STORE_MISS);
         assert_int_equal(stats().crc_failures, 1);
         assert_false(present(2));
@@ -180,7 +180,7 @@ static void test_R2_shared_memory_that_vanished_costs_the_device_nothing(void **
         assert_int_equal(get(1, 300000), 0);
         assert_int_equal(ftruncate(f.fd, (off_t)f.bytes), 0);
         assert_int_equal(get_foreign(1, 300000), 0);
-        /* Errors of the device stay errors of the device. */
+        /* Errors of the device are still reported as such. */
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         assert_int_equal(get_foreign(1, 300000), -EIO);
@@ -217,8 +217,8 @@ static bool region_is_not(const void *arg)
         return !f.use_region;
 }
 
-/* A ring that has the memory pinned reads into it all the same; then it is not there to be
- * summed. */
+/* A ring that has pinned the memory reads into it nevertheless; the checksum then finds it
+ * missing. */
 static void test_R2_registered_memory_that_vanished_kills_no_process(void **state)
 {
         share(MIB);
@@ -299,7 +299,7 @@ static void who_asks_hears_whether_a_chunk_is_being_read(void **state)
                 poll(&p, 1, 1);
         }
         assert_true(store_is_reading(t.s, ref));
-        assert_int_equal(drop(1), 0); /* the read goes on */
+        assert_int_equal(drop(1), 0); /* the read continues */
         fault_release();
         turn(get_done, NULL);
         assert_int_equal(req.result, STORE_MISS);
@@ -309,7 +309,7 @@ static void who_asks_hears_whether_a_chunk_is_being_read(void **state)
         unshare_it();
 }
 
-/* The least CPU time that so many questions have cost, of a few tries. */
+/* Returns the least CPU time of several attempts at this number of questions. */
 static uint64_t ask_ns(struct store_ref ref, unsigned questions)
 {
         uint64_t best = UINT64_MAX;
@@ -382,7 +382,7 @@ static void the_answer_costs_the_same_however_many_are_being_read(void **state)
         unshare_it();
 }
 
-/* A record that is used again says nothing of who had it before. */
+/* A reused record reveals nothing about its previous chunk. */
 static void a_chunk_is_not_being_read_because_the_one_before_it_was(void **state)
 {
         static struct store_get req;

@@ -76,7 +76,7 @@ static void a_large_purge_takes_steps(void **state)
         begin_large_purge(&one);
         assert_int_equal(get_into(&get_req, MANY - 1, t.bufs[0]), STORE_MISS);
         assert_int_equal(drop(MANY - 2), STORE_MISS);
-        /* A put of a key that is still in the index takes its place, and stays. */
+        /* A put of a key that is still in the index replaces the chunk, and stays. */
         assert_int_equal(submit_put(MANY - 1, 8192, false), 0);
         for (before = stats().chunks; one.complete; before = stats().chunks) {
                 wait_io();
@@ -92,7 +92,7 @@ static void a_large_purge_takes_steps(void **state)
         assert_int_equal(get(MANY - 1, 8192), 0);
         assert_int_equal(stats().chunks, 1);
 
-        /* Several at once: each chunk is counted by one of them. */
+        /* Concurrent purges count each chunk once. */
         put_range(0, MANY - 1, 4096);
         one.complete = purge_complete;
         begin_large_purge(&one);
@@ -148,7 +148,7 @@ static void a_purge_takes_puts_in_flight(void **state)
         for (uint64_t i = 0; i < 8; i++)
                 assert_int_equal(submit_put(i, 8192, false), 0);
         assert_int_equal(purge(false), 0);
-        /* The same keys again, while the first puts are on their way. */
+        /* Puts the same keys again while the first puts are in flight. */
         turn(puts_none, NULL);
         assert_int_equal(last_result, -ECANCELED);
         assert_int_equal(count_present(0, 8), 0);
@@ -169,7 +169,7 @@ static void a_purged_read_in_flight_is_a_miss(void **state)
         assert_int_equal(put(1, 8192), 0);
         assert_int_equal(get_into(&req, 1, t.bufs[1]), 0);
         assert_int_equal(drop(1), 0);
-        assert_int_equal(put(1, 4096), 0); /* another slot: that one is being read */
+        assert_int_equal(put(1, 4096), 0); /* another slot, because the first one is being read */
         turn(get_done, NULL);
         assert_int_equal(req.result, STORE_MISS);
         assert_int_equal(get(1, 4096), 0);
@@ -210,7 +210,8 @@ static void namespaces_are_known_again(void **state)
         stop();
 }
 
-/* The second comes before, the third while, the fourth after the first one's write is under way. */
+/* The second open comes before the first one's write, the third during it, and the fourth after
+ * it. */
 static void all_who_open_one_new_namespace_are_answered(void **state)
 {
         struct store_namespace_open reqs[6];
@@ -261,7 +262,7 @@ static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
         stop();
 }
 
-/* 4 KiB, another for each. */
+/* Returns a different text of 4 KiB for each i. */
 static const char *long_fingerprint(unsigned i)
 {
         static char text[STORE_MAX_FINGERPRINT + 1];
@@ -322,8 +323,8 @@ static void a_removed_namespace_stays_removed(void **state)
         stop();
 }
 
-/* A worker puts the list together. What is removed meanwhile is still in this copy, and not in the
- * next. */
+/* A worker builds the list. A namespace that is removed meanwhile is still in this copy, but not in
+ * the next. */
 static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
 {
         enum { LONG = 200, REMOVED = 40 };
@@ -355,7 +356,7 @@ static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
                                                          .complete = ns_complete };
                 store_namespace_open(t.s, &open[i]);
                 store_iterate(t.s);
-                kio_flush(t.io); /* the copy is under way */
+                kio_flush(t.io); /* the copy is in progress */
                 remove[i] = (struct store_namespace_remove){ .id = ids[i],
                                                              .complete = remove_complete };
                 store_namespace_remove(t.s, &remove[i]);
@@ -479,7 +480,7 @@ static void an_id_comes_back_without_what_was_under_it(void **state)
                 assert_int_equal(open_namespace(name, "f", false, &others[i]), 0);
                 assert_int_equal(others[i], UINT32_MAX - 2 + i);
         }
-        /* From here on they are given again; not those that are in use. */
+        /* The ids are given again from here on, except those in use. */
         for (unsigned i = 0; i < ARRAY_SIZE(ids); i++) {
                 snprintf(name, sizeof(name), "new-%u", i);
                 assert_int_equal(open_namespace(name, "f", false, &ids[i]), 0);
@@ -572,8 +573,8 @@ static bool copies_are_the_same(void)
         return same;
 }
 
-/* Whichever of the two copies could not be written, and whatever the device did of it: nothing but
- * that copy is written next, and it is written without being asked. */
+/* Whichever of the two copies could not be written, and whatever the device did with it, that copy
+ * is written next, without a request. */
 static void a_copy_that_failed_is_the_next_to_be_written(void **state)
 {
         for (unsigned nth = 1; nth <= 4; nth++) {

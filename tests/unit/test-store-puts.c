@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: what a put waits for: its payload and its checksum, whichever comes last, and entries of
- * the table that wait for others of their batch. */
+/* store/: a put waits for its payload and its checksum, in either order, and entries of the table
+ * wait for others of their batch. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ static void start_with_faults(void)
         settle();
 }
 
-/* Key and payload `n`, if `buf` is not given. */
+/* Submits a put of key `n`, with the payload of `n` unless `buf` is given. */
 static struct put *submit(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf)
 {
         struct put *p = slots;
@@ -58,7 +58,7 @@ static bool payloads_are(const void *n)
         return stats().payload_writes == *(const uint64_t *)n;
 }
 
-/* Until so many payloads are written in all, and what they make due has begun. */
+/* Waits until `n` payloads have been written in total, and their consequences have begun. */
 static void wait_payloads(uint64_t n)
 {
         turn(payloads_are, &n);
@@ -167,7 +167,7 @@ static void killed_after_checksum(void)
         put_killed(false);
 }
 
-/* Neither chunk is there after a kill, and a repeated put is not answered EXISTS. */
+/* After a kill neither chunk exists, and a repeated put is not answered EXISTS. */
 static void a_kill_between_payload_and_entry_leaves_nothing(void **state)
 {
         void (*const kills[])(void) = { killed_after_payload, killed_after_checksum };
@@ -192,7 +192,7 @@ static void a_put_without_a_checksum_fails(void **state)
         struct put *p;
 
         start_with_faults();
-        /* Before and after its payload. */
+        /* The checksum fails after the payload is written, and before that. */
         for (unsigned before = 0; before < 2; before++) {
                 payloads = stats().payload_writes;
                 if (before)
@@ -245,8 +245,7 @@ static void entries_of_a_batch_are_written_with_its_last_one(void **state)
         stop();
 }
 
-/* By a put by itself, a drop, a tick, and an end of the batch's last payload that was no
- * success. */
+/* A single put, a drop, a tick, and a failed last payload of the batch each write the entries. */
 static void entries_of_a_batch_are_taken_along(void **state)
 {
         struct put *lost, *held;
@@ -318,13 +317,14 @@ static void no_more_than_16_entries_and_2_mib_wait_for_a_batch(void **state)
         stop();
 }
 
-/* More at once than are kept apart: those beyond are not held, and none is lost. */
+/* There are more batches than are tracked separately: entries of the others are not held, and none
+ * is lost. */
 static void many_batches_at_once_are_all_written(void **state)
 {
         start_with_faults();
         hold_a_write();
-        /* Chunk 0 has a batch of its own. An entry whose batch is held up waits for store_tick(),
-         * which this test never calls. */
+        /* Chunk 0 has a batch of its own. A held entry waits for store_tick(), which this test
+         * never calls. */
         submit(0, LENGTH, 99, false, NULL);
         wait_held();
         for (uint64_t i = 1; i < DEPTH; i++)
@@ -337,7 +337,7 @@ static void many_batches_at_once_are_all_written(void **state)
         stop();
 }
 
-/* Payloads that are faster than their checksums. */
+/* The payloads are written before their checksums are computed. */
 static void entries_wait_for_checksums_of_their_batch(void **state)
 {
         uint64_t payloads, pages;

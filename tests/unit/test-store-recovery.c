@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: what a kill leaves, what damage costs, and how far sequences go. */
+/* store/: the state after a kill, the effect of damage, and the range of sequences. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -159,7 +159,7 @@ static void drop_every_third(uint64_t n)
         for (uint64_t i = 0; i < n; i += 3)
                 assert_int_equal(drop(i), 0);
         assert_int_equal(drop(0), STORE_MISS);
-        /* A key that was dropped may be put anew. */
+        /* A dropped key may be put again. */
         assert_int_equal(put(3, 20000), 0);
         settle();
 }
@@ -189,7 +189,8 @@ static void drop_and_go_round(void)
         put_range(0, 100, 4096);
         for (uint64_t i = 0; i < 100; i++)
                 assert_int_equal(drop(i), 0);
-        /* Until the ring has been overwritten twice; at most some hundred keys at once. */
+        /* Runs until the ring has been overwritten twice, with at most some hundred keys at
+         * once. */
         before = stats();
         for (uint64_t i = 1000;
              stats().table_pages_written < before.table_pages_written + 2 * before.table_pages;
@@ -262,7 +263,7 @@ static void a_damaged_table_page_costs_its_own_entries(void **state)
         stop();
 }
 
-/* A direct read that has a bad page in it fails as a whole, and each that fails may take a device
+/* A direct read with a bad page fails completely, and each failing read may take a device
  * seconds. */
 static struct {
         ino_t table;
@@ -299,13 +300,13 @@ static void a_table_page_that_cannot_be_read_costs_a_few_reads(void **state)
         start_limit(256 * MIB);
         put_range(0, 200, 5000);
         stop();
-        /* A page that is empty, but has been written: others are not read. */
+        /* An empty page that was written before, because others are not read. */
         fd = file_of("table", O_RDWR);
         assert_int_equal(fstat(fd, &st), 0);
         assert_int_equal(pwrite(fd, zeros, sizeof(zeros), st.st_size - (off_t)sizeof(zeros)),
                          sizeof(zeros));
         close(fd);
-        /* Late in a file that is read as a whole, in small blocks, and in larger ones. */
+        /* Bad pages late in a file that is read completely, in small blocks, and in larger ones. */
         for (unsigned i = 0; i < 4; i++) {
                 reads_of.bad = st.st_size - (off_t)(1 + i) * DISK_PAGE;
                 reads_of.reads = reads_of.failed = 0;
@@ -401,8 +402,8 @@ static void forge_entries(uint64_t *x, unsigned n)
                 e = &page.entries[(*x >> 40) % DISK_PAGE_ENTRIES];
                 for (unsigned j = 0; j < 1 + i % 4; j++) {
                         *x = *x * UINT64_C(6364136223846793005) + 1442695040888963407;
-                        /* All but the key: an attacker that forges our CRCs can rename a chunk, and
-                         * no store could tell. */
+                        /* Changes everything except the key, because an attacker who forges our
+                         * CRCs can rename a chunk, which no store could detect. */
                         ((uint8_t *)
                                  e)[sizeof(e->key) + (*x >> 33) % (sizeof(*e) - sizeof(e->key))] =
                                 (uint8_t)(*x >> 50) & (i % 2 ? 0xff : 0x03);
@@ -452,8 +453,8 @@ static void damage_at_random_gives_misses_and_never_a_wrong_byte(void **state)
                         const char *file = files[(x >> 33) % ARRAY_SIZE(files)];
 
                         x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
-                        /* The first 256 KiB: of a table all, of a namespaces file too; and there is
-                         * something. */
+                        /* Within the first 256 KiB, which contain the whole used part of a table or
+                         * a namespaces file. */
                         flip_byte(file, (off_t)((x >> 33) %
                                                 (strncmp(file, "names", 5) == 0 ? 200 : 250000)));
                 }
@@ -504,7 +505,8 @@ static void turn_all_but_the_newest_round(struct disk_page *pages, uint32_t n)
                                                               run */
 }
 
-/* Each in a page of its own: how many there are does not depend on how fast the machine is. */
+/* Puts each chunk in a page of its own, so that the number of pages does not depend on the
+ * machine's speed. */
 static void put_few(void)
 {
         start_limit(64 * MIB);
@@ -518,7 +520,7 @@ static void drop_few_and_settle(void)
         drop_every_third(30);
 }
 
-/* Tombstones come before what they take out. */
+/* The tombstones precede the entries that they remove. */
 static void a_drop_counts_wherever_the_ring_has_it(void **state)
 {
         in_killed_process(put_few);
@@ -585,8 +587,8 @@ static void stop_as_killed(const struct disk_superblock *sb)
         close(fd);
 }
 
-/* However often a page cannot be read and however the daemon ends, recovery takes a bounded number
- * of sequences: 2^32 of them fit, where 4,096 did. */
+/* However often a page cannot be read, and however the daemon ends, recovery uses a bounded number
+ * of sequences: 2^32 startups are possible, where 4,096 were. */
 static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
 {
         const unsigned starts = 100;
@@ -612,7 +614,7 @@ static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
         assert_true(sb.seq_ceiling > first.seq_ceiling);
         assert_true((sb.seq_ceiling - first.seq_ceiling) / starts <= UINT64_C(1) << 20);
         assert_true((sb.page_ceiling - first.page_ceiling) / starts <= UINT64_C(1) << 20);
-        /* With all of it readable nothing is left out. */
+        /* When everything is readable, nothing is skipped. */
         start_limit(64 * MIB);
         stop();
         assert_true(superblock().seq_ceiling <= sb.seq_ceiling + 10);
@@ -655,7 +657,7 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
         return __real_pwrite64(fd, buf, bytes, offset);
 }
 
-/* Pages may be in the page cache only, of a process whose sync of them had failed. */
+/* The pages may exist in the page cache only, after a failed sync of another process. */
 static void the_newest_pages_are_written_again_after_a_kill(void **state)
 {
         struct stat st;
@@ -762,7 +764,7 @@ static void a_put_that_is_refused_takes_no_sequence(void **state)
         assert_int_equal(superblock().seq_ceiling, before);
 }
 
-/* Each put takes a sequence: without new ceilings the volume would be bypassed on the way. */
+/* Each put uses a sequence. Without new ceilings, the volume would be bypassed meanwhile. */
 static void ceilings_of_sequences_are_raised_while_it_runs(void **state)
 {
         enum { RESERVED = 256, EACH = 8, PUTS = 80 * EACH };
@@ -778,8 +780,8 @@ static void ceilings_of_sequences_are_raised_while_it_runs(void **state)
         assert_true(sb.seq_ceiling > PUTS && sb.seq_ceiling <= PUTS + 2 * RESERVED);
         assert_true(sb.page_ceiling > PUTS / EACH);
         assert_false(stats().bypassed);
-        /* A start that does not see all of them goes on above them: a purge covers what it
-         * missed. */
+        /* A startup that does not see all sequences continues above them, so that a purge covers
+         * the missed entries. */
         stop_as_killed(&sb);
         table_is_bad_at(10 * DISK_PAGE);
         start_with_reserve(RESERVED);
@@ -822,7 +824,7 @@ static void a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them(void
         stop();
 }
 
-/* A table that claims more than a store of this limit can have. */
+/* The table claims to be larger than that of any store with this limit. */
 static void a_table_that_is_too_large_is_cut_and_not_allocated(void **state)
 {
         struct stat st;

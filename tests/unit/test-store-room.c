@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: the limit, eviction, sizes of slots, data files, writing ahead. */
+/* store/: the limit, eviction, sizes of slots, data files, and preformatting. */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void the_limit_holds_while_filling_over_and_over(void **state)
         assert_true(stats().used_bytes <= limit);
         assert_true(du() <= stats().used_bytes);
         assert_true(t.most_used <= limit);
-        /* The last ones are there, and what is said to be there is. */
+        /* The last chunks are stored, and all chunks that are reported as stored can be read. */
         for (uint64_t i = 0; i < n; i++) {
                 uint32_t length = lengths[(i / 100) % ARRAY_SIZE(lengths)];
 
@@ -76,7 +76,7 @@ static void the_coldest_leaves_first(void **state)
         uint64_t n;
 
         start_limit(16 * MIB);
-        /* Fill, then touch every second of the first hundred. */
+        /* Fills the store, and then touches every second one of the first hundred. */
         for (n = 0; stats().evictions == 0; n++)
                 assert_int_equal(put(n, 65536), 0);
         assert_false(present(0));
@@ -99,8 +99,8 @@ static void after_a_restart_the_later_of_a_second_leave_first(void **state)
         start_limit(16 * MIB);
         for (n = 100; stats().evictions == 0; n++)
                 assert_int_equal(put(n, 65536), 0);
-        /* Ten puts in a row are within a second, or in two: the first evicted is not the root of
-         * them all. */
+        /* Ten consecutive puts fall within a second, or within two, so the first evicted chunk is
+         * not always their root. */
         for (last = 0; last < 10 && present(last); last++)
                 ;
         assert_int_equal(count_present(0, 10), 9);
@@ -132,8 +132,9 @@ static void a_class_takes_the_segment_of_another(void **state)
         stop();
 }
 
-/* The store is full of a model's chunks when another model takes over. A few of the old ones, some
- * in each segment, are used on. What the new one uses over and over would fit beside them. */
+/* The store is full of a model's chunks when another model takes over. A few old chunks in each
+ * segment continue to be used. The chunks that the new model uses repeatedly would fit beside
+ * them. */
 static void another_model_reaches_its_share_of_a_full_store(void **state)
 {
         enum { OLD_LENGTH = 16384, NEW_LENGTH = 65536, NEW = 130, ROUNDS = 40 };
@@ -198,7 +199,8 @@ static void what_is_pinned_stays_whatever_else_is_put(void **state)
         assert_int_equal(retain(7, true, limit), 0);
         assert_int_equal(retained_bytes(), limit);
         assert_int_equal(retain(1, true, limit), STORE_FULL);
-        /* Three stores full of its size, and then of larger ones, which take segments from it. */
+        /* Puts three times the store's size of these chunks, and then larger ones, which take
+         * segments from them. */
         for (uint64_t n = 100; n < 100 + 3 * 1024; n += 20)
                 put_range(n, 20, 16384);
         put_range(100000, 200, 200000);
@@ -208,7 +210,7 @@ static void what_is_pinned_stays_whatever_else_is_put(void **state)
                 assert_int_equal(present(i), i == 0 || i == 3 || i == 7);
         assert_int_equal(get(0, 16384), 0);
 
-        /* A drop is not stopped by it, and what it held may be pinned anew. */
+        /* A drop succeeds, and the bytes can be pinned again. */
         assert_int_equal(drop(3), 0);
         assert_int_equal(retained_bytes(), limit - 16384);
         assert_int_equal(retain(7, false, limit), 0);
@@ -218,7 +220,7 @@ static void what_is_pinned_stays_whatever_else_is_put(void **state)
         stop();
 }
 
-/* A limit above what the store has: the put is taken all the same. */
+/* The limit of pins exceeds the store, and puts still succeed. */
 static void pins_never_refuse_a_put(void **state)
 {
         uint64_t n;
@@ -240,8 +242,8 @@ static void pins_never_refuse_a_put(void **state)
         stop();
 }
 
-/* Two tenants in a full store, all of the first one's chunks in use. The second puts, and pins what
- * it has put as far as it may. Returns what the first one has left. */
+/* Fills a store with two tenants, all of it with used chunks of the first. The second puts, and
+ * pins as many of its chunks as it may. Returns how many chunks the first one has left. */
 static uint64_t left_beside(uint32_t length, bool pinned, uint64_t *ret_all)
 {
         uint64_t n, left;
@@ -288,8 +290,8 @@ static void pins_gain_no_room_from_other_tenants(void **state)
                          (unsigned long long)with, (unsigned long long)tiny);
 }
 
-/* Pinned chunks do not lose their room either: to another tenant they count by their last use, like
- * others. */
+/* Pinned chunks do not lose their room sooner: for another tenant's needs, they count by their last
+ * use, like others. */
 static void what_is_pinned_is_not_taken_first_by_other_tenants(void **state)
 {
         uint64_t n, first;
@@ -347,7 +349,7 @@ static void a_bound_on_entries_evicts(void **state)
 
         params.entries = 100;
         start(&params);
-        /* In parts: what a slow write has pinned stays, and a newer one goes for it. */
+        /* In parts, because a slow write keeps its chunk, and a newer one is evicted instead. */
         for (uint64_t i = 0; i < 300; i += 50)
                 put_range(i, 50, 4096);
         assert_int_equal(stats().chunks, 100);
@@ -440,8 +442,8 @@ static void check_segments_max(void)
         assert_true(s.segments_max <= s.limit / s.segment_bytes + s.segments);
 }
 
-/* The last data file takes what a limit leaves, and stays as small when the limit is raised: there
- * are more of them than the limit has whole ones. */
+/* The last data file takes the rest of a limit and keeps that size when the limit is raised, so
+ * there may be more files than a limit has whole ones. */
 static void there_are_never_more_data_files_than_there_may_be(void **state)
 {
         bool more_than_whole_ones = false;
@@ -467,7 +469,7 @@ static void there_are_never_more_data_files_than_there_may_be(void **state)
         stop();
 }
 
-/* Without writing zeros to what is large. */
+/* Starts without writing zeros to large files. */
 static void start_unwritten(uint64_t limit)
 {
         struct store_params params = params_of(limit);

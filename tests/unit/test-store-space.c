@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file system with less room than the limit: the store removes data files, and every put is taken
- * all the same. The room is a stand-in: a write fails if the files of the store would then occupy
- * more than there is, as on a file system that keeps sparse files or never overwrites in place. */
+/* A file system with less room than the limit: the store removes data files, and every put
+ * succeeds. The room is simulated: a write fails if the files of the store would then occupy more,
+ * as on a file system that keeps sparse files or never overwrites in place. */
 #include "store-fixture.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@ static struct {
         atomic_bool in_place; /* a write over bytes that are there takes no room */
 } room;
 
-/* Any thread. */
+/* Returns the bytes that the store's files occupy. Any thread may call it. */
 static uint64_t occupied(void)
 {
         uint64_t bytes = 0;
@@ -137,7 +137,7 @@ static void other_sizes_and_tenants_get_room_on_a_full_file_system(void **state)
         stop();
 }
 
-/* Nothing can be overwritten: a neighbour has taken what room there was. */
+/* Nothing can be overwritten, because another program has taken the remaining room. */
 static void the_table_and_the_namespaces_get_room_on_a_full_file_system(void **state)
 {
         uint64_t before;
@@ -151,7 +151,7 @@ static void the_table_and_the_namespaces_get_room_on_a_full_file_system(void **s
         limit_room(before, false);
         assert_int_equal(open_namespace("model/b", "dtype=bf16", false, &other), 0);
         assert_int_equal(stats().files_given_up, 1);
-        limit_room(occupied() + 65536, false); /* for the payload, but then not for the entry */
+        limit_room(occupied() + 65536, false); /* room for the payload, but not for the entry */
         assert_int_equal(put(1000, 65536), 0);
         assert_int_equal(stats().files_given_up, 2);
         assert_false(stats().bypassed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: segments that pass from tenant to tenant, and room for each. */
+/* store/: segments that pass between tenants, and room for each tenant. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static void become(uint16_t tenant)
         assert_int_equal(open_namespace("model/a", "dtype=bf16", false, &t.ns), 0);
 }
 
-/* Does the chunk's begin lie in any data file? */
+/* Returns whether the beginning of the chunk is in any data file. */
 static bool is_in_some_file(uint64_t n)
 {
         _cleanup_(freep) char *buf = malloc(MIB);
@@ -48,7 +48,7 @@ static bool is_in_some_file(uint64_t n)
         return found;
 }
 
-/* A store that tenant 1 has filled, and in which tenant 2 has a namespace. */
+/* Starts a store that tenant 1 has filled, and in which tenant 2 has a namespace. */
 static void start_filled_by_another(void)
 {
         struct store_params params = params_of(8 * MIB);
@@ -68,7 +68,7 @@ static bool all_but_four(const void *arg)
         return puts_busy == 4;
 }
 
-/* A tenant whose share is taken by pending writes. */
+/* The tenant's share is taken by pending writes. */
 static void a_tenant_without_room_keeps_no_other_waiting(void **state)
 {
         struct store_params params = params_of(64 * MIB);
@@ -88,7 +88,7 @@ static void a_tenant_without_room_keeps_no_other_waiting(void **state)
         settle();
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
-        for (uint64_t n = 0; n < 3; n++) { /* one by one, so that they are not joined */
+        for (uint64_t n = 0; n < 3; n++) { /* one by one, so that they are not merged */
                 assert_int_equal(submit_put(n, 64 * KIB, false), 0);
                 while (fault_hits() <= n)
                         turn_once();
@@ -179,7 +179,8 @@ static bool is_record_written(const void *before)
         return stats().table_writes > *(const uint64_t *)before;
 }
 
-/* The kernel reports a failed write to one of two syncs of a file: the other would be believed. */
+/* The kernel reports a failed write to only one of two syncs of a file, so the other one would be
+ * believed. */
 static void test_R1_a_handover_waits_for_a_sync_of_the_table_that_is_under_way(void **state)
 {
         uint64_t before, handovers;
@@ -249,8 +250,8 @@ static int declare_size(unsigned n, uint64_t bytes)
         return req.result;
 }
 
-/* Sizes that lie on the disk, declared or not, come before those that are only declared; also where
- * the largest segment is larger than it was, and more sizes are shared. */
+/* Sizes of stored chunks have precedence over sizes that are only declared, also if the largest
+ * segment has grown since, and more sizes are shared. */
 static void what_is_stored_outlives_any_number_of_declared_sizes(void **state)
 {
         struct store_params params = params_of(1024 * MIB);
@@ -275,7 +276,7 @@ static void what_is_stored_outlives_any_number_of_declared_sizes(void **state)
                 become(3);
                 assert_int_equal(get(9, 333 * 4096), 0);
                 t.tenant = 0;
-                for (unsigned n = 0; n < 450; n++) /* also anew, so that 0 and 1 declare others */
+                for (unsigned n = 0; n < 450; n++) /* again, so that 0 and 1 declare other sizes */
                         assert_int_equal(declare_size(n, 4096 * (1000 + n + 450 * round)), 0);
                 settle();
                 stop();

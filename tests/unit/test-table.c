@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/table against a disk in memory: at every moment, whatever of the write in flight reached
- * the disk, every live entry lies in one whole page at least; and the same for synced entries after
- * power loss, when any of the pages written since the last sync may be missing. */
+/* store/table with a disk in memory: whichever part of the write in flight reached the disk, every
+ * live entry is in at least one whole page. The same holds for synced entries after a power loss,
+ * when any page written since the last sync may be missing. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,8 +24,8 @@ enum state { GONE, EVICTED, QUEUED, LIVE };
 struct model {
         enum state state;
         uint64_t seq;        /* last answered one */
-        uint64_t acked_seq;  /* the last one that was answered */
-        uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
+        uint64_t acked_seq;  /* sequence of the latest answered one */
+        uint64_t stable_seq; /* latest one answered before a successful sync began */
 };
 
 struct item {
@@ -179,16 +179,16 @@ static void scan(const struct disk_page *disk)
         }
 }
 
-/* Dead entries of keys that were live, or whose slot has another owner, are no news; those in the
- * pages that the newest declares safe are dropped unread. */
+/* Returns whether the page is one that the newest page declares safe, whose entries are dropped
+ * unread. Dead entries of formerly live keys, or of slots with another owner, are irrelevant. */
 static bool in_safe_pages(const struct disk_page *disk, uint32_t newest, uint32_t page)
 {
         return newest != UINT32_MAX && page != newest &&
                (page + t.pages - newest - 1) % t.pages < disk[newest].safe;
 }
 
-/* After a kill: what was answered and is live is there; what was answered to be dropped is not,
- * unless a page was torn in itself: that takes a power loss, which may lose tombstones. */
+/* Checks the disk after a kill: acknowledged live entries exist, and acknowledged drops do not
+ * return, unless a page was torn in itself, which needs a power loss, and may lose tombstones. */
 static void check_kill(const struct disk_page *disk, bool torn_in_itself)
 {
         uint32_t newest = survey(disk);
@@ -208,7 +208,7 @@ static void check_kill(const struct disk_page *disk, bool torn_in_itself)
         }
 }
 
-/* After power loss: what is live and was synced is there. */
+/* Checks the disk after a power loss: live entries that were synced exist. */
 static void check_power_loss(const struct disk_page *disk)
 {
         uint32_t newest = survey(disk);
@@ -230,7 +230,7 @@ static void check_power_loss(const struct disk_page *disk)
 
 static void free_queue(void)
 {
-        /* A failed ring gives everything back. */
+        /* A failed ring releases all items. */
         const void *buf;
         uint64_t offset, bytes;
 
@@ -314,7 +314,7 @@ static void sync_disk(void)
         table_sync_end(t.table, 0);
 }
 
-/* Which pages of a write reach the disk. */
+/* Applies the pages of a write that reach the disk, as bits of `which`. */
 static void apply(struct disk_page *disk, const void *buf, uint64_t offset, uint64_t bytes,
                   uint64_t which)
 {
@@ -352,7 +352,7 @@ static void check_torn(const struct write *w)
                 memcpy(t.scratch, t.disk, sizeof(t.disk));
                 apply(t.scratch, w->buf, w->offset, w->bytes, which);
                 if (i == 3) {
-                        /* A page torn in itself: half of it old. */
+                        /* Tears a page in itself, so that half of it is old. */
                         uint64_t p = w->offset / DISK_PAGE + random_below(k);
 
                         memcpy(&t.scratch[p],
@@ -388,7 +388,7 @@ static void change(uint32_t wanted, unsigned n)
         }
 }
 
-/* Some turns of life; syncs as asked for. */
+/* Runs some iterations, with syncs as requested. */
 static void run(uint32_t wanted, unsigned writes, bool torn)
 {
         for (unsigned i = 0; i < writes; i++) {
@@ -485,7 +485,7 @@ static void power_loss_keeps_what_was_synced(void **state)
         end();
 }
 
-/* Pages, each with a new entry. */
+/* Writes pages with one new entry each until a sync is due. Returns their number. */
 static unsigned write_until_a_sync_is_due(void)
 {
         struct write w;
@@ -504,7 +504,7 @@ static unsigned write_until_a_sync_is_due(void)
         return pages;
 }
 
-/* Half of what was safe at the last sync. */
+/* A sync is due after half of the pages that were safe at the last one. */
 static void nothing_is_written_when_a_sync_is_due(void **state)
 {
         struct write w;
@@ -527,8 +527,8 @@ static void nothing_is_written_when_a_sync_is_due(void **state)
         end();
 }
 
-/* Chunks that die in the order they came: nothing is carried, and syncs are as rare as in an empty
- * ring, though it is more than half full. */
+/* Chunks die in the order in which they came: nothing is carried, and syncs are as rare as in an
+ * empty ring, although the ring is more than half full. */
 static void where_the_oldest_die_first_syncs_are_rare(void **state)
 {
         struct table_stats stats;
@@ -554,7 +554,8 @@ static void where_the_oldest_die_first_syncs_are_rare(void **state)
         end();
 }
 
-/* The pages that the sync was to cover may be lost: what they overwrote more could be needed. */
+/* The pages that the sync should have covered may be lost, so overwriting more of their
+ * predecessors could lose entries. */
 static void nothing_is_written_after_a_failed_sync(void **state)
 {
         struct write w;
@@ -634,7 +635,7 @@ static void a_failed_write_fails_everything(void **state)
         t.table = table_free(t.table);
 }
 
-/* With pages that are not synced, if they lie where that is no matter. */
+/* Grows the ring while pages are not synced, if their places allow that. */
 static void grow(uint32_t pages)
 {
         int r = table_grow(t.table, pages);
@@ -647,7 +648,7 @@ static void grow(uint32_t pages)
         t.pages = pages;
 }
 
-/* Behind the newest. */
+/* Returns the page behind the newest one. */
 static uint32_t next_page(void)
 {
         return (survey(t.disk) + 1) % t.pages;
@@ -659,7 +660,8 @@ static void a_ring_grows_anywhere_in_its_round(void **state)
                 begin(64, 100 + i);
                 run(600, 40 + 7 * i, true);
                 for (uint32_t pages = 80; pages <= 400; pages += 80) {
-                        /* With pages that are not synced, if they lie where that is no matter. */
+                        /* Some pages may not be synced when the ring grows, if their places allow
+                         * that. */
                         if (random_below(2) == 0)
                                 sync_disk();
                         grow(pages);
@@ -685,8 +687,8 @@ static void pages_that_were_lost_are_found_after_a_growth_as_well(void **state)
                 begin(64, 3000 + i);
                 run(600, 40 + 7 * i % 100, false);
                 if (i % 2) {
-                        /* The batch that is in flight when the file has been synced may be the
-                         * last of its round. */
+                        /* The batch that is in flight during the sync of the file may be the last
+                         * of its round. */
                         while (next_page() != 60)
                                 run(600, 1, false);
                         sync_disk();
@@ -757,7 +759,8 @@ static void a_damaged_page_or_entry_is_not_believed(void **state)
         end();
 }
 
-/* A CRC over bytes and their own CRC does not depend on the bytes: the page's would not notice. */
+/* A CRC over bytes followed by their own CRC does not depend on the bytes, so the page's CRC would
+ * not detect that. */
 static void a_page_notices_an_entry_that_was_replaced_by_another_whole_one(void **state)
 {
         static struct disk_page page;

@@ -19,7 +19,7 @@
 
 enum { PAGE = WIRE_TALLY_BYTES, SECOND = 1000000000, NAMESPACES = 4096 };
 
-/* Which namespaces the store has, and when the one of a number was created. */
+/* The namespaces of the store, and the time at which each was created. */
 static uint32_t first_namespace, namespaces;
 static uint64_t created_ms[NAMESPACES];
 static uint64_t version; /* version of the namespaces */
@@ -52,7 +52,7 @@ static struct {
         struct tally_page page;
         struct wire_tally *counts; /* the client's mapping */
         struct wire_tally_loads *loads;
-        uint64_t declined; /* that the last reading brought */
+        uint64_t declined; /* declined loads of the latest reading */
         int fd;
         uint64_t now;
 } p;
@@ -191,7 +191,7 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
                 assert_false(all_possible);
         }
         assert_true(sum > 0);
-        /* Time that stands, or seems to go back, brings nothing. */
+        /* Without progress of the clock, or with an apparent step back, nothing is counted. */
         p.counts[0].found = 0;
         (void)read_one(0, false);
         p.counts[0].found = 50;
@@ -226,7 +226,7 @@ static void counts_are_kept_by_namespace_and_kind(void **state)
         struct lookup_counts keys[COUNTED_KINDS];
         struct lookup_counters t = { 0 };
 
-        /* In an order in which each row has its place found anew. */
+        /* In an order in which the place of each row must be searched for. */
         for (uint32_t i = 1; i < NAMESPACES; i++) {
                 uint32_t id = i * 1553 % NAMESPACES;
 

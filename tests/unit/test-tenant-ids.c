@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tenants in the store: a name keeps its number, a file holds chunks of one tenant only and passes
- * to another without a byte of the first, a limit takes its own tenant's coldest. */
+/* Tenants in the store: a name keeps its number, a file has chunks of one tenant only and passes to
+ * another without a byte of the first, and a limit evicts its own tenant's coldest chunks. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -247,7 +247,7 @@ static bool on_disk(uint32_t ns, uint32_t n)
         return cache_find(t.cache, ns, &k, cache_hash(t.cache, ns, &k), NULL, NULL) & CACHE_DISK;
 }
 
-/* Files in which something of that tenant is, and whether one has something of the other. */
+/* Counts the files with bytes of the tenant. Fails if one of them has bytes of the other tenant. */
 static unsigned files_of(uint16_t tenant, uint16_t other)
 {
         char mark[8], foreign[8], path[512];
@@ -298,7 +298,8 @@ static void test_R1_a_file_has_bytes_of_one_tenant_only(void **state)
         assert_true(one.bytes >= 40 * round_up(LENGTH, 4096));
         assert_true(one.limit == UINT64_MAX);
 
-        /* The store is full of the first's; the second's then take files over from it. */
+        /* The store is full of the first tenant's chunks; the second tenant then takes over
+         * files. */
         for (uint32_t i = 0; i < 400; i++)
                 assert_int_equal(put(1, a, i), i < 40 ? CACHE_EXISTS : CACHE_OK);
         for (uint32_t i = 0; i < 400; i++)
@@ -368,7 +369,7 @@ static void test_R10_a_limit_takes_the_tenants_own_coldest(void **state)
         store_get_tenant(t.store, 1, &u);
         assert_int_equal(u.bytes, 3 * slot);
         assert_true(on_disk(a, 29) && on_disk(a, 27) && !on_disk(a, 26));
-        /* Less than one chunk: none is stored, and none is taken from anybody. */
+        /* The limit is less than one chunk: none is stored, and no other tenant loses one. */
         store_set_tenant_limit(t.store, 1, slot / 2);
         assert_int_equal(put(1, a, 100), CACHE_TOO_LARGE);
         assert_true(on_disk(b, 0));
@@ -391,12 +392,12 @@ static void test_R10_what_no_share_can_hold_does_not_wait(void **state)
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
         begin_put(&held, 2, b, 1);
         tiers_wait_hits(&t, 1);
-        /* Something completes some day, but that cannot help the second. */
+        /* An operation will complete some time, but that cannot help the second put. */
         begin_put(&large, 1, a, 2);
         begin_put(&after, 2, b, 3);
         tiers_wait(&t, &after.done);
         assert_int_equal(after.req.status, CACHE_OK);
-        tiers_wait(&t, &large.done); /* another worker copies it: whichever is first */
+        tiers_wait(&t, &large.done); /* another worker copies it, so either may be first */
         assert_int_equal(large.req.status, CACHE_TOO_LARGE);
         assert_false(held.done);
         fault_release();

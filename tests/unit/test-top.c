@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl top without a daemon and without a terminal: pages of metrics in, figures and lines
- * out. */
+/* kvcachectl top without a daemon and a terminal: computes figures and lines from pages of
+ * metrics. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +86,8 @@ static void growth_is_between_two_pages(void **state)
 
 static void a_quantile_is_of_the_interval_alone(void **state)
 {
-        /* A thousand slow ones before; ten fast ones, of which one is slower, in the interval. */
+        /* A thousand slow requests before the interval; ten fast ones, one of them slower, within
+         * it. */
         struct samples before = parse("h_bucket{op=\"GET\",le=\"0.001\"} 0\n"
                                       "h_bucket{op=\"GET\",le=\"0.002\"} 0\n"
                                       "h_bucket{op=\"GET\",le=\"+Inf\"} 1000\n"
@@ -168,7 +169,8 @@ static double at(const cJSON *o, const char *a, const char *b)
 
 static char *print(const cJSON *figures, unsigned lines)
 {
-        static char *text; /* a local one, gcc 12 takes for what is returned a pointer to */
+        static char *text; /* static, because gcc 12 takes a local one for the target of a returned
+                              pointer */
         size_t bytes;
         FILE *out = open_memstream(&text, &bytes);
 
@@ -197,7 +199,7 @@ static void figures_are_rates_of_the_interval(void **state)
         free(text);
         close_to(at(figures, "degraded", "volume_full"), 1);
         assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(figures, "degraded")), 1);
-        /* No PUT in the interval: no row. The busier volume is the first. */
+        /* Without a PUT in the interval there is no row. The busier volume is first. */
         row = cJSON_GetObjectItem(cJSON_GetObjectItem(figures, "requests"), "operations");
         assert_int_equal(cJSON_GetArraySize(row), 1);
         row = cJSON_GetArrayItem(cJSON_GetObjectItem(figures, "volumes"), 0);
@@ -226,7 +228,7 @@ static unsigned count_of(const char *text, const char *part)
         return n;
 }
 
-/* "... and 12 more"; 0: no such line. */
+/* Returns the number of a line "... and 12 more", or 0 if there is none. */
 static int left_out(const char *text)
 {
         const char *line = strstr(text, "... and ");
@@ -327,7 +329,7 @@ static void low_screen_has_namespaces_and_operations_at_least(void **state)
         samples_fini(&before);
 }
 
-/* Figures of a busy daemon on a large host. */
+/* Prepares figures of a busy daemon on a large host. */
 static void head_fits_80_columns(void **state)
 {
         static const char *const growing[] = { "kvcache_requests_total{op=\"GET\"}",

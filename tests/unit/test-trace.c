@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace reader: what it takes, and that it says where and why it does not. */
+/* The trace reader: valid traces, and messages that say where and why it refuses others. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

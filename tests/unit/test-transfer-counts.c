@@ -84,7 +84,7 @@ static void failures_add_errors_alone(void **state)
         }
 }
 
-/* Several at once are as many of the mean of them. */
+/* Several transfers at once count as the same number of transfers of their mean. */
 static void many_at_once_are_as_many_of_their_mean(void **state)
 {
         struct transfer_record one = { TRANSFER_OK, 1, 4, 1000, 1024, 0, 70 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers as people read and write them: precision, the border between two units, plurals, what is
- * refused. Text from others. */
+/* Numbers as people read and write them: precision, the boundary between two units, plurals,
+ * refused texts. Texts of other programs. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -137,8 +137,8 @@ static void counts_are_digits_and_nothing_else(void **state)
         assert_true(n == UINT64_MAX);
 }
 
-/* C1 controls and those that turn the direction of text are UTF-8, and steer a terminal all the
- * same. */
+/* C1 controls and characters that change the direction of text are valid UTF-8, but steer a
+ * terminal. */
 static void text_from_others_steers_no_terminal(void **state)
 {
         char hostile[] = "a\x1b[2J\n\x7f\t\xc2\x9b"

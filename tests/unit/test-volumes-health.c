@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/ with several volumes: what one costs that fails, hangs, is suspended or is missing, and
- * how it comes back. */
+/* store/ with several volumes: the effects of a volume that fails, hangs, is suspended or is
+ * missing, and its return. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -165,7 +165,7 @@ static void what_is_counted_of_a_volume_goes_on_when_it_is_resumed(void **state)
                 assert_int_equal(device(store_resume, 1), 0);
                 again = stats_of(1).stats;
                 assert_no_less(&before, &again);
-                /* Nothing is counted twice either. */
+                /* Nothing is counted twice. */
                 assert_int_equal(again.scrub_chunks, before.scrub_chunks);
                 assert_int_equal(again.table_entries_written, before.table_entries_written);
                 assert_int_equal(again.chunks, before.chunks);
@@ -287,7 +287,7 @@ static unsigned count_wrong(uint64_t from, uint64_t n)
         return missing;
 }
 
-/* A device that returns other bytes than were written to it, and no error. */
+/* A device returns other bytes than were written, and no error. */
 static void a_volume_that_returns_wrong_bytes_is_bypassed_when_its_budget_is_spent(void **state)
 {
         uint64_t on_first, on_second;
@@ -445,7 +445,7 @@ static void a_table_that_cannot_be_written_bypasses_the_volume_at_once(void **st
         assert_non_null(strstr(stats_of(0).reason, "table"));
         fault_set(NULL);
         settle();
-        /* The tombstone was not written, so what it meant must not come back with the volume. */
+        /* The tombstone was not written, so the dropped chunk must not return with the volume. */
         assert_int_equal(device(store_resume, 0), 0);
         assert_int_equal(get(i), STORE_MISS);
         restart("01");
@@ -484,7 +484,7 @@ static void with_its_only_volume_bypassed_the_store_answers_misses(void **state)
         assert_true(stats().bypassed);
         assert_int_equal(put(101), STORE_BYPASSED);
         assert_int_equal(get(0), STORE_MISS);
-        /* A kill may bring any of them back, whichever request asked before. */
+        /* A kill may bring back any of them, whichever request is next. */
         for (uint64_t i = 0; i < 2; i++) {
                 assert_int_equal(drop(i), 0);
                 assert_int_equal(settle_drops(), STORE_BYPASSED);
@@ -561,7 +561,7 @@ static void test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers(void 
                 assert_int_equal(put_begin(&p[i], MANY + i, t.bufs[i]), 0);
         store_sync(t.s, &sync.req);
         wait_hits(2);
-        /* The other volume goes on meanwhile. */
+        /* The other volume continues meanwhile. */
         assert_int_equal(get(on_0) == 0 || g.abandoned, true);
         wait_state(1, STORE_VOLUME_BYPASSED);
         assert_non_null(strstr(stats_of(1).reason, "io.hang"));
@@ -647,10 +647,10 @@ static void a_change_of_policy_without_memory_is_reported_and_costs_nothing_else
         switched = 0;
         policy_fails = true;
         assert_int_equal(store_set_policy(t.s, "lru"), -ENOMEM);
-        assert_int_equal(switched, 2); /* the second volume is tried in spite of the first */
+        assert_int_equal(switched, 2); /* the second volume is tried despite the first */
         assert_int_equal(count_hits(0, MANY), MANY);
 
-        /* A volume that was suspended meanwhile. */
+        /* A volume that was suspended meanwhile behaves in the same way. */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/ with several volumes: what was purged or dropped while a volume was offline, or was used
- * apart, does not come back with it, and nothing else is lost for that. */
+/* store/ with several volumes: chunks that were purged or dropped while a volume was offline, or
+ * was used separately, do not return with it, and no others are lost. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -109,7 +109,7 @@ static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
         }
 }
 
-/* The resume is under way until an iteration. */
+/* The resume is in progress until the next iteration. */
 static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **state)
 {
         struct device d = { .req = { .volume = 1, .complete = device_done } };
@@ -179,7 +179,7 @@ static void a_drop_of_nothing_costs_no_volume_what_it_has(void **state)
         stop();
 }
 
-/* Each has purged something that the other has missed, whatever the epochs of both are. */
+/* Each volume has purged chunks while the other was missing, whatever the epochs of both. */
 static void volumes_that_were_used_apart_bring_back_nothing(void **state)
 {
         start("01");
@@ -194,7 +194,8 @@ static void volumes_that_were_used_apart_bring_back_nothing(void **state)
         assert_int_equal(purge(), 0);
         put_range(3 * MANY, 20);
         restart("01");
-        /* Volume 1 has been emptied, but alone: nothing says which of the claims of 0 are older. */
+        /* Volume 1 has been emptied, but alone, so it is unknown which claims of volume 0 are
+         * older. */
         assert_int_equal(count_hits(0, 4 * MANY), 0);
         put_range(3 * MANY, 20);
         restart("10");
@@ -210,8 +211,8 @@ static void volumes_that_were_used_apart_bring_back_nothing(void **state)
         stop();
 }
 
-/* Neither volume knows of what the other did, and the one that was marked as offline is used alone
- * before the other purges. */
+/* Neither volume knows about the other's changes, and the volume marked as offline is used alone
+ * before the other one purges. */
 static void
 what_is_purged_on_one_volume_while_another_is_used_apart_does_not_come_back(void **state)
 {
@@ -233,8 +234,8 @@ what_is_purged_on_one_volume_while_another_is_used_apart_does_not_come_back(void
         stop();
 }
 
-/* A volume that two others have gone on without knows less than they do, and nothing on it says
- * so. */
+/* A volume without which two others have continued knows less than they do, and nothing on it shows
+ * that. */
 static void what_a_volume_purges_that_knows_less_than_the_others_does_not_come_back(void **state)
 {
         start("012");
@@ -257,7 +258,7 @@ static void what_a_volume_purges_that_knows_less_than_the_others_does_not_come_b
         stop();
 }
 
-/* Not even the order of the claims of one volume is that of another's. */
+/* The order of the claims of one volume may differ even from that of another. */
 static void a_claim_that_was_made_up_for_empties_no_volume_again(void **state)
 {
         unsigned hits;
@@ -275,7 +276,7 @@ static void a_claim_that_was_made_up_for_empties_no_volume_again(void **state)
         stop();
 }
 
-/* The knowledge about the other volumes comes too late to empty those. */
+/* The knowledge about the other volumes arrives too late to empty them. */
 static void a_volume_that_was_used_apart_is_not_resumed(void **state)
 {
         char aside[300];
@@ -324,7 +325,7 @@ static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(vo
         stop();
 }
 
-/* The device says that a write of the table failed; it did not. */
+/* Makes the device report a failed write of the table, which in fact succeeded. */
 static void lie_about_the_table(unsigned volume)
 {
         settle();
@@ -332,7 +333,7 @@ static void lie_about_the_table(unsigned volume)
                                         .volume = volume + 1,
                                         .kind = FAULT_LIES,
                                         .error = EIO,
-                                        .first = 2 }); /* the first is the payload's */
+                                        .first = 2 }); /* the first write is the payload's */
 }
 
 static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
@@ -433,7 +434,7 @@ static void no_drop_is_settled_before_the_note_of_it_is_written(void **state)
                                         .count = FAULT_FOR_EVER });
         assert_int_equal(drop(i), 0);
         store_settle_drops(t.s, &first.req);
-        assert_int_equal(drop(i), 0); /* not yet for good */
+        assert_int_equal(drop(i), 0); /* not permanent yet */
         store_settle_drops(t.s, &second.req);
         wait_hits(1);
         for (unsigned n = 0; n < 5; n++)
@@ -475,7 +476,7 @@ static void a_note_that_failed_is_written_for_the_next_who_asks(void **state)
         stop();
 }
 
-/* Dies while a purge of another namespace has reached one volume and not the other. */
+/* Dies when a purge of another namespace has reached one volume and not the other. */
 static void die_amid_a_purge(void)
 {
         struct purge p = { .req = { .complete = purge_done } };
@@ -493,7 +494,7 @@ static void die_amid_a_purge(void)
         p.req.namespace_id = other;
         store_purge(t.s, &p.req);
         wait_hits(1);
-        /* The first volume is through with both of its files when it has nothing pending. */
+        /* The first volume has written both of its files when it has nothing pending. */
         while (stats_of(0).pending > 0) {
                 wait_io();
                 turn();

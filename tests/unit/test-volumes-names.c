@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/ with several volumes: one list of namespaces for all, whichever of them were offline as a
- * namespace was made or removed. */
+/* store/ with several volumes: one list of namespaces for all, whichever volumes were offline when
+ * a namespace was created or removed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static void a_volume_that_was_offline_learns_the_namespaces(void **state)
         stop();
 }
 
-/* The names that were made without it take more than it has left. */
+/* The names created without the volume take more room than it has left. */
 static void a_volume_that_is_full_learns_the_namespaces(void **state)
 {
         static char fingerprint[STORE_MAX_FINGERPRINT + 1];
@@ -126,7 +126,8 @@ static void a_removal_that_one_volume_cannot_write_costs_that_volume(void **stat
         stop();
 }
 
-/* Volume 1 has written it, and is suspended before volume 0, then the last one, fails. */
+/* Suspends volume 1 after it has written the change, and before volume 0, then the last one,
+ * fails. */
 static void leave_the_last_volume_without(bool is_removal)
 {
         struct purge p = { .req = { .namespace_id = t.ns, .complete = purge_done } };
@@ -198,7 +199,7 @@ static void a_volume_that_cannot_take_the_namespaces_stays_offline(void **state)
         start("01");
         put_range(0, MANY);
         assert_int_equal(device(store_suspend, 1), 0);
-        /* More than is allocated of the files that hold them. */
+        /* Creates more namespaces than the allocated part of their files holds. */
         memset(name, 'n', sizeof(name) - 1);
         name[sizeof(name) - 1] = '\0';
         for (unsigned i = 0; i < 100; i++) {
@@ -223,8 +224,8 @@ static void a_volume_that_cannot_take_the_namespaces_stays_offline(void **state)
         stop();
 }
 
-/* The first volume has all that was asked of it on the disk, the second nothing. The name and the
- * fingerprint are the caller's, and overwritten at once. */
+/* Dies when the first volume has everything on disk, and the second nothing. The caller's name and
+ * fingerprint are overwritten at once. */
 static void die_amid_a_removal(void)
 {
         char name[] = "name", fingerprint[] = "f";
@@ -306,11 +307,11 @@ static void an_open_of_what_is_being_removed_waits_and_makes_it_anew(void **stat
         assert_true(r.done);
         assert_int_equal(r.req.result, 0);
         assert_int_equal(o[0].req.result, 0);
-        assert_int_equal(o[1].req.result, STORE_MISMATCH); /* the first of them is there by now */
+        assert_int_equal(o[1].req.result, STORE_MISMATCH); /* the first namespace exists by now */
         assert_int_equal(o[2].req.result, 0);
         assert_true(store_namespace_find(t.s, 0, "name", 4)->id > id);
 
-        /* A store that stops keeps none of them waiting. */
+        /* A store that stops answers all of them. */
         settle();
         r = (struct removal){ .req = { .id = other, .complete = removed } };
         store_namespace_remove(t.s, &r.req);
@@ -383,7 +384,7 @@ static void a_lifetime_is_every_volumes(void **state)
         stop();
 }
 
-/* The volumes do not say which of them was there: nothing is kept longer than one of them says. */
+/* The volumes do not say which one was present, so the shorter lifetime holds. */
 static void of_two_lifetimes_the_shorter_one_holds(void **state)
 {
         static const uint32_t set[][2] = { { 50, 50 }, { 200, 100 }, { 0, 100 } };

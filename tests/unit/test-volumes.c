@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/ with several volumes: how chunks are spread, and which directories belong together: those
- * that are added, left out, or refused, and the numbers that they get. */
+/* store/ with several volumes: how chunks are distributed, which directories belong together
+ * (added, left out, or refused), and the numbers of volumes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -89,7 +89,7 @@ static void a_volume_that_is_left_out_takes_its_chunks_with_it(void **state)
         restart("01");
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
-        /* A purge, or a drop, that it has missed. */
+        /* A purge or a drop that the volume has missed. */
         start("0");
         assert_int_equal(purge(), 0);
         restart("01");
@@ -183,7 +183,8 @@ static struct disk_superblock superblock_of(unsigned dir)
         return sb;
 }
 
-/* A volume that cannot be used may have the number, or be of the set, that they would get. */
+/* The number that an empty directory would get may belong to an unusable volume, which may also
+ * belong to the set. */
 static void empty_directories_become_volumes_only_beside_all_the_others(void **state)
 {
         close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600));
@@ -273,7 +274,8 @@ static void release_calls(void)
         sem_destroy(&held.end);
 }
 
-/* Before a directory that was empty is a volume, the others have its number on stable storage. */
+/* The other volumes have the number of a new one on stable storage before its empty directory
+ * becomes a volume. */
 static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **state)
 {
         struct rlimit before, none;
@@ -334,7 +336,7 @@ static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **stat
         stop();
 }
 
-/* A stop does not wait longer for other superblocks than for any of them. */
+/* A stop does not wait longer for the superblocks of other volumes than for any one of them. */
 static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
 {
         struct device d;

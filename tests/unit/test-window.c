@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache's windows of keys: both ways of searching the shared index come to the hashes and the
- * answers of proto/lookup.h, whatever is in the table, which is the daemon's own code. */
+/* libkvcache's windows of keys: both methods of searching the shared index compute the hashes and
+ * answers of proto/lookup.h, the daemon's own code, whatever the table contains. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static uint64_t draw(void)
         return seed * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* The ways of this processor. */
+/* Returns a method that this processor supports, by number. */
 static const struct window_ways *way(unsigned number)
 {
 #if defined(__x86_64__)
@@ -50,7 +50,7 @@ static const struct window_ways *way(unsigned number)
         return number == 0 ? &window_plain : NULL;
 }
 
-/* Random keys, the last of which ends where no memory is. */
+/* Makes random keys, the last of which ends where memory ends. */
 static struct look look_at(size_t stride, size_t count)
 {
         size_t bytes = count ? (count - 1) * stride + KEY_BYTES : 0;

@@ -15,8 +15,8 @@
 #include "checked.h"
 #include "wire.h"
 
-/* A request under construction. Messages go through a heap copy of their exact size, so that a read
- * past the end is seen by the address sanitizer. */
+/* A request under construction. Messages are copied to memory of their exact size, so that the
+ * address sanitizer detects a read past the end. */
 union message {
         struct wire_hdr hdr;
         struct wire_hello hello;
@@ -110,7 +110,7 @@ static const unsigned batch_ops[] = { WIRE_GIVE_BACK, WIRE_PUT,      WIRE_GET,  
                                       WIRE_EXISTS,    WIRE_MATCH,    WIRE_TOUCH, WIRE_EVICT,
                                       WIRE_STAT,      WIRE_PREFETCH, WIRE_HINT };
 
-/* Flags by op, written down a second time: the specification's table. */
+/* Returns the flags of an op, repeated here from the specification's table. */
 static unsigned flags_of(unsigned op)
 {
         switch (op) {
@@ -172,7 +172,7 @@ static void remove_namespace(union message *m, const char *name, const char *ten
         memcpy((char *)(&m->remove + 1) + n, tenant, t);
 }
 
-/* A minimal good request of each op. */
+/* Makes a minimal valid request of each op. */
 static void minimal(union message *m, unsigned op)
 {
         switch (op) {
@@ -281,7 +281,7 @@ static void minimal(union message *m, unsigned op)
 
 static union message m;
 
-/* Where the pieces of a key stand, of a PUT and of a GET. */
+/* Sets where the pieces of a key stand, in a PUT or a GET. */
 static void set_pieces(union message *msg, unsigned entry, uint64_t first, uint32_t n,
                        uint32_t length)
 {
@@ -300,7 +300,7 @@ static void set_pieces(union message *msg, unsigned entry, uint64_t first, uint3
         }
 }
 
-/* `count` keys with `each` pieces each, of 10, 11, 12, ... bytes, in regions 0, 1, 2, ... */
+/* Makes `count` keys with `each` pieces each, of 10, 11, 12, ... bytes, in regions 0, 1, 2, ... */
 static void pieced(union message *msg, unsigned op, unsigned count, unsigned each,
                    unsigned releases)
 {
@@ -394,7 +394,8 @@ static void each_op_takes_its_own_flags_and_no_other(void **state)
                         else
                                 assert_refused(&m);
                 }
-                /* Not with a target; not what attaches as well. */
+                /* All other flags together are accepted. LEND excludes a target, and SET excludes
+                 * attaching. */
                 with_flags(&m, op, flags_of(op) & ~(unsigned)(WIRE_F_LEND | WIRE_F_SET));
                 assert_accepted(&m);
         }
@@ -423,7 +424,8 @@ static void every_other_length_is_refused(void **state)
 
                         if (n == good || ping)
                                 continue;
-                        /* Longer or shorter than it says, and saying so. */
+                        /* A message that is longer or shorter than its length field is refused,
+                         * also if that agrees. */
                         m.hdr.len = (uint32_t)good;
                         assert_non_null(check_bytes(&m, n));
                         m.hdr.len = (uint32_t)n;
@@ -543,7 +545,7 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
         }
 }
 
-/* A return has a time, and no other hint has. */
+/* Only the hint of a return has a time, which must not be 0. */
 static void a_hint_has_a_time_if_and_only_if_it_is_of_a_return(void **state)
 {
         for (unsigned hint = 0; hint < 256; hint++)
@@ -624,13 +626,13 @@ static void pieces_are_counted_exactly(void **state)
                 m.batch.pieces = 0;
                 assert_refused(&m);
 
-                /* The same bytes as leases: then the keys have no pieces. */
+                /* The same bytes are leases here, and the keys have no pieces. */
                 pieced(&m, op, 1, 1, 0);
                 m.batch.pieces = 0;
                 m.batch.releases = 2;
                 assert_refused(&m);
 
-                /* The maximum number in a message. */
+                /* Uses the maximum number of pieces in a message. */
                 pieced(&m, op, 1, 4088, 0);
                 assert_true(m.hdr.len <= WIRE_MAX_MESSAGE);
                 assert_accepted(&m);
@@ -661,7 +663,7 @@ static void pieces_come_with_their_flag_and_only_with_it(void **state)
         pieced(&m, WIRE_GET, 2, 2, 0);
         m.hdr.flags = WIRE_F_PIECES;
         assert_refused(&m);
-        /* With the flag and without a piece there is nothing that a key could name. */
+        /* With the flag but without pieces, there is nothing that a key could name. */
         batch(&m, WIRE_PUT, WIRE_F_PIECES, 1, 0);
         assert_refused(&m);
         set_pieces(&m, 0, 0, 1, 1);
@@ -702,7 +704,7 @@ static void a_key_names_pieces_of_its_message_and_no_others(void **state)
                         for (unsigned entry = 0; entry < 3; entry++) {
                                 bool accepted;
 
-                                /* Each key names the same three pieces, but one. */
+                                /* Each key except one names the same three pieces. */
                                 pieced(&m, pieced_ops[o], 3, 1, 1);
                                 for (unsigned k = 0; k < 3; k++) {
                                         ((struct wire_piece *)wire_batch_pieces(&m.batch))[k]
@@ -730,7 +732,7 @@ static void no_piece_is_empty_and_their_sum_does_not_overflow(void **state)
                         piece[empty].length = 0;
                         set_pieces(&m, 0, 0, 3, 33 - length);
                         assert_refused(&m);
-                        /* No message names it, and it is one all the same. */
+                        /* No key names the piece, but it is checked nevertheless. */
                         set_pieces(&m, 0, (empty + 1) % 3, 1, 10 + (empty + 1) % 3);
                         assert_refused(&m);
                         piece[empty].length = length;
@@ -769,7 +771,7 @@ static void no_piece_is_empty_and_their_sum_does_not_overflow(void **state)
         }
 }
 
-/* `count` keys, and so many pieces of random lengths for any of them. */
+/* Makes `count` keys that share `pieces` pieces of random lengths. */
 static struct wire_piece *shared(union message *msg, unsigned op, unsigned count, unsigned pieces,
                                  unsigned *seed)
 {
@@ -828,7 +830,7 @@ static void keys_share_pieces_and_each_is_held_to_its_own(void **state)
         }
 }
 
-/* The least time that checking it a few times has taken, of several tries. */
+/* Returns the least time of several attempts at checking the message. */
 static uint64_t check_ns(const union message *msg)
 {
         uint64_t least = UINT64_MAX;
@@ -848,9 +850,10 @@ static uint64_t check_ns(const union message *msg)
         return least;
 }
 
-/* Some 580 keys fit a message together with 2,000 pieces, and each may name them all: that costs no
- * more than if each named one. Compared with each other, the two bear any machine and sanitizer;
- * a check of each key's pieces by themselves takes hundreds of times as long. */
+/* About 580 keys fit into a message together with 2,000 pieces, and each may name them all.
+ * Checking that takes no longer than if each named one. Comparing the two works on any machine
+ * and with any sanitizer; checking each key's pieces separately would take hundreds of times as
+ * long. */
 static void shared_pieces_are_looked_at_once(void **state)
 {
         enum { KEYS = 584, PIECES = 2046 };
@@ -874,7 +877,7 @@ static void shared_pieces_are_looked_at_once(void **state)
                         fail_msg("op %u: %lu ns, and %lu ns with one piece a key", pieced_ops[i],
                                  (unsigned long)most, (unsigned long)least);
 
-                /* The last key of them is looked at, too. */
+                /* The last key is checked as well. */
                 set_pieces(&m, KEYS - 1, 0, PIECES, sum_of(piece, 0, PIECES) - 1);
                 assert_refused(&m);
         }
@@ -1007,7 +1010,7 @@ static void namespaces_are_exact(void **state)
         assert_accepted(&m);
         m.namespace.hdr.flags = WIRE_F_SET << 1;
         assert_refused(&m);
-        /* A fingerprint that is not canonical is answered, not punished. */
+        /* A fingerprint that is not canonical gets an answer, and does not end the session. */
         open_namespace(&m, "n", "nonsense");
         assert_accepted(&m);
 }
@@ -1339,7 +1342,7 @@ static void everything_has_a_name(void **state)
         assert_string_equal(wire_status_name(UINT32_MAX), "unknown");
 }
 
-/* Any bytes: the check returns, and what it lets through holds its own counts. */
+/* For any bytes the check returns, and an accepted message contains its own counts. */
 static void noise_is_survived(void **state)
 {
         unsigned seed = 1, accepted = 0;
@@ -1435,7 +1438,7 @@ static void a_difference_is_named(void **state)
         assert_diff("b=3\n", "a=1\nb=3\n", "a: none here, 1 there");
         assert_diff("", "z=\n", "z: none here,  there");
         assert_diff("a=12\n", "a=1\n", "a: 12 here, 1 there");
-        /* Not canonical, as bytes from a disk might be. */
+        /* Texts that are not canonical, as read from a damaged disk. */
         assert_diff("a=1\n", "a=1", "the text differs");
         assert_diff("junk", "rubbish", "the text differs");
 }

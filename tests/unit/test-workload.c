@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workloads: a trace as it is in its file, and chat sessions that look like such. */
+/* Workloads: a trace with the contents of its file, and generated chat sessions. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +86,7 @@ static void the_same_seed_gives_the_same_sessions(void **state)
         assert_int_equal(a->n_ids, b->n_ids);
         assert_memory_equal(a->ids, b->ids, a->n_ids * sizeof(*a->ids));
         assert_memory_equal(a->requests, b->requests, a->n_requests * sizeof(*a->requests));
-        /* A longer one begins with the shorter one. */
+        /* A longer workload begins with the shorter one. */
         assert_memory_equal(a->requests, longer->requests, a->n_requests * sizeof(*a->requests));
         assert_true(a->n_ids != c->n_ids ||
                     memcmp(a->ids, c->ids, a->n_ids * sizeof(*a->ids)) != 0);
@@ -110,7 +110,7 @@ static void sessions_run_in_time_and_within_their_context(void **state)
         workload_free(w);
 }
 
-/* An id stands for a block and all before it, so it has one parent, wherever it is. */
+/* An id stands for a block and all blocks before it, so it always has the same parent. */
 static void ids_are_chained_over_their_prefix(void **state)
 {
         struct workload *w = chat(1000, 5);

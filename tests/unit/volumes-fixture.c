@@ -21,7 +21,7 @@ static void on_volume(void *userdata, unsigned volume, enum store_volume_event e
         snprintf(t.text, sizeof(t.text), "%s", text);
 }
 
-/* `which`: numbers of directories, in the order of the configuration. */
+/* Opens the store. `which` has the numbers of directories, in the order of the configuration. */
 static int try_open(const char *which, char error[static 512])
 {
         const char *paths[DIRS + 1];
@@ -323,7 +323,7 @@ unsigned count_hits(uint64_t from, uint64_t n)
         return hits;
 }
 
-/* The volume it lies on, or PATHS. */
+/* Returns the volume of chunk i, or PATHS. */
 static unsigned volume_of(uint64_t i)
 {
         struct key k = key_of(i);

@@ -48,9 +48,9 @@ void turn(void);
 void wait_io(void);
 void wait_for(const bool *done);
 void settle(void);
-/* Until the plan has made so many operations fail, or holds them. */
+/* Waits until the plan has failed or held this number of operations. */
 void wait_hits(uint64_t hits);
-/* Until the volume is in that state: what hangs is found by a tick. */
+/* Waits until the volume is in that state. A tick detects that it hangs. */
 void wait_state(unsigned volume, enum store_volume_state state);
 
 struct opening {

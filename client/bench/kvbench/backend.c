@@ -97,8 +97,8 @@ static int wrong_end(const struct change *c, const char *end, enum kvbench_place
                         kvbench_place_name(place), kvbench_backend_name(c->w->backend), able);
 }
 
-/* GPU memory and files. KVBench prints FILE as the target of a write, which nixlbench rejects:
- * segment types are those of memory, and the file is implied. */
+/* Rules for transfers between GPU memory and files. KVBench prints FILE as the target of a write,
+ * but nixlbench rejects that: its segment types are those of memory, and the file is implied. */
 static int rules_gds(struct change *c)
 {
         if (c->options->target == KVBENCH_TARGET_NIXLBENCH_2025_06 &&
@@ -115,7 +115,7 @@ static int rules_gds(struct change *c)
         return EXIT_OK;
 }
 
-/* Host memory and files. */
+/* Rules for transfers between host memory and files. */
 static int rules_file(struct change *c)
 {
         switch (c->w->source) {
@@ -133,7 +133,7 @@ static int rules_file(struct change *c)
         }
 }
 
-/* Memory to memory; the user chooses the direction. */
+/* Rules for transfers from memory to memory, whose direction the user chooses. */
 static int rules_network(struct change *c)
 {
         static const char able[] = "moves between memory and gpu";
@@ -152,7 +152,7 @@ static int rules_network(struct change *c)
         return EXIT_OK;
 }
 
-/* One end is memory; the other is the object store, whatever its name. */
+/* Rules for transfers between memory and an object store, whose name is not checked. */
 static int rules_obj(struct change *c)
 {
         static const char able[] = "needs memory or gpu at one end, and its store at the other";
@@ -171,7 +171,7 @@ static int rules_obj(struct change *c)
         return EXIT_OK;
 }
 
-/* The daemon: writes from memory or a GPU, or reads into one of them. */
+/* Rules for the daemon, which writes from memory or a GPU, or reads into one of them. */
 static int rules_store(struct change *c)
 {
         if (local(c->w->source)) {

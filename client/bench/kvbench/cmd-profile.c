@@ -40,7 +40,7 @@ static void catch_signals(void)
 
 /* --- the options --- */
 
-/* Parameters of other machines, other backends or other tools. */
+/* Parameters that concern other machines, backends or tools, and are ignored. */
 static const enum kvbench_parameter not_used[] = {
         KVBENCH_DEVICE_LIST,
         KVBENCH_ENABLE_PT,
@@ -152,8 +152,7 @@ static int check_gpu(const struct kvbench_options *options, const struct kvbench
                 return EXIT_OK;
         }
         if (options->gpu > INT_MAX)
-                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": there are not so many",
-                                options->gpu);
+                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": no such GPU", options->gpu);
         if (gpu_memory_probe((int)options->gpu, why) < 0)
                 return complain(KVBENCH_FAILED,
                                 "%s: this workload needs a GPU: %s. Without a GPU there are "

@@ -34,7 +34,8 @@ struct kvbench_model *model_free(struct kvbench_model *model)
         return NULL;
 }
 
-/* Step one. A null value counts as a missing key. */
+/* The first pass over the file: reads the family and the numbers. A null value counts as a missing
+ * key. */
 static int read_pair(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                      const yaml_node_t *value, void *data)
 {

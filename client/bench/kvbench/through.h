@@ -59,7 +59,8 @@ struct through_facts {
         uint64_t pool_bytes, limit_bytes, max_chunk_bytes;
         unsigned depth; /* maximum I/Os at the device, of all its workers */
 };
-/* Reads the properties. Returns 0, or -errno with a message in `ret_error`. */
+/* Reads the daemon's properties, for the report. Returns 0, or -errno with a message in
+ * `ret_error`. */
 int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error, size_t room);
 
 enum { THROUGH_NOTHING = 1, THROUGH_INCOMPLETE = 2 };

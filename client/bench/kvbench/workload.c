@@ -110,7 +110,7 @@ static int find_files(const struct kvbench_options *options, struct names *names
             !data_file_find("deployments", names->names[0], path)) {
                 char shown[KVBENCH_SHOWN_BYTES];
 
-                complain(0, "warning: %s: no such file, the others go on",
+                complain(0, "warning: %s: no such file; continuing without it",
                          yaml_file_shown(names->names[0], shown, sizeof(shown)));
                 free(names->names[0]);
                 names->n--;

@@ -64,13 +64,13 @@ enum option {
 
 static const struct option_row session_options[] = {
         { OPTION_SESSION, "session", "NAME",
-          "the session, or, of status, report and export, a file; run: the one that must\n"
-          "be active, or, with --snapshot, the name in the file (default: run)" },
+          "the session; status, report and export also read a file; run: the session that\n"
+          "must be active, or, with --snapshot, the name in the file (default: run)" },
         { OPTION_RESUME, "resume", NULL, "init: continue an existing session with its counters" },
         { OPTION_FORCE, "force", NULL, "init: restart an existing session at zero" },
         { OPTION_FORMAT, "format", "FORMAT",
           "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
-          "compare: text or json (default: the first of them)",
+          "compare: text or json (default: the first format)",
           "text json csv svg html jsonl" },
         { OPTION_PATH, "path", "PATH", "report: this path only, such as host_to_disk" },
         { OPTION_LAYOUT, "layout", "LAYOUT", "report: this layout only, such as fully_contiguous" },
@@ -311,10 +311,12 @@ static bool check_operands(struct ctl *ctl, const struct command *self, enum act
         else if (action == COMPARE && a->n_operands != 2)
                 ctl->exit_status = usage_error(self, "compare: which two sessions?");
         else if (a->session && a->n_operands > 0)
-                ctl->exit_status =
-                        usage_error(self, "--session and '%s': which of them?", a->operands[0]);
+                ctl->exit_status = usage_error(
+                        self, "--session and '%s' both name a session: give one of them",
+                        a->operands[0]);
         else if (a->resume && a->force)
-                ctl->exit_status = usage_error(self, "--resume and --force: which of them?");
+                ctl->exit_status = usage_error(
+                        self, "--resume and --force exclude each other: give one of them");
         else
                 return true;
         return false;

@@ -6,9 +6,9 @@
         blocks.put(keys, places)
         hits = blocks.match(keys)
 
-A key is 32 bytes, a chunk the bytes stored under it. A daemon that is unreachable is one that has nothing stored: no call
-raises for that. What became of a key is its status, a number: OK, MISS, EXISTS and so on; a key that is not status_ok() is to
-be recomputed. Exceptions are for mistakes in calls, and derive from Error. The package starts no thread.
+A key is 32 bytes; a chunk is the bytes stored under a key. If the daemon is unreachable, calls answer as if nothing were stored, and raise
+nothing. Each key has a status, a number such as OK, MISS or EXISTS; recompute a key whose status is not status_ok(). Exceptions report
+mistakes in calls and derive from Error. The package starts no thread.
 """
 
 from ._aio import AsyncClient, AsyncNamespace

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client for asyncio: requests are submitted, and the event loop watches the client's descriptor. No thread but the
-loop's touches it; AsyncClient.open() borrows one for the first attempt to connect, which may take the connect timeout."""
+"""A client for asyncio: it submits requests, and the event loop watches its descriptor. Only the loop's thread uses it; AsyncClient.open()
+borrows another thread for the first attempt to connect, which may take the connect timeout."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A Client (`.client`) whose requests are awaited, in one event loop. Made with the arguments of Client, or by
-    `await AsyncClient.open(...)`, during which the loop goes on. A task that is cancelled has its request cancelled, and ends
-    when the daemon has answered that, or its time is up: until then the memory that it names is in use."""
+    """A Client (`.client`) whose requests are awaited in one event loop.
+
+    Its constructor takes the arguments of Client; `await AsyncClient.open(...)` connects without blocking the loop. Cancelling a task cancels
+    its request. The task ends when the daemon has answered or the timeout has passed; until then the request's memory is in use."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.client = Client(*args, **options)
@@ -46,19 +47,19 @@ class AsyncClient:
 
     def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
                   lifetime_s: int = 0) -> AsyncNamespace:
-        """As Client.namespace(): one round trip to the daemon, in which the loop waits."""
+        """Opens a namespace like Client.namespace(). The loop waits for one round trip to the daemon."""
         return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes, lifetime_s))
 
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
-        """As Client.register()."""
+        """Registers memory like Client.register()."""
         return self.client.register(memory, fd, copy=copy)
 
     def allocate(self, nbytes: int) -> Region:
-        """As Client.allocate()."""
+        """Allocates memory like Client.allocate()."""
         return self.client.allocate(nbytes)
 
     def close(self) -> None:
-        """As Client.close(); requests that are awaited end, with the keys LOST."""
+        """Closes the client like Client.close(). Awaited requests end with status LOST for their keys."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.client.fileno())
         self._loop = None
@@ -93,7 +94,7 @@ class AsyncClient:
         future: asyncio.Future[Done] = self._watch().create_future()
         entries, keys = (batch.address(), 0) if isinstance(batch, Batch) else (0, batch.address())
         self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers)
-        self._readable()  # what the lookup index answers is there already
+        self._readable()  # an answer from the lookup index is available already
         self._waiting.add(future)
         try:
             return await asyncio.shield(future)
@@ -109,7 +110,7 @@ class AsyncClient:
 
 
 class AsyncNamespace:
-    """A Namespace whose calls are awaited; arguments, results and errors are the same."""
+    """A Namespace whose calls are awaited. Arguments, results and errors are those of Namespace."""
 
     def __init__(self, client: AsyncClient, namespace: Namespace) -> None:
         self._client, self.namespace, self.name = client, namespace, namespace.name

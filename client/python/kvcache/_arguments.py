@@ -23,7 +23,7 @@ MOST_MS = 2**31 - 1
 
 
 def milliseconds(seconds: float | None) -> int:
-    """0 for None, which means the client's own."""
+    """Converts a timeout; 0 stands for None, which means the client's own timeout."""
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -32,7 +32,7 @@ def milliseconds(seconds: float | None) -> int:
 
 
 def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
-    """For C: with a NUL at its end, and no other."""
+    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text contains a NUL."""
     try:
         encoded = os.fsencode(value)
     except UnicodeEncodeError as e:
@@ -43,7 +43,7 @@ def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
 
 
 def transfer_kind(path: str, layout: str, technology: str, result: str) -> tuple[int, int, int, int]:
-    """Their numbers."""
+    """Returns the numbers of the four names."""
     names = {"path": (path, c.PATHS), "layout": (layout, c.LAYOUTS), "technology": (technology, c.TECHNOLOGIES),
              "result": (result, c.RESULTS)}
     for what, (name, known) in names.items():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection to the daemon.
 
-A Client owns one libkvcache handle, made when a daemon first answers; libkvcache connects again by itself from then on. It
+A Client owns one libkvcache handle, which it makes when a daemon first answers; from then on libkvcache reconnects automatically. The client
 has one lock: calls of several threads run one after the other, and a blocking call holds the client until it is answered.
 
-While the daemon is unreachable each call answers as if nothing was stored (statuses LOST, a match of 0), and connecting is
-tried again after a pause that grows to a second, so that a caller in a hurry pays for one attempt now and then.
+While the daemon is unreachable, each call answers as if nothing were stored (statuses LOST, a match of 0). The client retries after a pause
+that grows to one second, so that most calls return without an attempt to connect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class _Entered:
-    """In the client's lock; `with` gives the handle, or None while no daemon has ever answered."""
+    """Holds the client's lock. `with` returns the handle, or None if no daemon has answered yet."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -63,20 +63,20 @@ class _Entered:
 
 
 class Client:
-    """A connection to the daemon of this host. It need not be there: until it is, nothing is found, and nothing is stored.
+    """A connection to the daemon of this host. While no daemon answers, lookups find nothing and puts store nothing.
 
-    socket           its path; None: $KVCACHE_SOCKET, else the usual places
-    name             for the daemon's log, 31 bytes at most; None: the program's
-    staging_bytes    of the memory through which unregistered memory is put; 0: as much as the daemon allows
-    timeout          in seconds, of each request that has none of its own; its keys are PENDING or BUSY then
-    connect_timeout  in seconds: how long a call may take longer while a daemon is there and does not answer
+    socket           path of the daemon's socket; None: $KVCACHE_SOCKET, else the usual places
+    name             the client's name in the daemon's log, at most 31 bytes; None: the program's name
+    staging_bytes    size of the memory through which unregistered memory is put; 0: as much as the daemon allows
+    timeout          default timeout of a request in seconds; afterwards its keys are PENDING or BUSY
+    connect_timeout  seconds that a call may additionally take while a daemon exists and does not answer
     populate         fault the daemon's memory in at connect rather than at the first touch
-    lookup           answer match() and exists() from the lookup index, and gets of what is in memory by the pool index; False: ask the daemon
-    spin             poll for 50 us at most (2 ms with io.spin: long) before sleeping, while answers come that soon; on four processors or more
-    required         raise Error where no daemon answers now
+    lookup           answer match() and exists() from the lookup index, and gets of chunks in memory by the pool index; False: ask the daemon
+    spin             poll for at most 50 us (2 ms with io.spin: long) before sleeping, while answers arrive within that time; needs four processors
+    required         raise Error if no daemon answers now
 
-    Calls of several threads run one after the other; a blocking call holds the client until it is answered, reap() does not.
-    After fork() every call but close() raises ForkedError in the child."""
+    Calls of several threads run one after the other. A blocking call holds the client until it is answered; reap() does not. After fork()
+    every call except close() raises ForkedError in the child."""
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, name: str | None = None, staging_bytes: int = 0,
                  *, timeout: float = 30.0, connect_timeout: float = 1.0, populate: bool = False, lookup: bool = True,
@@ -126,12 +126,12 @@ class Client:
     # --- its life ---
 
     def close(self) -> None:
-        """Ends what is in flight, whose Done will not come; regions are unregistered without waiting. A second time, nothing.
-        Leased memory that is still in use keeps the connection until it is not."""
+        """Ends the requests in flight, whose Done will not come, and unregisters regions without waiting. A second call does
+        nothing. Leased memory that is still in use keeps the connection until its last use ends."""
         if self._closed:
             return
         mine = self._fork == _leases.forks
-        if not self._lock.acquire(blocking=mine):  # another thread of the parent was in a call as it forked
+        if not self._lock.acquire(blocking=mine):  # another thread of the parent was in a call during the fork
             return
         try:
             if self._closed:
@@ -144,7 +144,7 @@ class Client:
             for region in self._regions:
                 region._forget("the client is closed")
             self._regions.clear()
-            os.eventfd_write(self._event, 1)  # wakes those that wait in reap(): the last of them closes
+            os.eventfd_write(self._event, 1)  # wakes the threads that wait in reap(); the last of them closes
             self._close_descriptors()
             if handle is not None:
                 handle.closing = True
@@ -153,7 +153,7 @@ class Client:
             self._lock.release()
 
     def _close_descriptors(self) -> None:
-        """Not while a thread waits for one: its number could become another file's."""
+        """Closes the descriptors unless a thread waits for one, because another file could then get its number."""
         if self._closed and not self._waiting and self._epoll is not None:
             self._epoll.close()
             self._epoll = None
@@ -171,12 +171,12 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Was the daemon there at the last call? If not, `error` says why."""
+        """Returns whether the daemon answered the last call. If not, `error` gives the reason."""
         return not self._unreachable
 
     @property
     def error(self) -> str:
-        """Why the daemon is unreachable, or empty."""
+        """Says why the daemon is unreachable; empty if it is reachable."""
         return self._unreachable
 
     @property
@@ -186,12 +186,12 @@ class Client:
 
     @property
     def owes(self) -> bool:
-        """Was memory released for which the daemon has no message yet? It is sent with the next request, or flush()."""
+        """Returns whether the daemon has yet to be notified of released memory. The next request, or flush(), sends the message."""
         handle = self._handle
         return handle is not None and bool(handle.returned)
 
     def info(self) -> Info | None:
-        """None: no daemon answers."""
+        """Returns facts about the connection, or None if no daemon answers."""
         room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0, 0, 0), c.INFO.size)
         with self._entered():
             r = self._usable(None)
@@ -200,7 +200,8 @@ class Client:
         return Info(*c.INFO.unpack(room.raw)[1:]) if r == 0 else None
 
     def status(self) -> dict[str, Any] | None:
-        """What `kvcachectl status --json` prints. None: no daemon answers. A message, within the client's timeout."""
+        """Returns the text that `kvcachectl status --json` prints, or None if no daemon answers. Sends a message, and waits at most the client's
+        timeout."""
         text = ctypes.c_void_p()
         with self._entered():
             r = self._usable(None)
@@ -257,12 +258,13 @@ class Client:
         return -r
 
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
-        """Shares memory with the daemon, which then moves bytes there by itself: a shared mapping of a memfd, or of a file
-        in /dev/shm or on hugetlbfs, as a buffer. Its file is found by itself; `fd` where that fails. Of a buffer that is not
-        whole pages the pages inside are registered.
+        """Registers memory with the daemon, which then reads and writes it directly.
 
-        RegionError: it is no such memory; with `copy` it is then used as it is, and copied. While the daemon is unreachable, or
-        refuses for want of room, the region is not `registered`, its `reason` says why, and it is copied, too."""
+        The memory is a buffer over a shared mapping of a memfd, or of a file in /dev/shm or on hugetlbfs. The client searches for the
+        mapping's file; pass `fd` if that fails. Only the whole pages of the buffer are registered.
+
+        Raises RegionError for other memory; with `copy`, its bytes are copied instead. If the daemon is unreachable or has no room, the
+        region is not `registered`, its `reason` says why, and its bytes are copied, too."""
         region = Region(self, memory, fd, copy)
         with self._entered():
             r = self._usable(None)
@@ -276,7 +278,7 @@ class Client:
         return region
 
     def allocate(self, nbytes: int) -> Region:
-        """New memory of so many bytes (rounded up to pages), zeros, registered."""
+        """Returns new registered memory of `nbytes` zero bytes, rounded up to whole pages."""
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise ArgumentError(f"memory has a number of bytes, 1 or more, not {nbytes!r}")
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -290,14 +292,14 @@ class Client:
     # --- submitted requests ---
 
     def fileno(self) -> int:
-        """A descriptor that is readable when reap() has something to do; the same for the client's life, borrowed."""
+        """Returns a descriptor that is readable when reap() has work. The client owns the descriptor, and keeps the same one until it is closed."""
         if self._closed or self._epoll is None:
             raise ClosedError()
         return self._epoll.fileno()
 
     def reap(self, timeout: float = 0.0) -> list[Done]:
-        """What has come of submitted requests, each once. Waits for the first at most `timeout` seconds; not where nothing is
-        in flight. Other threads may call the client meanwhile."""
+        """Returns the results of completed requests, each once. Waits at most `timeout` seconds for the first one, and not at all if no request
+        is in flight. Other threads may call the client meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
             with self._entered() as handle:
@@ -316,8 +318,8 @@ class Client:
                     self._close_descriptors()
 
     def cancel(self, tag: Hashable) -> int:
-        """Cancels the requests with this tag that wait: their keys are CANCELLED. Each still has its Done, and what it names is
-        its own until then. How many requests were found."""
+        """Cancels the waiting requests with this tag, and returns their number. Their keys become CANCELLED. Each request still has a Done, and
+        uses its memory until then."""
         found = 0
         with self._entered() as handle:
             for number in [n for n, flight in self._flights.items() if flight.tag == tag]:
@@ -335,8 +337,8 @@ class Client:
     # --- inside ---
 
     def pool_of(self, leased: Leased) -> tuple[int, int]:
-        """The pool that leased chunks lie in, as its id, and the address of its first byte in this process. (0, 0): none of them
-        is there."""
+        """Returns the id of the pool in which the leased chunks lie, and the address of its first byte in this process; (0, 0) if no chunk was
+        found."""
         pool, offset = ctypes.c_uint64(), ctypes.c_uint64()
         with self._entered() as handle:
             if handle is None or not leased._first or c.pool_of(handle.kv, leased._first, ctypes.byref(pool), ctypes.byref(offset)):
@@ -345,9 +347,11 @@ class Client:
 
     def count_transfer(self, path: str, layout: str, technology: str, *, transfers: int, nbytes: int, seconds: float,
                        blocks: int = 0, regions: int = 0, device_bytes: int = 0, result: str = "ok") -> bool:
-        """Has the daemon count what the program has moved by itself, which ended now and took so many seconds, in the metrics
-        kvcache_transfer_* and the sessions of kvcache-bench: names as there ("host_to_device", "layer_separate_block_first",
-        "cuda_copy"), `transfers` copies, all their bytes. False: it could not be counted."""
+        """Reports a transfer that the program made itself and that has just ended, for the metrics kvcache_transfer_* and the sessions of
+        kvcache-bench.
+
+        Names are those of the metrics ("host_to_device", "layer_separate_block_first", "cuda_copy"). `transfers` counts copies, and the byte
+        counts are totals. Returns False if the transfer could not be counted."""
         packed = c.TRANSFER.pack(c.TRANSFER.size, *transfer_kind(path, layout, technology, result), 0,
                                  *whole_numbers(transfers=transfers, blocks=blocks, regions=regions, nbytes=nbytes,
                                                 device_bytes=device_bytes, nanoseconds=round(seconds * 1e9)))
@@ -365,7 +369,7 @@ class Client:
             raise ForkedError()
 
     def _words(self) -> str:
-        """Why the last call of libkvcache failed."""
+        """Returns why the last call of libkvcache failed."""
         text: bytes = c.error(self._handle.kv) if self._handle else b""
         return text.decode(errors="replace")
 
@@ -375,7 +379,7 @@ class Client:
         return ArgumentError(self._words()) if r == -errno.EINVAL else Error(-r, self._words())
 
     def _connect(self) -> int:
-        """0, or why not, negated. In the lock."""
+        """Connects. Returns 0 or a negative errno. The caller holds the lock."""
         kv, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
         started = time.monotonic()
         r: int = c.connect(ctypes.byref(kv), self._options, why, len(why))
@@ -389,7 +393,7 @@ class Client:
         return 0
 
     def _lose(self, why: str, took_s: float) -> None:
-        """No daemon. The next attempt is some time off: longer each time, and four times as long as this one took."""
+        """Records that no daemon answers. The pause before the next attempt grows, and is at least four times the duration of this one."""
         if not self._unreachable:
             log.warning("no kvcache-daemon, so nothing is found and nothing stored until it is there: %s", why)
         self._unreachable = why or "no daemon"
@@ -405,7 +409,7 @@ class Client:
             region._register(self._handle.kv)
 
     def _usable(self, namespace: Namespace | None) -> int:
-        """0: a handle, and the namespace open. Else why not, negated. In the lock."""
+        """Ensures that there is a handle and that the namespace is open. Returns 0 or a negative errno. The caller holds the lock."""
         if self._closed:
             raise ClosedError()
         handle = self._handle
@@ -450,7 +454,7 @@ class Client:
     def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
               value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,
               timeout: float | None = None) -> tuple[int, str]:
-        """A blocking request: 0 or the errno negated, and why. `words` has a status for each key in any case."""
+        """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words` has a status for each key in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout) if timeout is not None else 0
@@ -479,7 +483,7 @@ class Client:
 
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
                 parent: Buffer | None, timeout: float | None, tiers: int = 0) -> int:
-        """The number of the flight; its Done is reaped in any case."""
+        """Returns the number of the flight, whose Done is reaped in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout)
@@ -537,7 +541,7 @@ class Client:
             c.release(handle.kv, leases, len(leases) // 8)
 
     def _give_back_if_free(self) -> None:
-        """Unless another thread is in a call: its next one does it."""
+        """Releases memory at the daemon, unless another thread is in a call: that thread's next call does it."""
         if self._fork == _leases.forks and self._lock.acquire(blocking=False):
             try:
                 if self._handle is not None and self._handle.returned:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is raised. What becomes of a key is no exception: it is a status, a value."""
+"""The exceptions of the package. The fate of a key is never an exception, but a status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Error(OSError):
 
 
 class ArgumentError(Error, ValueError):
-    """A call was made wrongly: a key that is not 32 bytes, a name with a NUL, a place outside of its region."""
+    """Reports a wrong call: a key that is not 32 bytes, a name with a NUL, a place outside its region."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EINVAL, why)
@@ -25,7 +25,7 @@ class ClosedError(Error):
 
 
 class ForkedError(Error):
-    """The client belongs to the parent process: a child makes one of its own."""
+    """Reports that the client belongs to the parent process. A child must create a client of its own."""
 
     def __init__(self) -> None:
         super().__init__(errno.ECHILD, "the client belongs to the parent process; make another one after fork()")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of GPU memory through <kvcache-gpu.h>: the daemon's bytes go to and from a device without passing through Python.
+"""Blocks of GPU memory through <kvcache-gpu.h>. The bytes do not pass through Python.
 
-A Gpu is an attachment of a client to one device, made at the first call that finds a daemon. Its calls take the client's lock
-and block until the GPU has copied, as those of a Namespace do; they answer with statuses, and LOST where no daemon or no GPU
-serves them. Nothing of CUDA is imported: the driver is loaded by libkvcache, addresses and streams are numbers.
+A Gpu attaches a client to one device, at the first call that finds a daemon. Its calls take the client's lock and block until the GPU has
+copied, like those of a Namespace; they return statuses, which are LOST if no daemon or no GPU serves them. The module imports nothing of
+CUDA: libkvcache loads the driver, and addresses and streams are numbers.
 """
 
 from __future__ import annotations
@@ -67,14 +67,16 @@ _pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held
 
 
 class Layout:
-    """Where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>. `bases` are addresses, one
-    a layer, or one in all for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the memory. Memory that is
-    none of these kinds is described by `of_regions`."""
+    """Describes where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>.
+
+    `bases` are addresses, one for each layer, or a single one for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the
+    memory. `of_regions` describes memory of any other form."""
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
                  bases: Sequence[int], base_bytes: int = 0) -> None:
-        if len(bases) != (1 if kind == CONTIGUOUS else layers):
-            raise ArgumentError(f"{len(bases)} bases for {layers} layers")
+        needed = 1 if kind == CONTIGUOUS else layers
+        if len(bases) != needed:
+            raise ArgumentError(f"bases has {len(bases)} addresses, and this layout needs {needed}")
         self._bases = array("Q", bases)
         self._packed = _LAYOUT.pack(_LAYOUT.size, kind, layers, outer, page_tokens, dtype_bytes, inner, 0, blocks,
                                     self._bases.buffer_info()[0], base_bytes, 0, 0, 0)
@@ -100,7 +102,7 @@ class Layout:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block in a chunk. ArgumentError: the layout is not valid."""
+        """Returns the bytes of a block in a chunk. Raises ArgumentError if the layout is invalid."""
         info, why = ctypes.create_string_buffer(_INFO.pack(_INFO.size, *[0] * 8), _INFO.size), ctypes.create_string_buffer(256)
         if _measure(self._packed, info, why, len(why)) < 0:
             raise ArgumentError(why.value.decode(errors="replace"))
@@ -108,8 +110,7 @@ class Layout:
         return nbytes
 
     def gather(self, blocks: Sequence[int], chunk: Any) -> None:
-        """Copies blocks of this process's memory into `chunk`, a writable buffer of their length, one after the other. Zeros
-        take the place of NO_BLOCK."""
+        """Copies blocks of this process's memory into `chunk`, a writable buffer of their total length. NO_BLOCK stands for a block of zeros."""
         address, nbytes, holder = self._chunk(blocks, chunk, True)
         self._copy(_gather, blocks, address, nbytes)
         for i, block in enumerate(blocks):
@@ -118,7 +119,7 @@ class Layout:
         del holder
 
     def scatter(self, blocks: Sequence[int], chunk: Any) -> None:
-        """Copies `chunk` into blocks of this process's memory, one after the other. NO_BLOCK skips the bytes of a block."""
+        """Copies `chunk` into consecutive blocks of this process's memory. NO_BLOCK skips the bytes of a block."""
         address, nbytes, holder = self._chunk(blocks, chunk, False)
         self._copy(_scatter, blocks, address, nbytes)
         del holder
@@ -144,10 +145,10 @@ class Layout:
 class Gpu:
     """One device of this process, by its number, in its primary context (PyTorch's).
 
-    staging_bytes  that puts pass through; an eighth of it holds a block; 0: 128 MiB
-    leased         most is loaded by copy_leased(): it has the device memory that small pieces come through, and get() has none
-    reason         why the last call was not served by the GPU; empty: it was
-    copy_s         seconds in which copies of the last call were under way, by the GPU's clock; 0: not known"""
+    staging_bytes  size of the staging memory for puts, an eighth of which must hold a block; 0: 128 MiB
+    leased         copy_leased() makes most loads: it gets the device memory through which small pieces pass, and get() has none
+    reason         why the GPU did not serve the last call; empty if it did
+    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known"""
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False) -> None:
         if not 0 <= device < 2**31:
@@ -169,7 +170,7 @@ class Gpu:
         return self._gpu is not None
 
     def detach(self, timeout: float = 10.0) -> bool:
-        """False: something is still under way. Call it before the client is closed. A second time, True."""
+        """Detaches from the device before the client is closed. Returns False if operations are still in flight, and True if already detached."""
         with self._client._lock:
             if self._gpu is not None:
                 if _detach(self._gpu, milliseconds(timeout)) < 0:
@@ -179,31 +180,34 @@ class Gpu:
 
     def put(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, ack: str = "written",
             parent: Buffer | None = None, stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
-        """Stores these blocks of the layout; one status a key. They are read after what is in `stream` now (a CUstream; 0:
-        the default stream), and may be overwritten when it returns.
+        """Stores these blocks of the layout, and returns one status for each key.
 
-        `chunk_blocks`: a key's chunk has so many of `blocks`, one after the other; zeros take the place of NO_BLOCK."""
+        The GPU reads the blocks after the work that is in `stream` now (a CUstream; 0: the default stream). They may be overwritten when the
+        call returns. With `chunk_blocks`, each key's chunk consists of that number of consecutive `blocks`, and NO_BLOCK stands for a block
+        of zeros."""
         return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout,
                           chunk_blocks=chunk_blocks)
 
     def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
             stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
-        """Brings these blocks; one status a key. They are written after what is in `stream` now, and are there when it
-        returns. A block whose status is not OK may hold anything.
+        """Loads these blocks, and returns one status for each key.
 
-        `chunk_blocks`: as for put(); NO_BLOCK skips a block of the chunk, whose memory stays as it is."""
+        The GPU writes the blocks after the work that is in `stream` now; they are complete when the call returns. A block whose status is not
+        OK may contain anything. `chunk_blocks` has the meaning that it has for put(); NO_BLOCK skips a block of the chunk and leaves its
+        memory unchanged."""
         return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, chunk_blocks)
 
     # --- leased chunks: in any thread, beside other calls, without the daemon ---
 
     def copy_leased(self, layout: Layout, blocks: Sequence[int], pool: int, offsets: Sequence[int], tag: int, event: int = 0,
                     before: int = 0, after: int = 0) -> None:
-        """Begins to copy chunks that are leased in `pool`, as Client.pool_of() names it, at these offsets into blocks of the
-        layout. The copies follow `event` and what is in the stream `before` now, and the stream `after` waits for them. The caller
-        keeps the leases until reap_leased() has given the `tag` back. Without blocks, it prepares for calls that follow.
+        """Starts to copy leased chunks of `pool`, named as Client.pool_of() returns it, from these offsets to blocks of the layout.
 
-        Raises OSError: ESTALE where the pool is not registered with the device, EBUSY where a stream is being captured, ENODEV
-        where no GPU is attached, EIO where the driver refuses, and nothing is under way."""
+        The copies follow `event` and the work that is in the stream `before` now; the stream `after` waits for them. The caller keeps the
+        leases until reap_leased() returns `tag`. A call without blocks prepares for later calls.
+
+        Raises OSError: ESTALE if the pool is not registered with the device, EBUSY if a stream is being captured, ENODEV if no GPU is
+        attached, EIO if the driver refuses. No copy is then in flight."""
         if self._gpu is None:
             raise OSError(errno.ENODEV, "no GPU is attached")
         if len(blocks) != len(offsets):
@@ -216,8 +220,8 @@ class Gpu:
             raise OSError(-r, why.decode(errors="replace"))
 
     def reap_leased(self, timeout: float = 0.0) -> list[tuple[int, int, float]]:
-        """Returns what has ended: of each call the tag, 0 or an errno, and the seconds in which its copies were under way by the GPU's clock.
-        Waits at most `timeout` seconds for the first."""
+        """Returns the ended calls: for each its tag, 0 or an errno, and the seconds that its copies took by the GPU's clock. Waits at most
+        `timeout` seconds for the first one."""
         if self._gpu is None:
             return []
         room, ended, n = ctypes.create_string_buffer(_REAP_AT_ONCE * _COMPLETION.size), [], _REAP_AT_ONCE
@@ -229,7 +233,7 @@ class Gpu:
         return ended
 
     def pools(self) -> list[int]:
-        """The ids of the pools whose chunks can be copied; the latest first."""
+        """Returns the ids of the pools whose chunks can be copied, the latest first."""
         ids = array("Q", bytes(8 * _MOST_POOLS))
         n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
         return ids[:max(n, 0)].tolist()
@@ -240,7 +244,7 @@ class Gpu:
             _release_pool(self._gpu, pool)
 
     def pool_memory(self, pool: int) -> tuple[int, int]:
-        """The address of the pool's first byte in this process, and its length. (0, 0): there is no such pool."""
+        """Returns the address of the pool's first byte in this process, and the pool's length; (0, 0) if there is no such pool."""
         nbytes = ctypes.c_uint64()
         address = _pool_memory(self._gpu, pool, ctypes.byref(nbytes)) if self._gpu is not None else None
         return (address, nbytes.value) if address else (0, 0)
@@ -248,7 +252,7 @@ class Gpu:
     # --- inside ---
 
     def _enter(self, namespace: Namespace) -> int:
-        """0: attached, and the namespace is open. In the client's lock."""
+        """Attaches the GPU and opens the namespace if necessary; returns 0 if both are done. The caller holds the client's lock."""
         r: int = self._client._usable(namespace)
         if r:
             self.reason = self._client._unreachable or self._client._words()
@@ -301,7 +305,7 @@ class Gpu:
         return bytes(statuses.tolist())
 
     def _wait(self) -> None:
-        """Until the request, the only one under way, is done: libkvcache ends it in any case, at its timeout."""
+        """Waits until the only request in flight is done. libkvcache ends every request at its timeout."""
         room = ctypes.create_string_buffer(_COMPLETION.size)
         while True:
             r = _reap(self._gpu, room, _COMPLETION.size, 1, -1)

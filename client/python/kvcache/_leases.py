@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """libkvcache's handle, and memory that is leased from the daemon.
 
-Views of a Leased, and whatever was derived from them (slices, NumPy arrays), keep one object alive, the span, and the leases
-are given back when it dies. The handle, whose closing unmaps the daemon's memory, is closed after the last of them. Finalizers
-run in any thread, whatever lock it holds: they take none.
+The views of a Leased, and objects derived from them (slices, NumPy arrays), keep one object alive, the span; its death releases the leases.
+Closing the handle unmaps the daemon's memory, so the handle is closed after the last span. Finalizers may run in a thread that holds any
+lock, so they take none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ._client import Client
 
-forks = 0  # that this process has come out of
+forks = 0  # number of forks from which this process descends
 in_use: weakref.WeakSet[Leased] = weakref.WeakSet()
 
 
@@ -69,7 +69,7 @@ _span_types: dict[int, Any] = {}
 
 
 def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
-    """Memory from `address` on, at least so long: a type for each power of two, so that there are few types."""
+    """Returns memory of at least `nbytes` from `address` on. There is one type for each power of two, which bounds the number of types."""
     bits = nbytes.bit_length()
     kind: Any = _span_types.get(bits)
     if kind is None:
@@ -147,7 +147,7 @@ class Leased:
         self._all = None
 
     def release(self) -> None:
-        """Ends the leases; a second time, nothing. The daemon learns of it with the client's next request, or flush()."""
+        """Ends the leases; a second call does nothing. The daemon learns of it with the client's next request, or flush()."""
         if self._all is None:
             return
         self._invalidate()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libkvcache through ctypes: finding it, its functions, the layout of its structures, what its numbers mean.
+"""libkvcache through ctypes: finds the library, and declares its functions, structures and numbers.
 
-Structures are packed with `struct` or lie in `array`s of 64-bit words, column by column, so that no call handles the keys
-of a request one by one. The layout is that of 64-bit little-endian Linux, the only one that libkvcache runs on here.
+Structures are packed with `struct`, or lie column by column in an `array` of 64-bit words, so that no call handles the keys of a request one
+by one. Their layout is that of 64-bit little-endian Linux, the only platform that libkvcache supports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if sys.byteorder != "little" or struct.calcsize("P") != 8 or not sys.platform.st
 
 
 def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """$KVCACHE_LIBRARY, else the library that the package brings along, else the one that is installed."""
+    """Loads the library: $KVCACHE_LIBRARY, else the one in the package, else the installed one."""
     asked = os.environ.get("KVCACHE_LIBRARY")
     bundled = pathlib.Path(__file__).with_name("lib") / "libkvcache.so.1"
     name = asked or (str(bundled) if bundled.exists() else "libkvcache.so.1")
@@ -45,13 +45,13 @@ OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, O
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
-REMOTE = 1 << 4  # of struct kvcache_request's flags: the shared tier, too
+REMOTE = 1 << 4  # a flag of struct kvcache_request: includes the shared tier
 
 PURGE = 1 << 0  # of kvcache_namespace_remove()
 POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
 
-# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it. What
-# a structure has at its end for chunks that are lent is not used here, and left out: libkvcache goes by the size.
+# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion. The sized ones begin with their size. They omit trailing
+# members for lent chunks, which this package does not use; libkvcache relies on the size.
 OPTIONS = struct.Struct("<IIQQiiQ")
 NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
@@ -114,22 +114,22 @@ free.restype, free.argtypes = None, (_p,)
 
 
 def address_of(data: bytes) -> int:
-    """Where the bytes lie; the caller keeps them. 0 for none."""
+    """Returns where the bytes lie, or 0 for none. The caller must keep the bytes."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
 def status_name(status: int) -> str:
-    """The status in words, as "miss" or "no such namespace"."""
+    """Returns the status in words, such as "miss" or "no such namespace"."""
     text: bytes = status_text(status)
     return text.decode()
 
 
 def status_ok(status: int) -> bool:
-    """Is the chunk there? True for OK, EXISTS and NOT_DURABLE."""
+    """Returns whether the chunk is stored: True for OK, EXISTS and NOT_DURABLE."""
     return status in (OK, EXISTS, NOT_DURABLE)
 
 
-# What becomes of the keys of a request that libkvcache did not take.
+# Maps the errno of a request that libkvcache refused to the status of its keys.
 _STATUS_OF = {
     errno.ENOBUFS: BUSY, errno.ETIMEDOUT: BUSY, errno.ENOMEM: BUSY, errno.EBUSY: BUSY, errno.E2BIG: TOO_LARGE,
     errno.EACCES: DENIED, errno.EDQUOT: QUOTA, errno.EEXIST: MISMATCH, errno.ENOENT: NO_NAMESPACE,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of the caller's: where a buffer lies, which file it is a mapping of, keys and places packed for requests.
+"""The caller's memory: finds the address of a buffer and the file behind it, and packs keys and places for requests.
 
-Owns nothing but pins: a pinned buffer is exported, so that its owner can neither resize nor close it meanwhile.
+The module owns only pins. A pinned buffer is exported, so that its owner can neither resize nor close it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _release_buffer.restype = None
 
 
 class Pin:
-    """One buffer, held where it is: `address`, `nbytes`, `readonly`. Until the pin dies the buffer cannot be resized."""
+    """Holds one buffer at its place: `address`, `nbytes`, `readonly`. The buffer cannot be resized until the pin dies."""
 
     __slots__ = ("address", "nbytes", "readonly", "_buffer", "_owner")
 
@@ -81,7 +81,8 @@ class Pin:
 
 
 def pin(owner: Any) -> tuple[int, int, bool, Any]:
-    """(address, bytes, read-only, what holds it): a Pin, or for a writable buffer what is made in a fifth of the time."""
+    """Returns (address, bytes, read-only, holder). The holder is a Pin, or for a writable buffer an object that takes a fifth of the time to
+    make."""
     try:
         first = ctypes.c_char.from_buffer(owner)
         return ctypes.addressof(first), memoryview(owner).nbytes, False, first
@@ -93,7 +94,7 @@ def pin(owner: Any) -> tuple[int, int, bool, Any]:
 # --- files behind memory ---
 
 def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
-    """(offset in the file of `address`, device, inode, path, range as map_files names it) of the shared mapping."""
+    """Finds the shared mapping at an address. Returns (the file's offset of `address`, device, inode, path, range as map_files names it)."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
         for line in f:
             fields = line.split(None, 5)
@@ -116,9 +117,11 @@ def _is_file(fd: int, device: int, inode: int) -> bool:
 
 
 def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
-    """A new descriptor (of the caller's to close), open for reading and writing, of the file that is mapped at `address`,
-    and the offset there. Looked for among the descriptors of this process, by the mapping's path, and in map_files (which
-    root may read). `fd`: the file's, where the caller has it."""
+    """Returns a new descriptor, open for reading and writing, of the file that is mapped at `address`, and the offset there. The caller closes
+    it.
+
+    The search covers the descriptors of this process, the mapping's path, and map_files (which root may read). `fd` is the file's descriptor,
+    if the caller has it."""
     offset, device, inode, path, name = _mapping_at(address, nbytes)
     if fd is not None:
         if not _is_file(fd, device, inode):
@@ -187,7 +190,8 @@ class Keys:
 
 
 class Places:
-    """Where the bytes of keys lie, or are to go, packed once: `addresses` and `lengths`, one a key, or `pieces` of them."""
+    """The memory that a request reads or writes for its keys, packed once: `addresses` and `lengths`, with one entry or `pieces` entries for
+    each key."""
 
     __slots__ = ("addresses", "lengths", "pieces", "count", "readonly", "_keep")
 
@@ -246,9 +250,11 @@ class Places:
 
 
 class Batch:
-    """Keys with their places, packed once for any number of puts and gets. The keys and places of a batch do not change; the
-    bytes there may, whenever no request with it is in flight. `costs_us`: for puts, what computing each chunk again would take, in
-    microseconds of an engine; the daemon keeps what costs more for each byte for longer. 0: not said."""
+    """Keys with their places, packed once for any number of puts and gets.
+
+    The keys and places of a batch do not change; the bytes may, while no request with the batch is in flight. `costs_us` applies to puts: the
+    microseconds that an engine needs to compute each chunk again, or 0 if not known. The daemon keeps chunks with a higher cost per byte for
+    longer."""
 
     __slots__ = ("entries", "count", "readonly", "_keep")
 

@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 
 
 def reach_of(status: bytes, tiers: bytes) -> tuple[int, int, bool]:
-    """Of the results of a match with the shared tier."""
+    """Evaluates the results of a match that included the shared tier; see Namespace.reach()."""
     run = next((i for i, s in enumerate(status) if s != c.OK), len(status))
     here = next((i for i in range(run) if tiers[i] & c.TIER_REMOTE), run)
     return here, run, run == len(status) or status[run] not in (c.BUSY, c.PENDING)
 
 
 class Namespace:
-    """A name, and what its bytes depend on. Keys: a Keys, a buffer of 32 bytes a key, or a sequence of 32-byte objects. Places:
-    a Places, (region, offsets, length), or a sequence of buffers; or a Batch in place of both. Keys of a request are a chain,
-    root first, `parent` the key before them; keys that are none are served the same. `timeout` in seconds; None: the client's.
+    """A namespace: a name, and the facts on which its bytes depend.
 
-    What a submitted request names (places, a batch) belongs to it until its Done was reaped; after a status of PENDING or LOST,
-    registered memory until Region.settled()."""
+    Keys are a Keys, a buffer of 32 bytes for each key, or a sequence of 32-byte objects. Places are a Places, (region, offsets, length), or a
+    sequence of buffers. A Batch replaces both. The keys of a request form a chain, root first, and `parent` is the key before the first;
+    unrelated keys are served, too. `timeout` is in seconds; None: the client's.
+
+    A submitted request uses its places or batch until its Done was reaped; after a status of PENDING or LOST, it uses registered memory until
+    Region.settled()."""
 
     def __init__(self, client: Client, name: str, fingerprint: Mapping[str, object], chunk_bytes: int,
                  lifetime_s: int = 0) -> None:
@@ -59,7 +61,7 @@ class Namespace:
 
     @property
     def client(self) -> Client:
-        """The client whose connection the namespace uses."""
+        """Returns the client whose connection the namespace uses."""
         return self._client
 
     def _open(self, kv: int) -> int:
@@ -74,34 +76,35 @@ class Namespace:
         open; EACCES, another user made it. The next call that names it makes it again."""
         return self._client._remove(self)
 
-    # --- what is there ---
+    # --- lookups ---
 
     def match(self, keys: KeysLike, timeout: float | None = None) -> int:
-        """How many keys, from the first on, are there. From the lookup index: no message, a few microseconds."""
+        """Returns how many keys are stored, counted from the first up to the first miss. The lookup index answers in a few microseconds, without
+        a message."""
         keys = keys if type(keys) is Keys else Keys(keys)
         value = ctypes.c_uint64()
         self._client._call(self, c.OP_MATCH, keys.count, 0, keys.address(), None, value=ctypes.byref(value), timeout=timeout)
         return value.value
 
     def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """One status a key: OK or MISS. From the lookup index, as match()."""
+        """Returns one status for each key, OK or MISS, from the lookup index like match()."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
 
     def stat(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Returns one status a key: OK or MISS. Asks the daemon, which counts no lookup and does not take it for a use."""
+        """Returns one status for each key, OK or MISS. Asks the daemon, which counts neither a lookup nor a use."""
         return statuses(self._ask(c.OP_STAT, keys, timeout))[0]
 
     def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
-        """One number a key: TIER_MEMORY, TIER_DISK, both (3), or 0. From the lookup index, as match(). `remote`: with TIER_REMOTE, where
-        the daemon knows that the shared tier of several hosts has it; that asks the daemon."""
+        """Returns the tiers of each key: TIER_MEMORY, TIER_DISK, their sum (3), or 0. Reads the lookup index like match(). With `remote`, asks
+        the daemon instead and adds TIER_REMOTE for keys that it knows to be on the shared tier."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout, c.TIER_REMOTE if remote else 0))[1]
 
     def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:
-        """How many keys, from the first on, are here; how many with those behind them that the shared tier of several hosts has; and
-        whether that is final: False, the daemon is still looking, and knows more when it is asked again, at the engine's next step
-        (or has not answered within the timeout).
-        As fast as match() where all are here; else a message, which does not wait for that tier. A get of what is there only waits for
-        it, and prefetch() brings it here."""
+        """Returns how many leading keys this host has; how many leading keys it has together with the shared tier; and whether that is final.
+
+        If not, the daemon is still searching or has not answered in time: ask again, for example at the engine's next step. The call is as
+        fast as match() if this host has all keys. Otherwise it sends a message, and does not wait for the shared tier. A get of a chunk on
+        the shared tier waits for it, and prefetch() fetches it to this host."""
         return reach_of(*statuses(self._ask(c.OP_MATCH, keys, timeout, c.TIER_REMOTE)))
 
     def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0) -> array[int]:
@@ -111,36 +114,37 @@ class Namespace:
         return words
 
     def touch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Marks them as used just now; one status a key."""
+        """Marks the keys as used just now. Returns one status for each key."""
         return statuses(self._ask(c.OP_TOUCH, keys, timeout))[0]
 
     def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Has them read from disk, or from the shared tier, to memory, for a get that will come, and does not wait for that; one status
-        a key. What only the shared tier may have is OK, and may yet turn out not to be there."""
+        """Starts reading the chunks from disk or from the shared tier into memory, for a later get. Returns one status for each key, without
+        waiting for the reads. A key that only the shared tier may have is OK, and may still be a miss."""
         return statuses(self._ask(c.OP_PREFETCH, keys, timeout))[0]
 
     def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
-        """Says when the chain, root first, will be used again: in about so many seconds, or, with 0, never: it is final, and is
-        evicted first, but for what another chain goes on from. Advice, which the chain's next use ends; one status a key. Give it
-        when the requests that use the chain are complete."""
+        """Announces when the chain, root first, will be used again: in about `return_s` seconds, or never if 0. Returns one status for each key.
+
+        A final chain is evicted first, except chunks that another chain continues. A hint is advice and ends with the chain's next use. Give
+        it when the requests that use the chain are complete."""
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Has them kept on disk whatever is evicted, until unpin(); one status a key. BUSY: it is being written, ask again when its put
-        is WRITTEN; QUOTA: the tenant has pinned as much as it may; MISS: it is not there, or in memory alone."""
+        """Keeps the chunks on disk until unpin(), exempt from eviction. Returns one status for each key. BUSY: the chunk is being written, so
+        retry when its put is WRITTEN; QUOTA: the tenant has reached its limit of pinned bytes; MISS: the chunk is not on disk."""
         return statuses(self._ask(c.OP_PIN, keys, timeout))[0]
 
     def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Lets them be evicted again; one status a key."""
+        """Makes the chunks evictable again. Returns one status for each key."""
         return statuses(self._ask(c.OP_UNPIN, keys, timeout))[0]
 
     def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
-        """Forgets them, or only their copies in memory; one status a key."""
+        """Evicts the chunks, or only their copies in memory. Returns one status for each key."""
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
 
     def count_declined(self, count: int) -> bool:
-        """Has the daemon report that so many more keys were found and are not loaded, since computing them is faster. False: there
-        is no place to count them, as the lookup index was not asked yet or the daemon has none."""
+        """Reports to the daemon that `count` more keys were found but not loaded, because computing them is faster. Returns False if there is no
+        page to count them in: the lookup index was not used yet, or the daemon has none."""
         return self._client._count_declined(self, count)
 
     # --- blocking ---
@@ -163,8 +167,8 @@ class Namespace:
         return Done(None, -r, why, words)
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
-        """The chunks in place, in the daemon's memory: no copy."""
-        with self._client._lock:  # so that no other thread closes the handle before the leases hold it
+        """Leases the chunks in the daemon's memory, without a copy."""
+        with self._client._lock:  # no other thread may close the handle before the leases hold it
             return Leased(self._client, self._ask(c.OP_GET, keys, timeout))
 
     # --- submitted: Client.reap() returns their Done, each with its `tag` ---
@@ -180,7 +184,7 @@ class Namespace:
         self._client._submit(self, c.OP_GET_INTO, batch.count, batch.address(), 0, batch, tag, 0, parent, timeout)
 
     def submit_get_map(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
-        """Done.leased has the chunks."""
+        """Submits a get that leases chunks in place: Done.leased has them."""
         self._submit_keys(c.OP_GET, keys, tag, timeout)
 
     def submit_prefetch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon and the tools: those that the package brings along, else those that are installed."""
+"""Finds the daemon and the tools: those in the package, else the installed ones."""
 
 from __future__ import annotations
 

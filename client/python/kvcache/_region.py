@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered memory: what the daemon moves bytes to and from by itself."""
+"""Registered memory, which the daemon reads and writes directly."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Region:
-    """Memory that the daemon moves bytes to and from by itself. Made by Client.register() and Client.allocate(); it pins the
-    memory until unregister().
+    """Memory that the daemon reads and writes directly. Client.register() and Client.allocate() make a region; it pins its memory until
+    unregister().
 
     memory      the memory, as a writable memoryview of bytes
-    registered  does the daemon map it? If not, `reason` says why, and what is put from there is copied by the library"""
+    registered  whether the daemon maps the memory; if not, `reason` says why, and the library copies the bytes of puts and gets"""
 
     def __init__(self, client: Client, memory: Any, fd: int | None, copy: bool) -> None:
         self._client = client
@@ -68,11 +68,11 @@ class Region:
         return memoryview(self._owner).cast("B")
 
     def places(self, offsets: Offsets, length: int, pieces: int = 1) -> Places:
-        """Places of `length` bytes at these offsets, packed once; `pieces` of them make a key's."""
+        """Returns places of `length` bytes at these offsets, packed once. Each key has `pieces` of them."""
         return Places((self, offsets, length), pieces)
 
     def settled(self, offset: int = 0, length: int | None = None) -> bool:
-        """May these bytes be used again? False: a request that timed out, or was lost with its daemon, may move them still."""
+        """Returns whether these bytes may be reused. A request that timed out, or was lost with its daemon, may still access them."""
         length = len(self) - offset if length is None else length
         if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= len(self) - offset:
             raise ArgumentError("outside of the region")
@@ -83,8 +83,8 @@ class Region:
             return bool(r)
 
     def unregister(self) -> None:
-        """Ends the sharing; waits for requests in flight that name the memory, at most the client's timeout. Error with
-        errno ETIMEDOUT: bytes may still move; call again. A second time, nothing."""
+        """Ends the sharing. Waits for requests in flight that name the memory, at most the client's timeout; an Error with
+        errno ETIMEDOUT says that bytes may still move, so that the call must be repeated. A second call does nothing."""
         with self._client._entered() as handle:
             if handle and self._number is not None:
                 r = c.buffer_unregister(handle.kv, self._number)
@@ -104,7 +104,7 @@ class Region:
             os.close(fd)
 
     def _register(self, kv: int) -> int:
-        """0, or the errno negated, with the reason kept. In the client's lock."""
+        """Returns 0, or the negated errno and keeps the reason. The caller holds the client's lock."""
         if self._fd is None or self._number is not None:
             return 0
         number = ctypes.c_uint32()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of a request, and what is reported."""
+"""Results of requests, and reports of the daemon."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LOST_RESULT = array("Q", [c.LOST] + [0] * (c.RESULT_WORDS - 1))
 
 
 class Done:
-    """What came of a request.
+    """The results of a request.
 
-    tag       what was given to submit_put() or submit_get()
-    error     0, or the errno of the request as a whole; `reason` says it in words. Never raised: its keys have statuses
-    status    bytes, one status a key: OK, MISS, EXISTS, ... A key that is not status_ok() is to be recomputed, nothing more
-    tiers     bytes, one a key: where it came from (get), TIER_MEMORY, TIER_DISK or TIER_REMOTE
-    lengths   bytes of each chunk (get: as many as were got)
-    leased    of submit_get_map(): the Leased, else None
+    tag       the tag given to submit_put() or submit_get()
+    error     0, or the errno of the whole request, which `reason` explains; never raised, because the keys have statuses
+    status    bytes, one status for each key: OK, MISS, EXISTS, ...; recompute a key whose status is not status_ok()
+    tiers     bytes, one for each key: the tier that served a get, TIER_MEMORY, TIER_DISK or TIER_REMOTE
+    lengths   bytes of each chunk (for a get, the bytes that were read)
+    leased    the Leased of submit_get_map(), else None
     """
 
     __slots__ = ("tag", "error", "reason", "status", "tiers", "lengths", "value", "leased")
@@ -33,13 +33,13 @@ class Done:
 
     @property
     def found(self) -> int:
-        """How many keys are status_ok()."""
+        """Returns how many keys are status_ok()."""
         status = self.status
         return status.count(c.OK) + status.count(c.EXISTS) + status.count(c.NOT_DURABLE)
 
     @property
     def ok(self) -> bool:
-        """Is every key status_ok()?"""
+        """Returns whether every key is status_ok()."""
         return self.found == len(self.status)
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Done:
 
 
 class Flight(NamedTuple):
-    """A request under way: what it names is kept from the collector, and where its results will lie."""
+    """A request in flight: keeps its arguments alive, and receives its results."""
 
     tag: Any
     op: int
@@ -56,7 +56,7 @@ class Flight(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What the daemon reported at connect, and what this client has done since; sizes in bytes."""
+    """The facts that the daemon reported at connect, and counters of this client; sizes in bytes."""
 
     protocol_version: int
     pool_bytes: int
@@ -79,6 +79,6 @@ class NamespaceState(NamedTuple):
 
 
 def refuse(words: array[int] | None, r: int) -> None:
-    """The results of a request that was not sent."""
+    """Returns the results of a request that was not sent."""
     if words:
         words[::c.RESULT_WORDS] = array("Q", [c.status_of(-r)]) * (len(words) // c.RESULT_WORDS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m kvcache.bench: what a call from Python costs, beside the same call from C in the same process.
+"""python -m kvcache.bench: measures the cost of a call from Python beside that of the same call from C in the same process.
 
-Both sides use one handle and one daemon, and take turns, pass by pass. A pass is short, and each figure is that of the side's
-fastest: what other work on the machine added is left out. The quotient says what Python adds. The loop in C is compiled with
-$CC or cc; without one only Python's figures are printed.
+Both sides use one handle and one daemon, and alternate in short passes. Each figure is that of the side's fastest pass, which excludes time
+taken by other work on the machine. The quotient is the overhead of Python. $CC or cc compiles the loop in C; without a compiler only Python's
+figures are printed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compile_loop(folder: str) -> ctypes.CDLL | None:
 
 
 class Case:
-    """One operation: `python` does it once, and `request` is the same for C."""
+    """One operation: `python` performs it once, and `request` is the same operation for C."""
 
     def __init__(self, name: str, python: Callable[[], object], namespace: Namespace, op: int, count: int, entries: int,
                  keys: int, rounds: int) -> None:

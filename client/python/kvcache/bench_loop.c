@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `python -m kvcache.bench` is compared with: the same request, submitted from C. */
+/* The baseline of `python -m kvcache.bench`: submits the same request from C. */
 #include <stddef.h>
 #include <stdint.h>
 
 typedef int (*call_fn)(void *kv, const void *request, uint64_t *value);
 typedef int (*release_fn)(void *kv, const void *leases, size_t n);
 
-/* As in kvcache.h. */
+/* A copy of struct kvcache_result of kvcache.h. */
 struct result {
         int status;
         uint32_t tiers;
@@ -19,8 +19,8 @@ struct result {
         uint32_t crc32c, leases;
 };
 
-/* Submits it so many times, and gives each result's lease back where `release` is given. The first
- * negative answer, or how many statuses were not 0. */
+/* Submits the request `rounds` times, and releases each result's lease if `release` is given.
+ * Returns the first negative answer, or the number of statuses that were not 0. */
 int bench_loop(call_fn call, release_fn release, void *kv, const void *request,
                const struct result *results, size_t count, unsigned rounds);
 int bench_loop(call_fn call, release_fn release, void *kv, const void *request,

@@ -181,7 +181,7 @@ def _answers(socket: str | None) -> bool:
 
 @contextlib.contextmanager
 def _lock(directory: str, timeout_s: float) -> Iterator[None]:
-    """Holds the lock of those that start a daemon."""
+    """Holds the lock that a process must have to start a daemon."""
     fd = os.open(os.path.join(directory, "serve.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + timeout_s

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache.transformers")
 
-AT_ONCE_BYTES = 256 << 20  # that pass through memory at a time
-# Of a configuration: what changes without the cache changing.
+AT_ONCE_BYTES = 256 << 20  # bytes that pass through memory at a time
+# Fields of a configuration that may change without a change of the cache.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
              "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")
 
 
 def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
-    """The keys of all whole blocks: each a hash of its tokens and of the key before it."""
+    """Returns the keys of all whole blocks; each key is a hash of the block's tokens and of the key before it."""
     keys, key = [], bytes(32)
     for at in range(0, len(tokens) - block_tokens + 1, block_tokens):
         key = hashlib.sha256(key + array("q", tokens[at:at + block_tokens]).tobytes()).digest()
@@ -59,7 +59,7 @@ def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
 
 
 def config_digest(config: Any) -> str:
-    """Of all that a model's configuration says of its computation."""
+    """Returns a digest of the fields of a model's configuration that affect its computation."""
     said = {k: v for k, v in config.to_dict().items() if k not in _VOLATILE}
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
@@ -77,11 +77,11 @@ class PrefixStore:
     """The prefixes of one model with these weights.
 
     model         the model, or its configuration and `dtype`
-    identity      what the weights are: name and revision, or a hash. Two models with one identity read each other's cache
-    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; the store is
-                  private otherwise, and with a configuration alone. Make the store after the adapters are loaded
-    block_tokens  of a block; prefixes are kept in whole blocks
-    way           "gpu", "host" or "": how the last blocks went; `reason`: why not by the GPU, or why not at all"""
+    identity      identifies the weights: name and revision, or a hash. Two models with one identity read each other's cache
+    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; otherwise, and
+                  with a configuration alone, the store is private. Make the store after the adapters are loaded
+    block_tokens  tokens of a block; prefixes are stored in whole blocks
+    way           "gpu", "host" or "": how the last blocks were moved; `reason` says why the GPU did not move them, or why nothing did"""
 
     def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
@@ -132,15 +132,15 @@ class PrefixStore:
             region.unregister()
         private.remove([self.namespace], self.fingerprint)
 
-    # --- what is asked of it ---
+    # --- the interface ---
 
     def match(self, token_ids: Any) -> int:
-        """How many tokens, from the first on, are kept. Microseconds."""
+        """Returns how many leading tokens are kept; this takes microseconds."""
         return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
 
     def save(self, cache: Any, token_ids: Any) -> int:
-        """Keeps the cache's whole blocks of these tokens, of which the cache may hold more or fewer. How many tokens, from the
-        first on, are kept now."""
+        """Stores the whole blocks of these tokens that the cache holds; it may hold more or fewer tokens. Returns how many leading tokens are
+        stored now."""
         tokens = _tokens(token_ids)
         pairs = self._pairs(cache)
         held = min([len(tokens)] + [keys.shape[2] for keys, _ in pairs])
@@ -157,8 +157,8 @@ class PrefixStore:
         return len(keys) * self.block_tokens
 
     def load(self, token_ids: Any, device: Any = None) -> tuple[Any, int]:
-        """A fresh cache, with the longest prefix that is kept, and how many tokens it has: whole blocks, and never all of the
-        tokens, because a model needs one to go on from. 0: nothing was found, and the cache is empty."""
+        """Returns a new cache with the longest stored prefix, and the number of its tokens: whole blocks, and fewer than all tokens, because a
+        model needs one to continue. The cache is empty if the number is 0."""
         tokens = _tokens(token_ids)
         device = torch.device(device if device is not None else getattr(token_ids, "device", "cpu"))
         keys = block_keys(tokens[:max(0, len(tokens) - 1)], self.block_tokens)
@@ -212,7 +212,7 @@ class PrefixStore:
         return pairs
 
     def _as_pages(self, states: Any, first: int, n: int) -> Any:
-        """[1, heads, tokens, dim] as [blocks, tokens, heads, dim], a view."""
+        """Returns a view of [1, heads, tokens, dim] as [blocks, tokens, heads, dim]."""
         part = states[0, :, first * self.block_tokens:(first + n) * self.block_tokens]
         return part.unflatten(1, (n, self.block_tokens)).permute(1, 2, 0, 3)
 
@@ -232,7 +232,7 @@ class PrefixStore:
         return self._gpus[number]
 
     def _pages_on(self, device: Any, n: int) -> tuple[list[Any], Layout]:
-        """Paged memory as an engine has it: a buffer a layer, [keys and values, blocks, tokens, heads, dim]."""
+        """Allocates paged memory as an engine has it: for each layer a buffer [keys and values, blocks, tokens, heads, dim]."""
         shape = (2, n, self.block_tokens, self.heads, self.head_dim)
         pages = [torch.empty(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]
         layout = Layout(OUTER_FIRST, layers=self.layers, outer=2, page_tokens=self.block_tokens, dtype_bytes=self._itemsize,
@@ -241,7 +241,7 @@ class PrefixStore:
         return pages, layout
 
     def _went(self, gpu: Gpu | None, statuses: bytes) -> bool:
-        """Did the GPU serve it? Else it goes through host memory."""
+        """Returns whether the GPU served the call. If not, the blocks pass through host memory."""
         if gpu is None or (gpu.reason and not gpu.attached):
             self.reason = gpu.reason if gpu else "the cache is not on a GPU"
             return False
@@ -282,11 +282,11 @@ class PrefixStore:
         if any(length != self.block_bytes for length, s in zip(done.lengths, status) if s == c.OK):
             status = bytes(c.MISMATCH if s == c.OK and length != self.block_bytes else s
                            for length, s in zip(done.lengths, status))
-        # A copy: the memory is used again.
+        # clone(), because the host memory is reused.
         return [host[:, layer].transpose(0, 1).clone().to(device) for layer in range(self.layers)], status
 
     def _host(self, n: int) -> tuple[Any, Places]:
-        """Memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim], each on pages of
+        """Allocates memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim]; each block has pages of
         its own."""
         stride = _pages(self.block_bytes)
         if self._region is None or len(self._region) < n * stride or not self._region.settled():
@@ -306,7 +306,7 @@ def _pages(nbytes: int) -> int:
 
 
 def _leading(statuses: bytes) -> int:
-    """How many, from the first on, are there."""
+    """Returns how many keys are stored, counted from the first up to the first miss."""
     return next((i for i, s in enumerate(statuses) if not c.status_ok(s)), len(statuses))
 
 

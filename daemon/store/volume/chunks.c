@@ -266,7 +266,8 @@ bool volume_remembers(const struct volume *v, uint64_t hash)
         return evict_remembers(v->evict, evict_id(hash));
 }
 
-/* A volume that was not opened has no chunks, and is not used again. */
+/* Sets the eviction policy. Skips a volume that was not opened, which has no chunks and is not used
+ * again. */
 int volume_set_policy(struct volume *v, const char *policy)
 {
         return v->evict ? evict_switch(&v->evict, policy) : 0;

@@ -76,7 +76,7 @@ int dir_check_identity(const struct dir *d, const struct dir_open_file *files, u
         const int fds[] = { d->lock_fd, d->superblock_fd };
         struct stat opened, found;
 
-        /* A volume that was resumed could not lock it while the one before was open. */
+        /* A resumed volume could not lock the directory while its predecessor was open. */
         (void)flock(d->fd, LOCK_EX | LOCK_NB);
         if (fstat(d->fd, &opened) == 0) {
                 int r = stat(d->path, &found) < 0 ? -errno : 0;

@@ -122,8 +122,8 @@ static int open_regular(const struct dir *d, const char *name, int flags)
 
 int dir_open_file(const struct dir *d, const char *name, int flags)
 {
-        /* A data file that is made in a directory that was emptied would be the only one there, and
-         * the next start would take it for what is left of a damaged store. */
+        /* Refuse to create a data file in a directory that was emptied. The file would be the only
+         * one there, and the next startup would take it for the rest of a damaged store. */
         if (flags & O_CREAT && d->superblock_fd >= 0 &&
             faccessat(d->fd, DIR_SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
                 return -ESTALE;
@@ -485,7 +485,8 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         return r;
 }
 
-/* A store that was closed properly is complete wherever it is. */
+/* Returns whether the directory is a copy of a store that was not closed properly. One that was
+ * closed properly is complete, whether or not it is a copy. */
 static bool is_copied(const struct dir *d)
 {
         const struct disk_superblock *sb = &d->superblock;
@@ -665,7 +666,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         d->fresh = content == CONTENT_EMPTY;
         r = d->fresh ? dir_remove_leftovers(d, &d->emptied) : 0;
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot remove what a store has left: %s",
+                return store_error(ret_error, r, "%s: cannot remove the remains of a store: %s",
                                    d->path, strerror(-r));
         /* The process that created the superblock, or failed to and removed it, may have been
          * killed before its sync, so its name may exist in memory only. A power loss must neither

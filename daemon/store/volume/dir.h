@@ -83,7 +83,8 @@ static inline void closedirp(DIR **d)
 /* Returns whether a file of this name says nothing without a superblock, table or data file. A
  * daemon whose directory was emptied may leave such files. */
 bool dir_is_leftover(const char *name);
-/* Removes such files. 0, -errno. *ret_any: there were some. */
+/* Removes the files that dir_is_leftover() names. *ret_any: there were some. Returns 0 or -errno.
+ */
 int dir_remove_leftovers(const struct dir *d, bool *ret_any);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);

@@ -133,7 +133,7 @@ void volume_abandon(struct volume *v)
         v->abandoned = true;
         gets_abandon(v);
         puts_abandon(v);
-        /* these puts are written, and no device uses their buffers */
+        /* Answers these puts as not durable: they are written, and no device uses their buffers. */
         while ((n = list_pop(&v->sync_waiting)) || (n = list_pop(&v->sync_flying)))
                 put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
 }

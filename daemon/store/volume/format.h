@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's bytes on disk; volume/README.md says how they are used. Little-endian, as
- * every host this builds for. Whatever is read is checked with the functions at the end before a
- * field of it is believed. */
+/* The store's bytes on disk, which volume/README.md explains. All numbers are little-endian, as on
+ * every supported host. The functions at the end check a struct that was read, before any of its
+ * fields is used. */
 #pragma once
 
 #include <assert.h>
@@ -27,8 +27,8 @@ enum {
         DISK_SIZES_MAX = 440,
 };
 
-/* Flags that this build knows. An unknown one of the last two refuses the store: it is always
- * opened to write. */
+/* Flags that this build knows. An unknown flag of the last two kinds refuses the store, because a
+ * store is always opened for writing. */
 #define DISK_COMPAT    UINT64_C(0)
 #define DISK_RO_COMPAT UINT64_C(0)
 #define DISK_INCOMPAT  DISK_INCOMPAT_VOID_PAGES
@@ -36,9 +36,9 @@ enum {
 /* `void_pages` is not 0. Cleared once those pages have been erased. */
 #define DISK_INCOMPAT_VOID_PAGES UINT64_C(1)
 
-/* From this segment on, up to that of the next record, each data file has chunks within this many
- * pages. 0: there is no such file, or none of its slots is in use, and older entries that name it
- * are void. */
+/* The data files from this segment up to that of the next record have chunks within this many
+ * pages. 0: the files do not exist, or none of their slots is in use, and older entries that name
+ * them are void. */
 struct disk_size {
         uint32_t segment;
         uint32_t pages;
@@ -64,10 +64,10 @@ struct disk_superblock {
                                     it never had more than one */
         uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
         uint32_t set_volumes;         /* 120  configured then; 0: it was not */
-        uint32_t away;                /* 124  1: offline while others of the set went on: they know
-                                         what was purged since */
-        uint32_t unsynced;      /* 128  1: a sync has failed since the last start: any number of the
-                                   newest table pages may be lost */
+        uint32_t away; /* 124  1: the volume was offline while others of the set continued, and they
+                          know of later purges */
+        uint32_t unsynced;      /* 128  1: a sync has failed since the last startup, so that any
+                                   number of the newest table pages may be lost */
         uint32_t void_position; /* 132  a write of the table failed, and may have been done all the
                                    same: from this page on ... */
         uint32_t void_pages;    /* 136  ... so many are to be erased before the table is read */
@@ -180,21 +180,21 @@ struct disk_namespaces {
         uint64_t set_epoch;  /* 64  of a store of several volumes: moves when a volume that is not
                                 there begins to miss purges or drops */
         uint64_t set_missed; /* 72  paths, by bit, that have missed some ... */
-        uint64_t set_missed_at;    /* 80  ... by this epoch at the latest: all that an older version
-                                      knows of them; see set_missed_count */
-        uint64_t set_removed_at;   /* 88  the last at which a namespace was removed */
-        uint64_t set_emptied_at;   /* 96  this volume has been emptied for all that it had missed by
-                                      this epoch, plus 1; 0: written by a version that did not say */
+        uint64_t set_missed_at;  /* 80  ... by this epoch at the latest; an older version knows only
+                                    this one. See set_missed_count */
+        uint64_t set_removed_at; /* 88  the last epoch at which a namespace was removed */
+        uint64_t set_emptied_at; /* 96  this volume has been emptied for all that it had missed by
+                                    this epoch, plus 1; 0: written by a version that did not say */
         uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
                                       number, the epoch (64 bits) by which each has missed some; 0:
                                       it has not. None: set_missed_at holds for each. Where
                                       set_claims_count is 0 */
         uint32_t set_missed_crc;   /* 108  CRC32C of those epochs */
-        uint32_t set_claims_count; /* 112  after those: of so many paths, by number, by which epoch
-                                      each has missed some as each of them says, and, last, the last
-                                      at which each of them says that a namespace was removed. What
-                                      a path has of itself it has been emptied for. None: what is
-                                      above holds */
+        /* Number of volumes whose claims follow those epochs. Each volume's claims are, by number
+         * of a volume, the epoch by which that volume has missed something, and for the volume
+         * itself the epochs for which it has been emptied; and finally, for each volume, the last
+         * epoch at which a namespace was removed according to it. 0: the fields above apply. */
+        uint32_t set_claims_count; /* 112 */
         uint32_t set_claims_crc;   /* 116  CRC32C of those */
         uint8_t reserved[8];       /* 120 */
 };
@@ -221,8 +221,8 @@ struct disk_namespace {  /* then name and fingerprint, without NUL, padded with 
 };
 static_assert(sizeof(struct disk_namespace) == 40, "disk format");
 
-/* A lifetime in seconds, as 11 bits of mantissa and 5 of exponent: exact up to 2,047 s, above that
- * rounded up by less than a thousandth, so that nothing is kept shorter than was asked for. */
+/* A lifetime in seconds, as 11 bits of mantissa and 5 of exponent: exact up to 2,047 s, and rounded
+ * up by less than a thousandth above, so that no chunk expires too early. */
 enum { DISK_LIFETIME_MANTISSA_BITS = 11, DISK_LIFETIME_MANTISSA = 0x7ff };
 
 static inline uint32_t disk_lifetime_decode(uint16_t code)
@@ -255,9 +255,9 @@ static inline uint32_t disk_page_crc(const struct disk_page *page)
         return kio_crc32c(page->uuid, sizeof(*page) - offsetof(struct disk_page, uuid));
 }
 
-/* Turned by 15 bits. Bytes followed by their own CRC are all the same to a CRC over both, so the
- * page's would not notice that an entry has been replaced by another whole one: the sectors of a
- * torn page would pass for one page. */
+/* Computes an entry's CRC, turned by 15 bits. Without the turn, bytes followed by their own CRC
+ * look the same to a CRC over both, so the page's CRC would not detect that an entry was replaced
+ * by another whole one, and the sectors of a torn page would pass for one page. */
 static inline uint32_t disk_entry_crc(const struct disk_entry *entry,
                                       const uint8_t uuid[static DISK_UUID_BYTES])
 {

@@ -45,8 +45,8 @@ static void checked(struct kio_request *req)
         volume_progress(v);
 }
 
-/* The table, and the data files from number `at` on. A descriptor that the loop closes meanwhile
- * fails one check only. */
+/* Lists the table, and the data files from number `at` on. A descriptor that the loop closes
+ * meanwhile fails one check only. */
 static void list_files(struct volume *v)
 {
         struct identity *id = &v->identity;

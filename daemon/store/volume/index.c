@@ -156,7 +156,7 @@ void index_unpopulate(const struct index *ix)
                          (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
 }
 
-/* One more bucket, for what of another belongs there now. */
+/* Adds a bucket and moves the chunks that now belong there. */
 static void split(struct index *ix)
 {
         uint32_t n = ix->n_buckets;

@@ -43,10 +43,10 @@ struct chunk {
         uint32_t crc;
         uint64_t seq : CHUNK_SEQ_BITS;
         uint64_t pins : CHUNK_PINS_BITS; /* I/O on its slot: neither evicted nor reused */
-        uint64_t reading : 1;            /* some of it is a get; see volume_is_reading() */
+        uint64_t reading : 1;            /* a get is among the reads; see volume_is_reading() */
         uint64_t created_ms : 46;
         uint64_t own : 1;      /* written since startup from the daemon's memory, not a client's */
-        uint64_t verified : 1; /* read back from the disk since startup, and it was what was put */
+        uint64_t verified : 1; /* read back from the disk since startup, and correct */
         uint64_t slab : 16;    /* = segment; INDEX_NO_SLAB: none yet */
         uint32_t slot : CHUNK_SLOT_BITS;
         uint32_t flags : 4;
@@ -56,7 +56,8 @@ static_assert(sizeof(struct chunk) == 76, "the documented memory a chunk");
 
 struct index;
 
-/* `hash`: of a chunk's key and namespace, as the callers of the functions below know it. */
+/* `hash` computes the hash of a chunk's key and namespace that callers pass to the functions
+ * below. */
 int index_new(struct index **ret, uint32_t max_chunks,
               uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata);
 struct index *index_free(struct index *ix);
@@ -83,7 +84,8 @@ uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct 
                     uint64_t hash);
 /* Finds a linked record by its 64-bit hash alone, without comparing the key. */
 uint32_t index_find_hash(const struct index *ix, uint64_t hash);
-/* For many lookups in a row: step 0 for all of them, then step 1, then index_find(). */
+/* Prefetches for many lookups in a row: call it with step 0 for all of them, then with step 1, then
+ * index_find(). */
 void index_warm(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);
 

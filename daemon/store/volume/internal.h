@@ -159,7 +159,7 @@ struct volume {
         bool abandoned;   /* volume_abandon() was called, because the device hangs */
         char reason[192]; /* why the volume was bypassed */
 
-        /* superblock.c: enum volume_mark */
+        /* values of enum volume_mark; see superblock.c */
         unsigned marks_wanted, marks_flying;
         uint16_t mark_count;
         int count_result; /* result of the last write of mark_count */
@@ -190,7 +190,7 @@ struct volume {
 
         /* segment.c */
         struct segment **segments;
-        uint32_t n_segments; /* with retired ones; slabs_added() of them can be used */
+        uint32_t n_segments; /* including retired ones; slabs_added() of them can be used */
         uint32_t n_retired;
         bool ring_is_short; /* no new segments: the limit has no room for a ring for their slots */
         uint64_t segment_bytes; /* size of the next segment */
@@ -200,16 +200,16 @@ struct volume {
         uint64_t no_room_for; /* the limit has none for another segment of slots of at least this
                                  size */
         uint8_t space_epoch;  /* data files removed for lack of room, modulo 256 */
-        unsigned given_up_in_vain;  /* the latest of them: nothing was written since */
-        uint64_t give_up_after_ns;  /* the next one, after too many of those */
-        uint8_t table_tries;        /* tries of the table write in flight, after these */
+        unsigned given_up_in_vain;  /* files removed for room since the last write */
+        uint64_t give_up_after_ns;  /* time of the next removal, after too many of these */
+        uint8_t table_tries;        /* retries of the table write in flight, after removals */
         uint64_t no_room_until_ns;  /* the file system was full: no new files before this */
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
         struct segment *prewriting;
         uint64_t quiet_from_ns; /* when prewriting may go on; 0: the volume is in use */
         void *zeros;
-        struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
+        struct tenant_room *tenants; /* by number, for all possible tenants; touched when used */
         uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins, lent_pins; /* refs of all chunks; the number of them that are loans */
@@ -269,7 +269,7 @@ struct volume {
         bool drops_lost;         /* a tombstone could not be written; only after a bypass */
         struct list_node sweeps; /* struct store_purge, in order: purge.c */
         uint32_t n_sweeps, sweep_at;
-        uint32_t expire_at; /* the record that the walk for what has expired visits next */
+        uint32_t expire_at;            /* the record that the walk for expired chunks visits next */
         struct store_purge *sweep_all; /* purge that counts the chunks of namespaces without a sweep
                                           of their own */
         uint64_t evicted; /* chunks removed from the index without a tombstone; recovery may find
@@ -349,8 +349,9 @@ bool sizes_are_known(const struct disk_superblock *sb);
 int segment_detach(struct segment *seg);
 
 /* errors.c */
-/* An operation of the volume has failed: counts against its budget, if the device is to blame. A
- * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
+/* Notes a failed operation, which counts against the volume's error budget if the device is to
+ * blame. A read-only file system bypasses the volume at once, and a full one is noted. `what` is
+ * part of the reason. */
 void volume_note_error(struct volume *v, const char *what, int64_t r);
 /* Returns whether the chunk was certainly intact on the disk: this process wrote it from its own
  * memory, or has verified it. A client may change its memory while a direct put reads it, and a
@@ -434,7 +435,7 @@ uint32_t room_take_slab(struct volume *v);
 /* Empties a slab whose file occupies the disk: preferably all of it, and without chunks that
  * clients have pinned. */
 uint32_t room_take_occupied_slab(struct volume *v);
-/* The chunk has its slot: charges its tenant. */
+/* Charges the tenant for a chunk that has got its slot. */
 void room_charge(struct volume *v, const struct chunk *c);
 /* Returns the slot of a chunk that stays in the index without one. */
 void room_return(struct volume *v, struct chunk *c);
@@ -460,9 +461,9 @@ uint64_t volume_charged(const struct volume *v);
 uint64_t segments_max(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
-/* The slab has been cut for its class: for a size, and for a tenant. What may have been another
- * tenant's is handed over before anything is written to it: recorded in the table, filled with
- * zeros, both synced. */
+/* Called when a slab has been cut for a size and a tenant. A slab that may have belonged to another
+ * tenant is handed over before anything is written to it: the hand-over is recorded in the table,
+ * the slab is filled with zeros, and both are synced. */
 void segment_note_cut(struct volume *v, uint32_t slab);
 /* Returns the monotonic time at which prewriting continues if the volume stays quiet; 0 if none. */
 uint64_t segments_deadline_ns(const struct volume *v);

@@ -19,7 +19,7 @@ struct namespace
         uint16_t name_length, fingerprint_length;
         struct list_node dropped; /* in namespaces.dropped */
         struct name_node node;
-        uint64_t pending; /* puts of it that are in the index and not written yet */
+        uint64_t pending; /* puts of the namespace that are in the index but not written yet */
         uint64_t purge_seq;
         uint64_t generation;   /* first generation of the files that contains the namespace */
         uint64_t lifetime_set; /* first generation with the present lifetime; 0 if that has not

@@ -26,8 +26,8 @@ static int grow_file(struct kio_request *req)
         struct volume *v = container_of(req, struct volume, grow_io);
 
         uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
-        /* a data file that was removed for this must not return after a power loss: together they
-         * exceed the limit, and startup would have to drop one that is needed */
+        /* A data file that was removed for this must not reappear after a power loss. Together they
+         * would exceed the limit, and startup would have to drop one that is needed. */
         int r = dir_sync(v->dir);
 
         if (r == 0)
@@ -171,8 +171,8 @@ void ring_iterate(struct volume *v)
 
                         if (slab != UINT32_MAX) {
                                 segment_retire(v, slab);
-                                /* a further segment would be removed again, unless this one was
-                                 * made for a larger limit */
+                                /* A further segment would be removed again, unless this one was
+                                 * made for a larger limit. */
                                 v->ring_is_short |= v->segments[slab]->bytes <= v->segment_bytes;
                         }
                 }

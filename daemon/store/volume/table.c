@@ -97,7 +97,8 @@ static uint32_t wished_window(const struct table *t)
         return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
 }
 
-/* Returns the largest window that is used if it costs nothing. */
+/* Returns the widest window that is used while its pages have no live entries, so that a wide
+ * window costs no copies. */
 static uint32_t widest_window(const struct table *t)
 {
         return MAX(wished_window(t), MIN(t->pages / 2, (uint32_t)WINDOW_MAX));

@@ -443,9 +443,9 @@ struct volume_set {
         /* The last epochs at which a namespace was removed. If a volume has missed something since,
          * its list is replaced. */
         uint64_t removed_at[VOLUMES_SET_MAX];
-        /* By number of the volume: epochs by which the volume has missed something. It is emptied
-         * unless it has been emptied for them. In a volume's entry for itself: the epochs for which
-         * it has been emptied. */
+        /* Indexed by the number of a volume: the epochs by which that volume has missed something.
+         * It is emptied unless it has been emptied for them already. A volume's entry for itself
+         * has the epochs for which it has been emptied. */
         uint64_t missed_at[VOLUMES_SET_MAX][VOLUMES_SET_MAX];
 };
 

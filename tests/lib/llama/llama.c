@@ -231,7 +231,7 @@ llama_pos llama_memory_seq_pos_max(llama_memory_t memory, llama_seq_id seq)
         return -1;
 }
 
-/* The state of a sequence: its cells with their positions. */
+/* Returns the size of a sequence's state, which is its cells with their positions. */
 size_t llama_state_seq_get_size(struct llama_context *ctx, llama_seq_id seq)
 {
         size_t n = 0;

@@ -20,7 +20,7 @@ BOUND = 0.2  # not calibrated on a GPU: see the vLLM adapter's README
 
 
 class Unit(NamedTuple):
-    """Elements of a chunk that are compared together. `ranges`: first byte and end of each run, in the chunk."""
+    """Elements of a chunk that are compared together. `ranges` has the first byte and the end of each run in the chunk."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ def distance(units: Sequence[Unit], computed: bytes | memoryview, stored: bytes 
         a, b = _DECODERS[unit.dtype](one), _DECODERS[unit.dtype](other)
         size = max(math.hypot(*a), math.hypot(*b))
         value = math.dist(a, b) / size if size else 0.0
-        if not value <= worst.value:  # not a number is worse than any
+        if not value <= worst.value:  # NaN counts as the worst value
             worst = Distance(value if math.isfinite(value) else math.inf, unit.name)
     return worst
 

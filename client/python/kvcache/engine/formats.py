@@ -30,7 +30,7 @@ _GGUF_TEXT, _GGUF_ARRAY = 8, 9
 
 
 class Changed(Exception):
-    """The file changed while it was read."""
+    """Reports that the file changed while it was read."""
 
 
 class _Malformed(Exception):
@@ -161,7 +161,7 @@ class _Cursor:
 
 
 def _gguf(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """A tensor ends where the next one begins, so that sizes of quantized elements need not be known."""
+    """Assumes that a tensor ends where the next one begins, so that the sizes of quantized elements need not be known."""
     length = WHOLE
     while True:
         length = min(length, size, MOST_HEADER)

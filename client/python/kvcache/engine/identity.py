@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 FORMAT = 2  # 1: weights were identified by their modification times
-LONGEST = 96  # characters of a value that is kept as it is
+LONGEST = 96  # longest value that is kept unchanged
 
 
 class Unknown(str):
-    """A fact that could not be established. `option`: the option that supplies it, or an empty string."""
+    """A fact that could not be established. `option` names the option that supplies it, or is empty."""
 
     reason: str
     option: str

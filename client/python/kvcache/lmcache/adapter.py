@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapter: LMCache's L2AdapterInterface over Pages, for LMCache 0.5.0 to 0.5.6.
 
-LMCache's server makes one, and calls it from two threads, for stores and for prefetches, which must not wait: a lookup is answered
-at once from the daemon's lookup index, and stores and loads are queued for several threads each. A thread of its own answers the first
-lookup of a model and layout, which reads files and may wait for the connection of a store. Results wait for LMCache, which an event
-descriptor wakes. LMCache is notified of stored, accessed and deleted keys before it sees the result; the audit notifies it of keys that
-the daemon has evicted. The constructor names wrong options. After that nothing raises except list_l2_keys() for a wrong argument: an
-object that cannot be moved was not found, or not stored, and is counted.
+LMCache's server makes one adapter and calls it from two threads, for stores and for prefetches, which must not wait. Lookups are answered
+immediately from the daemon's lookup index; stores and loads are queued for several threads each. A separate thread answers the first lookup
+of a model and layout, which reads files and may wait for the connection of a store. Results are queued until LMCache takes them; an event
+descriptor wakes it.
+
+LMCache is notified of stored, accessed and deleted keys before it sees the result; the audit notifies it of keys that the daemon has evicted.
+The constructor rejects wrong options. Afterwards nothing raises except list_l2_keys() for a wrong argument: an object that cannot be moved
+counts as not found or not stored, and as a failure.
 """
 
 from __future__ import annotations
@@ -56,15 +58,15 @@ SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory tha
 
 
 class _Space:
-    """Objects of one model and layout."""
+    """The objects of one model and layout."""
 
     def __init__(self, model: str, layout: identity.Layout, pages: Pages) -> None:
         self.model, self.layout, self.pages = model, layout, pages
 
 
 class _Worker:
-    """Threads that do tasks, each in the order of the queue, and the results that LMCache has not taken yet. A task is called with the
-    number of its thread."""
+    """Threads that perform tasks in the order of their queue, and the results that LMCache has not taken yet. A task is called with the number
+    of its thread."""
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -101,7 +103,7 @@ class _Worker:
     def _run(self, loader: int) -> None:
         while (task := self._tasks.get()) is not None:
             self.answer(task[0], task[1](loader))
-            del task  # and what it names
+            del task  # also drops the last references to its arguments
 
     def end(self) -> None:
         with self._lock:
@@ -122,20 +124,20 @@ class _Worker:
 
 
 class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """Options, all of them keys of adapter_params:
+    """The adapter. All options are keys of adapter_params:
 
-    socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
-    namespace    what names of namespaces begin with ("lmcache")
+    socket       path of the daemon's socket; default: $KVCACHE_SOCKET, else the usual places
+    namespace    prefix of the namespaces' names ("lmcache")
     weights      names the models' weights; default: a digest of their content (kvcache.engine.weights)
     weights_check  "samples" (default) or "full": how much of each file that digest reads
-    adapter      names the LoRA adapters that the engines use, or "none". Where it is not given, namespaces are private
+    adapter      names the LoRA adapters that the engines use, or "none"; without it, namespaces are private
     ack          "accepted" (default: kept in memory first), "written" or "durable"
-    share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
-    remote       use what the tier has that the daemon shares with other hosts (true)
+    share        register LMCache's memory, so that the daemon reads objects in place (true)
+    remote       use the tier that the daemon shares with other hosts (true)
     part_bytes   longer objects are stored in parts (64 MiB)
-    threads      that load at a time, each over a connection of its own, and that store at a time (4)
-    capacity_bytes  the capacity that LMCache's policy LRU evicts for; 0 (default): LMCache knows none, and the daemon evicts
-    timeout_s    of a load, and of a request to store (5)
+    threads      number of threads that load, each over its own connection, and of threads that store (4)
+    capacity_bytes  the capacity for which LMCache's policy LRU evicts; 0 (default): LMCache knows none, and the daemon evicts
+    timeout_s    timeout of a load, and of a request to store (5)
 
     The options of LMCache's fs adapter are accepted, too (kvcache.engine.former)."""
 
@@ -196,7 +198,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
-        if not self._link.well:  # not behind a store that waits for a daemon that hangs
+        if not self._link.well:  # does not wait for a store that waits for a hung daemon
             self._link.count("unavailable", len(keys))
             self._stores.answer(number, L2StoreResult(False, 0))
             return number
@@ -209,7 +211,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return number
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
+        """Submits a lookup. `group_layout_descs` has one layout for each group of layers; LMCache 0.5.0 passes one for all."""
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
         def lookup(loader: int) -> Any:
@@ -235,7 +237,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return _bitmap(found)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        """Nothing is locked: what is evicted between its lookup and its load is not loaded."""
+        """Does nothing, because lookups lock nothing. An object that is evicted before its load is not loaded."""
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
@@ -246,7 +248,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return next(self._numbers)
 
     def _guarded(self, call: Callable[..., tuple[list[bool], int]], keys: list[Any], *arguments: Any) -> tuple[list[bool], int]:
-        """LMCache's threads, and the adapter's, end with an exception."""
+        """Calls `call`, and answers an exception as not found or not stored, because it would end the thread of LMCache or of the adapter."""
         try:
             return call(keys, *arguments)
         except Exception as e:
@@ -258,9 +260,11 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # --- lookups ---
 
     def _find(self, keys: list[Any], layouts: Any, until: float | None) -> tuple[list[bool], int]:
-        """In the namespace of the layout that LMCache expects; what is not there, in those that this model has had otherwise, since
-        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded. `until`: what
-        is on this host in none of them is looked for in the tier that hosts share until then, where the keys are taken for a chain."""
+        """Searches for the keys in the namespace of the layout that LMCache expects, and then in the other namespaces of the model, because some
+        callers have no layout at hand.
+
+        A load compares the layout again, so a wrong hit is not loaded. Keys that this host lacks are looked up in the shared tier until
+        `until`, as a chain."""
         found, usable = [False] * len(keys), self._usable(keys)
         names = {i: identity.key_of(keys[i]) for i in usable}
         of_group: dict[tuple[str, int], list[int]] = {}
@@ -309,13 +313,13 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return ([first] if first is not None else []) + [s for s in list(self._spaces.values()) if s.model == model and s is not first]
 
     def _are_known(self, keys: list[Any], layouts: Any) -> bool:
-        """Is there a namespace for each, or no room for another?"""
+        """Returns whether each layout has a namespace, or there is no room for another one."""
         if len(self._spaces) >= MOST_SPACES:
             return True
         try:
             wanted = {(k.model_name, getattr(k, "object_group_id", 0)) for k in keys}
             named = [(model, _named(_of_group(layouts, group))) for model, group in wanted]
-        except Exception:  # the lookup says what it is
+        except Exception:  # the lookup reports the error
             return True
         return all(layout is None or (model, layout.text) in self._spaces for model, layout in named)
 
@@ -353,7 +357,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return good, nbytes
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
-        """None: there are too many. One that is not there yet is made, which may wait."""
+        """Returns the namespace of a model and layout, or None if there are too many. Opens a new one, which may wait."""
         space = self._spaces.get((model, layout.text))
         if space is not None:
             return space
@@ -471,7 +475,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """The numbers of objects, bytes and failures so far."""
+        """Returns the numbers of objects, bytes and failures so far."""
         return dict(self._link.counters)
 
     def report_status(self) -> dict[str, Any]:
@@ -515,7 +519,7 @@ def _of_group(layouts: Any, group: int) -> Any:
 def _named(layout: Any) -> identity.Layout | None:
     try:
         return identity.layout_of(layout.shapes, layout.dtypes)
-    except (AttributeError, TypeError, ValueError):  # none, or one that says nothing
+    except (AttributeError, TypeError, ValueError):  # no layout, or an invalid one
         return None
 
 

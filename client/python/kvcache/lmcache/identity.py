@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which names LMCache's objects are stored: namespace, fingerprint, keys.
+"""The names under which LMCache's objects are stored: namespace, fingerprint, keys.
 
-An object's bytes depend on the model and its weights, on the object's layout (shapes and element types), on the rank and the number
-of ranks, on the group of layers, and on LMCache's release, which arranges them. Model, weights, layout and release are the
-fingerprint, and a digest of it is in the namespace's name; the rest, and the salt that keeps users apart, is in the key.
+An object's bytes depend on the model and its weights, on the object's layout (shapes and element types), on the rank and the number of ranks,
+on the group of layers, and on LMCache's release, which arranges them. Model, weights, layout and release form the fingerprint, whose digest
+is in the namespace's name. The other facts, and the salt that separates users, are in the key.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Layout", "compose", "fields_of", "key_of", "layout_of", "namespace_n
 
 
 class Layout(NamedTuple):
-    """Shapes and element types of an object, and the bytes that they take."""
+    """The shapes and element types of an object, and its size in bytes."""
 
     text: str
     nbytes: int
 
 
 def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
-    """ValueError for what has no element type, or no element."""
+    """Returns the layout of these shapes. Raises ValueError for a type without a size or a shape without elements."""
     pieces, nbytes = [], 0
     for shape, dtype in zip(shapes, dtypes):
         size = getattr(dtype, "itemsize", 0)
@@ -73,7 +73,8 @@ def refusal_of(key: Any) -> str:
 
 
 def key_of(key: Any) -> bytes:
-    """A digest over LMCache's ObjectKey without its model: each field with its length, so that no two keys are written alike."""
+    """Returns a digest of LMCache's ObjectKey without its model. Each field is preceded by its length, so that different keys never have the
+    same input."""
     salt = str(getattr(key, "cache_salt", "")).encode("utf-8", "surrogateescape")
     fields = (bytes(key.chunk_hash), int(key.kv_rank).to_bytes(8, "big"), int(getattr(key, "object_group_id", 0)).to_bytes(8, "big"), salt)
     return hashlib.sha256(b"".join(len(f).to_bytes(4, "big") + f for f in fields)).digest()

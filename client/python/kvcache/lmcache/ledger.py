@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: which of LMCache's objects the daemon holds, as far as this server has stored or found them.
+"""The ledger: records which of LMCache's objects the daemon holds, among those that this server stored or found.
 
-LMCache accounts for its L2 by notifications of stored, accessed and deleted keys, and its quotas delete the keys that are known so.
-The daemon knows digests only, evicts on its own, and serves other servers, too. So the ledger keeps LMCache's keys with their lengths,
-and the adapter's audit compares it with the daemon. Every method may be called from any thread. The caller's lock `changing` spans a
-change and its notification, so that LMCache sees both in one order.
+LMCache accounts for its L2 by notifications of stored, accessed and deleted keys, and its quotas delete keys by these records. The daemon
+knows only digests, evicts on its own, and also serves other servers. Therefore the ledger keeps LMCache's keys with their lengths, and the
+adapter's audit compares them with the daemon. Every method may be called from any thread. The caller's lock `changing` covers a change and
+its notification, so that LMCache sees both in one order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ledger:
         self._order: list[tuple[int, tuple[Any, int]]] = []  # serial, identity; entries of removed objects stay until compaction
         self._suspects: dict[tuple[Any, int], None] = {}
         self._serials, self._stamps = itertools.count(1), itertools.count(1)
-        self._audited = 0  # the serial at which the rotation goes on
+        self._audited = 0  # serial at which the rotation continues
 
     def __len__(self) -> int:
         return len(self._held)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which names SGLang's pages are stored: namespace, fingerprint, keys.
+"""The names under which SGLang's pages are stored: namespace, fingerprint, keys.
 
-A page's bytes depend on the model and its weights, on the host pool (type, layout, tokens of a page, layers, heads), on the rank
-and the number of ranks, and on the form in which SGLang hands it over. All of that is the fingerprint; a digest of it is in the
-namespace's name, so that configurations that differ lie side by side. Ranks that hold the same bytes (MLA) share a namespace.
+A page's bytes depend on the model and its weights, on the host pool (type, layout, tokens of a page, layers, heads), on the rank and the
+number of ranks, and on the form in which SGLang passes them. All of these form the fingerprint, whose digest is in the namespace's name, so
+that different configurations coexist. Ranks that hold the same bytes (MLA) share a namespace.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_
 
 
 def is_replicated(config: Any, pool: Any, side: str) -> bool:
-    """Returns whether all ranks hold the same bytes in a host pool. `side` is its name if it is not the pool of K and V. SGLang has one
-    rank store the pools of a replicated (MLA) model, so that a pool that ranks divide is taken for divided even there."""
+    """Returns whether all ranks hold the same bytes in a host pool. `side` is the pool's name unless it is the pool of K and V. For a replicated
+    (MLA) model, one rank stores all pools, so a pool that ranks divide counts as divided even there."""
     if not config.is_mla_model or not side:
         return bool(config.is_mla_model)
     return side.endswith("indexer") or side.startswith("deepseek_v4_") or type(pool).__name__.startswith("MLA")
@@ -31,8 +31,10 @@ def is_replicated(config: Any, pool: Any, side: str) -> bool:
 
 def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, revision: str, weights: str,
               part_bytes: int, side: str = "") -> dict[str, object]:
-    """Returns the facts of SGLang. `config`: its HiCacheStorageConfig; an attribute that a version lacks has its old value. `lengths`: of a page's
-    pieces; none: pages are handed over as one tensor each. `side`: the name of a host pool other than that of K and V."""
+    """Returns the facts of SGLang that determine a page's bytes.
+
+    `config` is its HiCacheStorageConfig; a missing attribute of an older version gets the value that it implied. `lengths` are the lengths of
+    a page's pieces, or empty if pages are passed as one tensor each. `side` names a host pool other than that of K and V."""
     def of(name: str, otherwise: object) -> object:
         value = getattr(config, name, None)
         return otherwise if value is None else value
@@ -60,7 +62,8 @@ def namespace_name(prefix: str, fields: Mapping[str, object]) -> str:
 
 
 def key_of(name: str, pool: str = "") -> bytes:
-    """SGLang's page hash is 64 hexadecimal digits: the key. Any other name, and a page of another pool, has a digest."""
+    """Returns the daemon's key of a page: SGLang's hash if it has 64 hexadecimal digits, else a digest of the name. A page of another pool
+    always gets a digest."""
     if not pool and len(name) == 64:
         try:
             key = bytes.fromhex(name)
@@ -72,5 +75,5 @@ def key_of(name: str, pool: str = "") -> bytes:
 
 
 def parts_of(key: bytes, parts: int) -> list[bytes]:
-    """The daemon's keys of a page, which has several where it is longer than the daemon takes."""
+    """Returns the daemon's keys of a page, which has several if it is longer than a chunk may be."""
     return [key] if parts == 1 else shared.parts_of(key + bytes(4), parts)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections to the daemon, whether it is well, and what was counted; nothing of SGLang, so that LMCache's adapter uses it, too.
+"""The connections to the daemon, their health and the counters. The module is independent of SGLang; LMCache's adapter uses it, too.
 
-SGLang calls from three threads: one looks pages up, one loads them, one stores them. Each has a connection of its own, so that none
-waits behind another's request; so have searches of the tier that hosts share, which LMCache's adapter makes in a thread of its own. They
-do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so, and a thread of the link's own, the
-mender, connects and asks until it answers again.
+SGLang calls from three threads, which look up, load and store pages. Each has its own connection, so that none waits for another's request;
+searches of the shared tier, which LMCache's adapter makes in a thread of its own, also have one. No call uses the daemon while it is not
+`well`. The first call that finds the daemon hung or closed marks it so, and a background thread, the mender, connects and probes until the
+daemon answers again.
 
-The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
-With `into`, loads of registered pages use that connection, too, and the daemon writes to the pages. A load that is given up at its
-deadline then returns only when the daemon can no longer write to its pages, so that SGLang keeps them aside until then. Any other load
-is copied from the daemon's memory by the calling thread, and returns at its deadline.
+The memory of SGLang's host pool is registered with the connection that stores, so that the daemon reads pages in place. With `into`, loads of
+registered pages use that connection, too, and the daemon writes the pages. Such a load, if it exceeds its deadline, returns only when the
+daemon can no longer write to its pages, so that SGLang keeps them until then. Other loads are copied from the daemon's memory by the calling
+thread, and return at their deadline.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "lo
 
 
 class Spaces:
-    """A namespace over the connections. `loaders` has it over each connection that loads, of which `loads` is the first."""
+    """A namespace over the connections. `loaders` has it for each connection that loads; `loads` is the first of these."""
 
     def __init__(self, lookups: Namespace, searches: Namespace, loaders: Sequence[Namespace], stores: Namespace) -> None:
         self.lookups, self.searches, self.loaders, self.loads, self.stores = lookups, searches, loaders, loaders[0], stores
 
 
 class Exchange:
-    """Requests of several threads over one client: they are in flight together, and one of the waiting threads reaps for all."""
+    """Shares one client among several threads: their requests are in flight together, and one of the waiting threads reaps for all."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._numbers = client, itertools.count(1)
@@ -91,9 +91,11 @@ class Exchange:
 
 
 class Link:
-    """`engine` names the connections and the log; `share_advice` says how its memory can be registered; `remote`: the tier that hosts
-    share is used, too. `threads`: so many threads load at a time, each over a connection of its own, and so many store, over one.
-    `into`: the daemon moves pages that are loaded into registered memory itself, over the connection that stores."""
+    """Opens the connections.
+
+    `engine` names the connections and the log. `share_advice` says how the engine's memory can be registered. `remote` enables the shared
+    tier. `threads` is the number of threads that load, each over its own connection, and of threads that store over one. With `into`, the
+    daemon writes loaded pages to registered memory itself, over the connection that stores."""
 
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
                  remote: bool = True, threads: int = 1, into: bool = False) -> None:
@@ -131,7 +133,7 @@ class Link:
             self.counters[name] += n
 
     def complain(self, why: str) -> None:
-        """Once a minute at most, for each reason."""
+        """Logs a warning, at most once a minute for each reason."""
         now = time.monotonic()
         if now >= self._complaints.get(why, 0.0):
             if len(self._complaints) > 64:
@@ -140,8 +142,8 @@ class Link:
             self._log.warning("%s", why)
 
     def reach(self, spaces: Spaces, names: Sequence[bytes], until: float) -> int:
-        """How many leading ones this host or the shared tier has, as far as that is known by then. It is asked once in any case: the daemon
-        goes on looking, and another lookup finds what it found."""
+        """Returns how many leading pages this host or the shared tier has, as far as the daemon knows by `until`. Asks at least once. The daemon
+        continues to search, and a later lookup gets its result."""
         keys, found = Keys(names), 0
         while self._well:
             asked = time.monotonic()
@@ -157,8 +159,8 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """Calls reach() for a caller that waits, for SEARCH_S at most, and no longer than the time since its last search: SGLang queues its
-        lookups, and where they come quicker than searches end, waiting for each would hold up all that follow."""
+        """Calls reach() for a waiting caller, for at most SEARCH_S and at most the time since the last search. SGLang queues its lookups, and if
+        they arrive faster than searches end, waiting for each one would delay all later ones."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
         self._searched = time.monotonic()
@@ -179,7 +181,7 @@ class Link:
         self._regions.append((address, address + nbytes, self.stores.register(memory, copy=True)))
 
     def begin(self) -> None:
-        """The first probe, so that a daemon that is there is used from the first call on."""
+        """Probes the daemon once, so that the first call can use it, and starts the mender."""
         self._mend_once()
         self._kick.set()
 
@@ -211,12 +213,12 @@ class Link:
         return any(start <= address and address + nbytes <= end and region.registered for start, end, region in self._regions)
 
     def is_settled(self, address: int, nbytes: int) -> bool:
-        """Does the daemon read these bytes no more?"""
+        """Returns whether the daemon no longer reads these bytes."""
         for start, end, region in self._regions:
             if start <= address and address + nbytes <= end:
                 try:
                     return region.settled(address - start, nbytes)
-                except ArgumentError:  # not shared: the daemon never reached it
+                except ArgumentError:  # not shared, so the daemon never used it
                     return True
         return True
 
@@ -260,15 +262,15 @@ class Link:
             self.complain(f"a request failed: {done.reason}")
 
     def _probe(self) -> str:
-        """Why it is not well, or empty. A get of a random key over each connection: the whole way is tried, and SGLang's memory is
-        registered with a new daemon before a page waits for that."""
+        """Returns why the daemon is not well, or an empty string. Gets a random key over each connection, which tests the whole path and
+        registers SGLang's memory with a new daemon before a page needs it."""
         spaces = self._probed
         if spaces is None:
             return "no host pool is registered"
         for client, space in ((self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores)):
             place: Any = [bytearray(64)]
             if client is self.stores and self._regions and self._regions[0][2].registered:
-                place = (self._regions[0][2], [0], 1)  # a miss leaves it as it is
+                place = (self._regions[0][2], [0], 1)  # a miss does not change it
             done = space.get([os.urandom(32)], place, timeout=PROBE_S)
             if not client.connected or done.status[0] in (PENDING, LOST):
                 return client.error or done.reason or "the daemon does not answer"

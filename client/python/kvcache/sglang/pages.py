@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages, moved between memory of any layout and the daemon; nothing of SGLang.
+"""Moves pages between memory of any layout and the daemon; independent of SGLang.
 
-A page is some pieces of memory, one after the other: K and V, or K and V of each layer. It is one chunk, or several where it is
-longer than `part_bytes`. Calls wait for the daemon's answer at most the link's timeout, in rounds of so many bytes as the daemon can
-hold at a time, and answer False for what was not moved; none raises for what the daemon does.
+A page consists of pieces of memory, in order: K and V, or K and V of each layer. It is stored as one chunk, or as several if it is longer
+than `part_bytes`. Calls wait for the daemon at most the link's timeout, in rounds that the daemon can hold at a time. They return False for
+each page that was not moved, and raise nothing for a failure of the daemon.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def parts_of(lengths: Sequence[int], part_bytes: int) -> list[list[_Slice]]:
 
 
 class Pages:
-    """Pages of one namespace."""
+    """The pages of one namespace."""
 
     def __init__(self, link: Link, spaces: Spaces, part_bytes: int, ack: str) -> None:
         self._link, self._spaces, self._part_bytes, self._ack = link, spaces, part_bytes, ack
@@ -65,8 +65,8 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """How many of the keys, from the first on, are there. From the lookup index, without a message; what is not here is looked for
-        in the tier that hosts share, if there is one, for SEARCH_S at most. `lengths`: of a page's pieces."""
+        """Returns how many leading keys are stored. Reads the lookup index without a message; keys that this host lacks are searched for in the
+        shared tier, if there is one, for at most SEARCH_S. `lengths` are those of a page's pieces."""
         link = self._link
         if not keys:
             return 0
@@ -112,7 +112,7 @@ class Pages:
         return found
 
     def reach(self, keys: Sequence[bytes], lengths: Sequence[int], until: float) -> int:
-        """How many of a chain, root first, this host or the tier that hosts share has, as far as that is known by then."""
+        """Returns how many pages of a chain, root first, this host or the shared tier has, as far as is known at the time `until`."""
         parts = len(parts_of(lengths, self._part_bytes))
         return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 
@@ -149,9 +149,9 @@ class Pages:
 
     def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
             loader: int = 0) -> list[bool]:
-        """Copies pages to their pieces, of these lengths in each page, over the connection number `loader`. Stops after a round in which one
-        failed: SGLang uses the run before it. The daemon does not touch the memory afterwards: where it writes to registered pages itself,
-        a load that was given up returns only when they are at rest."""
+        """Loads pages into their pieces, of these lengths, over connection number `loader`. Stops after a round with a failure, because SGLang
+        uses only the pages before it. The daemon does not touch the memory afterwards: if it writes registered pages itself, a load past its
+        deadline returns only when it can no longer do so."""
         into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
         with self._link.loading() if into else contextlib.nullcontext():
             good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
@@ -253,7 +253,7 @@ class Pages:
 
 
 def describe(tensor: Any) -> tuple[int, int]:
-    """(address, bytes) of a contiguous tensor in the CPU's memory; ValueError for any other."""
+    """Returns the address and the size in bytes of a contiguous tensor in CPU memory. Raises ValueError for any other tensor."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu" or not tensor.is_contiguous():
         raise ValueError("a page lies in contiguous memory of the CPU")
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()

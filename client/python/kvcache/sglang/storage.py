@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend: SGLang's HiCacheStorage over Pages, for SGLang 0.5.17 to 0.5.23.
 
-SGLang makes one for each rank, in the scheduler's process, and calls it from three threads: prefetch looks up, its I/O thread loads,
-the backup thread stores. Wrong options are named when it is made. After that nothing raises: what cannot be done was not found, or
-not stored, and is counted.
+SGLang makes one backend for each rank, in the scheduler's process, and calls it from three threads: the prefetch thread looks up, the I/O
+thread loads, the backup thread stores. The constructor rejects wrong options. Afterwards nothing raises: a failed operation counts as not
+found or not stored, and as a failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _answers(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
-    """Has a call that fails return otherwise(), since an exception would end SGLang's thread."""
+    """Makes a failing call return otherwise(), because an exception would end SGLang's thread."""
 
     def decorate(call: Call) -> Call:
         @functools.wraps(call)
@@ -57,20 +57,20 @@ def _none_of(keys: Sequence[str], *_: Any, **__: Any) -> list[bool]:
 
 
 class _Indices(list):  # type: ignore[type-arg]
-    """The indices of one page, for a host pool that is asked for its pieces before there is a tensor."""
+    """The indices of one page, for a host pool that is asked for its pieces before a tensor exists."""
 
     def tolist(self) -> list[int]:
         return list(self)
 
 
 class _Pool:
-    """A host pool, and the pages of it that are stored."""
+    """A host pool, and its stored pages."""
 
     def __init__(self, pool: Any, lengths: tuple[int, ...], pages: Pages) -> None:
         self.pool, self.lengths, self.pages = pool, lengths, pages
 
     def pieces(self, count: int, host_indices: Any) -> list[int]:
-        """The addresses of the pieces of so many pages; ValueError where the pool says something else than it did at first."""
+        """Returns the addresses of the pieces of `count` pages. Raises ValueError if the pool's layout differs from the first answer."""
         addresses, lengths = self.pool.get_page_buffer_meta(host_indices)
         if len(addresses) != count * len(self.lengths) or list(lengths) != list(self.lengths) * count:
             raise ValueError(f"{count} pages of pieces of {self.lengths[:4]} bytes, and the host pool has {len(addresses)} pieces of "
@@ -79,18 +79,18 @@ class _Pool:
 
 
 class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
-    """Options, all of them keys of --hicache-storage-backend-extra-config:
+    """The backend. All options are keys of --hicache-storage-backend-extra-config:
 
-    socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
-    namespace    what names of namespaces begin with ("sglang")
+    socket       path of the daemon's socket; default: $KVCACHE_SOCKET, else the usual places
+    namespace    prefix of the namespaces' names ("sglang")
     weights      names the model's weights; default: a digest of their content (kvcache.engine.weights)
     weights_check  "samples" (default) or "full": how much of each file that digest reads
     ack          "accepted" (default: kept in memory first), "written" or "durable"
-    share        register the host pool, so that the daemon takes pages from where they lie (true)
-    remote       use what the tier has that the daemon shares with other hosts (true)
+    share        register the host pool, so that the daemon reads pages in place (true)
+    remote       use the tier that the daemon shares with other hosts (true)
     load_into    the daemon writes loaded pages to the registered host pool itself (true); false: this backend's thread copies them
     part_bytes   longer pages are stored in parts (64 MiB)
-    timeout_s    of a load, and of a request to store (5)"""
+    timeout_s    timeout of a load, and of a request to store (5)"""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         options = dict(storage_config.extra_config or {})
@@ -233,7 +233,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda keys, *_, **__: [None] * len(keys))
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """The tensors of `target_locations` that were filled, in place; None for the others."""
+        """Fills tensors in place. Returns each tensor of `target_locations` that was filled, and None for the others."""
         if self._values is None or target_locations is None or len(target_locations) != len(keys):
             return [None] * len(keys)
         good = self._move(self._values.get, keys, target_locations)
@@ -249,7 +249,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return all(self._move(self._values.put, keys, values))
 
     def _move(self, call: Callable[..., list[bool]], keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
-        """Tensors of one length go together."""
+        """Moves tensors, those of one length together."""
         good = [False] * len(keys)
         of_length: dict[int, list[tuple[int, int]]] = {}
         for i, tensor in enumerate(tensors):
@@ -337,7 +337,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return {t.name: self._move_side(t, extra_info, False) for t in transfers}
 
     def _move_side(self, transfer: Any, extra_info: Any, is_get: bool) -> list[bool]:
-        """Moves pages of one transfer; a failure of one pool leaves the others."""
+        """Moves the pages of one transfer. A failure of one pool does not affect the others."""
         keys, side = list(transfer.keys or ()), self._sides.get(_name_of(transfer))
         if not keys or side is None or self._refused_pool:
             return [False] * len(keys)
@@ -353,7 +353,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     # --- the rest ---
 
     def clear(self) -> None:
-        """The daemon's contents are other engines', too."""
+        """Refuses to clear the daemon, because it also stores chunks of other engines."""
         log.warning("the daemon keeps what it has; kvcachectl purge removes a namespace")
 
     def _sample(self, what: str, pages: int, page_bytes: int, seconds: float) -> None:
@@ -378,7 +378,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """The numbers of pages, bytes and failures so far."""
+        """Returns the numbers of pages, bytes and failures so far."""
         return dict(self._link.counters)
 
     @_answers(lambda *_, **__: None)
@@ -392,6 +392,6 @@ def _name_of(transfer: Any) -> str:
 
 
 def _parent_of(extra_info: Any) -> bytes | None:
-    """The page before the first, where SGLang passes those (hicache_storage_pass_prefix_keys)."""
+    """Returns the key of the page before the first one if SGLang passes it (hicache_storage_pass_prefix_keys), or None."""
     before = getattr(extra_info, "prefix_keys", None)
     return identity.key_of(before[-1]) if before else None

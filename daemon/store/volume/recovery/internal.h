@@ -11,8 +11,8 @@
 #define RECOVERY_TABLE     "table"
 #define RECOVERY_TABLE_NEW "table.new"
 
-/* The amount by which both counters are raised if a page could not be read: it may be readable at
- * another startup, and later purges and writes must be newer than its entries. */
+/* The amount by which both counters are raised if a page could not be read. The page may be
+ * readable at another startup, and later purges and writes must be newer than its entries. */
 #define RECOVERY_UNREAD_GAP (UINT64_C(1) << 40)
 
 /* A page with a higher sequence is not valid: no store reaches it, and the pages after it would not
@@ -124,7 +124,7 @@ struct recovery {
         uint32_t table_was;         /* pages, if it is shorter now; else 0 */
         uint32_t table_found;
         bool table_replaced;
-        uint32_t unseen_segments; /* that have no entry yet */
+        uint32_t unseen_segments; /* segments that have no entry yet */
         uint64_t unseen_slots;    /* unseen slots of the other segments */
 
         uint32_t new_pages; /* size to which the ring must shrink; 0 if it need not */
@@ -216,18 +216,18 @@ int recovery_make_room(struct recovery *rec);
  * segments from the last one on, and then checks the ring again. */
 int recovery_enforce_limit(struct recovery *rec);
 
-/* --- expected.c: what should be there --- */
+/* --- expected.c: the data files and chunks that should exist --- */
 
-/* Computes them from the superblock and the open files. */
+/* Computes the expected files from the superblock and the open files. */
 void expected_init(struct recovery *rec);
-/* The volume has removed or shortened the file itself: the chunks behind `bytes` do not count as
- * lost. */
+/* Notes that the volume itself has removed or shortened the file, so that the chunks beyond `bytes`
+ * do not count as lost. */
 void expected_release(struct recovery *rec, uint32_t segment, uint64_t bytes);
-/* Returns whether the entry names a slot that there is, or should be. */
+/* Returns whether the entry names a slot that exists or should exist. */
 bool expected_has_place(const struct recovery *rec, const struct disk_entry *e);
 /* Returns whether the slot of an entry that has a place lies within the file. */
 bool expected_is_there(const struct recovery *rec, const struct disk_entry *e);
-/* Notes in the volume what was not found. -ENOMEM */
+/* Notes the missing files and chunks in the volume. Returns 0 or -ENOMEM. */
 int expected_note_losses(struct recovery *rec);
 
 /* --- slots.c --- */

@@ -163,7 +163,7 @@ static struct probe probe_at(struct recovery *rec, struct estimate *estimate, ui
         return *g;
 }
 
-/* Reads the pages behind this one; if one of them is newer, continues from it. */
+/* Reads the pages after this one, and continues from a newer one if there is any. */
 static void probe_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,

@@ -82,8 +82,9 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
                         memset(buf + done, 0, bytes - done);
                         break;
                 } else if (step > DISK_PAGE && !probe) {
-                        /* some page in this range fails, and a direct read does not tell which;
-                         * each failing read may take the device a second */
+                        /* Some page in this range fails, and a direct read does not show which
+                         * one. Each failing read may take the device a second, so the range is
+                         * halved. */
                         step /= 2;
                 } else {
                         b->unread = true;
@@ -233,8 +234,8 @@ int recovery_open_ring(struct recovery *rec)
         rec->table_replaced = !v->dir->copied && !v->dir->superblock.clean &&
                               v->dir->superblock.table_inode != 0 &&
                               v->dir->superblock.table_inode != st.st_ino;
-        /* A ring has never been larger than the slots of a whole store need. What lies behind that
-         * is no table's, and would be allocated. */
+        /* A ring is never larger than a store full of the smallest slots needs. Bytes beyond that
+         * belong to no table, and memory would be allocated for them. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)

@@ -287,7 +287,7 @@ static int recovery_all(struct recovery *rec)
                 return store_error(rec->error, -EOVERFLOW,
                                    "%s: no sequence numbers are left; create a new store", v->path);
         if (rec->names_lost) {
-                /* one id stays without a namespace permanently: see has_other_tenants() */
+                /* One id stays without a namespace permanently; see has_other_tenants(). */
                 namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);

@@ -32,8 +32,8 @@ enum {
         ARENA_BYTES = 16 * 1024 * 1024,
 };
 
-/* Puts are written in the order in which they end, not in which they begin, so unread entries may
- * have somewhat higher sequences: as many as may begin while one put is in flight. */
+/* The gap by which unread entries may exceed the sequences that were read. Puts are written in the
+ * order in which they end, so it covers all puts that may begin while one is in flight. */
 #define UNSEEN_GAP (UINT64_C(1) << 30)
 
 /* --- slots --- */
@@ -69,7 +69,8 @@ static void arenas_free(struct arena *a)
         }
 }
 
-/* The segment's part of an entry: within a file that is there, or should be, and possible. */
+/* Returns whether an entry's place is possible, and lies within a file that exists or should
+ * exist. */
 static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
@@ -164,8 +165,8 @@ static void scan_handover(struct recovery *rec, const struct disk_entry *e)
         scan->unseen = 0;
 }
 
-/* Nothing in the pages that are written next is needed: the latest entry of a chunk that was
- * evicted may be there, never that of one that was not. */
+/* Returns whether the page is written next. Such pages have nothing that is needed: they may have
+ * the latest entry of an evicted chunk, but never that of a stored one. */
 static bool is_overwritten_next(const struct recovery *rec, uint32_t page)
 {
         const struct disk_page *newest = &rec->newest;
@@ -292,7 +293,7 @@ static bool note_page(struct recovery *rec, uint32_t page)
                 rec->sequences[page] = p->sequence;
                 return true;
         }
-        /* A page that was torn before its first sector has no head to come back with. */
+        /* A page that was torn before its first sector has no valid head. */
         if (p->magic != 0)
                 rec->sequences[page] = TABLE_STALE;
         rec->v->stats.skipped_pages += p->magic != 0 || is_hole(rec, page);

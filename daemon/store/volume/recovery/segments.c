@@ -29,7 +29,8 @@ static int charge_segment(struct volume *v, struct segment *seg)
         return 0;
 }
 
-/* Without its name the file keeps what it has, and gets nothing more. */
+/* Removes the file's name. Processes that have the file open keep its present contents, and no new
+ * chunk is written to it. */
 static int remove_for_rights(struct recovery *rec, struct segment *seg)
 {
         char name[DIR_SEGMENT_NAME_BYTES];

@@ -66,7 +66,7 @@ class LLM:
             raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
         self.llm_engine = LLMEngine(traffic_stub.Engine(job_of(how)))
         self.policy = LoadPolicy(16, 4096)
-        self.refused_resets = 2  # stores are under way
+        self.refused_resets = 2  # stores are in flight
 
     def generate(self, prompts, params, *, use_tqdm):
         self.llm_engine.add_request("generate", prompts[0], params)
