@@ -36,7 +36,7 @@ class Unit:
     def __init__(self, daemon):
         self.daemon, self.listener = daemon, None
         self.logs = 0  # bytes of the log that earlier daemons have written
-        # The activator passes on the variables that it is told to.
+        # The activator passes on only the variables that options name.
         keep = [f"--setenv={name}" for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS") if name in daemon.environment()]
         self.activator = [ACTIVATOR, "--seqpacket", "--fdname=kvcache", *keep]
 
@@ -224,7 +224,7 @@ def test_a_directory_moved_after_the_next_activation(unit, make_daemon, daemon, 
 
 
 def test_a_directory_moved_while_the_next_daemon_starts(unit, make_daemon, daemon):
-    """Whatever the daemon has opened by then, each chunk that is answered `written` is in one of the directories, and the daemon says which."""
+    """Each chunk that is answered `written` is in one of the directories, whatever the daemon had opened by then; the daemon reports the move."""
     began = time.monotonic()
     with Engine(daemon) as engine:
         engine.wait_for(acknowledged=True)
