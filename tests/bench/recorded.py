@@ -74,14 +74,15 @@ def value_at(report, where):
 
 
 def update(file, report, used, commit, command, root):
-    """Enters the report's values and the facts of its runs; returns the names of the figures. `used` has the settings of each run."""
+    """Enters values and facts of the runs of which the report has all figures; returns their names. `used` has the settings of each run."""
     known = json.loads(pathlib.Path(file).read_text())
-    entered = []
-    for name, figure in known["figures"].items():
-        value = value_at(report, figure["from"]) if "from" in figure and figure["run"] in used else None
-        if value is not None:
-            figure["value"] = float(f"{value / figure.get('scale', 1):.{figure.get('digits', 2)}g}")
-            entered.append(name)
+    values = {name: value_at(report, figure["from"]) for name, figure in known["figures"].items() if "from" in figure and figure["run"] in used}
+    # A run of which some figures are missing would give the others its date.
+    partial = {known["figures"][name]["run"] for name, value in values.items() if value is None}
+    entered = [name for name in values if known["figures"][name]["run"] not in partial]
+    for name in entered:
+        figure = known["figures"][name]
+        figure["value"] = float(f"{values[name] / figure.get('scale', 1):.{figure.get('digits', 2)}g}")
     keys = configured(root)
     for run in sorted({known["figures"][name]["run"] for name in entered}):
         differ = {key: value for key, value in used[run].items() if value != keys.get(key)}

@@ -39,14 +39,18 @@ def test_a_run_enters_its_values_and_facts(tmp_path):
     file.write_bytes((harness.SOURCE / "tests/bench/figures.json").read_bytes())
     before = json.loads(file.read_text())
     machine = {"cores": 3, "cpu": "a processor", "memory_bytes": 2 << 30, "kernel": "6.0", "file_system": "ext4", "device": "/dev/x", "load_before": 0.5}
-    report = {"machine": machine, "bytes_per_entry": figures.measured([150.96], "B", "", digits=2),
+    ready = figures.measured([1.23], "s", "", by_way={"twice as many superseded entries besides": 4.56})
+    report = {"machine": machine, "bytes_per_entry": figures.measured([150.96], "B", "", digits=2), "ready_seconds_5M": ready,
               "match32_us": figures.missing("no reason"), "into_vs_memcpy": {"ours": {"median": 1}}}
-    entered = recorded.update(file, report, {"start": {"io.depth": "16", "io.spin": "auto"}}, "0123abc", "run.sh", harness.SOURCE)
+    used = {"start": {"io.depth": "16", "io.spin": "auto"}, "memory": {}}  # some figures of `memory` are missing
+    entered = recorded.update(file, report, used, "0123abc", "run.sh", harness.SOURCE)
     after = json.loads(file.read_text())
-    assert entered == ["entry_bytes"] and after["figures"]["entry_bytes"]["value"] == 151
+    assert entered == ["entry_bytes", "ready_5m", "ready_5m_superseded"]
+    assert [after["figures"][name]["value"] for name in entered] == [151, 1.2, 4.6]
+    assert after["figures"]["into"] == before["figures"]["into"]
     run = after["runs"].pop("start")
     before["runs"].pop("start")
-    assert after["runs"] == before["runs"], "other runs, the one whose settings are not known included, are unchanged"
+    assert after["runs"] == before["runs"], "other runs, the incomplete one included, are unchanged"
     assert (run["commit"], run["command"], run["settings"]) == ("0123abc", "run.sh", {"io.depth": "16"})
     assert "3 cores of a processor" in run["machine"] and "io.depth" not in run["defaults"]
     assert run["defaults"].items() >= {"io.spin": "auto", "eviction.policy": "cq", "store.segment": "1GiB"}.items()
