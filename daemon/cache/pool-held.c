@@ -111,36 +111,25 @@ void pool_return_to_clients(struct pool *p, uint32_t chunk)
                 p->guard->changed(p->guard->userdata, chunk, true);
 }
 
-bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
+bool pool_may_scan_now(const struct pool *p)
+{
+        return !has_clients(p) || may_scan(p);
+}
+
+bool pool_take_all_from_clients(struct pool *p, const uint32_t *chunks, uint32_t n)
 {
         const struct pool_guard *g = p->guard;
-        uint32_t n = slabs_slab_slots(p->slabs, slab);
         bool is_held = false;
 
         if (!has_clients(p))
                 return true;
-        if (!may_scan(p)) {
-                p->met_held = true;
-                return false;
-        }
-        for (uint32_t i = 0; i < n; i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
-
-                if (chunk != SLAB_NOBODY)
-                        g->changed(g->userdata, chunk, false);
-        }
+        for (uint32_t i = 0; i < n; i++)
+                g->changed(g->userdata, chunks[i], false);
         scan_holds(p, 0);
-        for (uint32_t i = 0; i < n && !is_held; i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
-
-                is_held = chunk != SLAB_NOBODY && g->was_held(g->userdata, chunk);
-        }
-        for (uint32_t i = 0; i < n && is_held; i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
-
-                if (chunk != SLAB_NOBODY)
-                        pool_return_to_clients(p, chunk);
-        }
+        for (uint32_t i = 0; i < n && !is_held; i++)
+                is_held = g->was_held(g->userdata, chunks[i]);
+        for (uint32_t i = 0; i < n && is_held; i++)
+                pool_return_to_clients(p, chunks[i]);
         p->met_held |= is_held;
         return !is_held;
 }

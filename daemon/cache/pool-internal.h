@@ -13,6 +13,10 @@ enum {
         POOL_MAX_PASSED =
                 4096, /* pinned and held chunks that the searches of an iteration may pass over */
         POOL_MAX_MOVED = 2 << 20, /* bytes that an iteration moves between slabs */
+        /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
+         * chunks that leave a larger one in each iteration. */
+        POOL_EMPTIED_AT_ONCE = 2048,
+        POOL_EMPTIED = 128,
         /* Twice as many as there may be namespaces, whose ids ascend. */
         POOL_NAMESPACE_COUNTS = 8192,
         POOL_PURGE_BUCKETS = 1024,
@@ -52,6 +56,10 @@ struct pool {
         uint32_t passes_left; /* chunks that this iteration's searches may still pass over */
         bool gives_up,
                 has_given_up; /* this search has given up; a search has since pool_has_given_up() */
+        uint32_t emptying;    /* the slab that is being emptied for another class, or POOL_NONE */
+        uint32_t empty_at;    /* the slot at which the emptying continues */
+        uint32_t empties_left;                             /* chunks that may leave it now */
+        uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks that leave it together */
         struct pool_slab *slab_state;
         uint32_t reserved_slabs; /* slabs that stay without leased chunks */
         uint64_t moves_left;     /* bytes that this iteration may still move */
@@ -135,6 +143,8 @@ void pool_leave(struct pool *p, uint32_t chunk);
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
 /* Evicts a chunk that can leave. */
 void pool_evict(struct pool *p, uint32_t chunk);
+/* Begins an iteration: evicts its share of a slab that is being emptied. */
+void pool_empty_more(struct pool *p);
 /* Returns a chunk to the eviction order, where the next search finds it first, after its last
  * unpin. */
 void pool_end_aside(struct pool *p, uint32_t chunk);
@@ -163,9 +173,11 @@ bool pool_is_known_held(struct pool *p, uint32_t chunk);
 /* Hides a chunk that is to be evicted from clients. Returns false, and changes nothing, if a client
  * holds it. */
 bool pool_take_from_clients(struct pool *p, uint32_t chunk);
-/* Hides all chunks of a slab, none of which is pinned. Returns false, and changes nothing, if a
- * client holds one of them or a scan is not allowed yet. */
-bool pool_take_slab_from_clients(struct pool *p, uint32_t slab);
+/* Hides chunks from clients, none of which is pinned. Returns false, and changes nothing, if a
+ * client holds one of them. A scan must be allowed. */
+bool pool_take_all_from_clients(struct pool *p, const uint32_t *chunks, uint32_t n);
+/* Returns whether a scan is allowed now, or not needed because there are no clients. */
+bool pool_may_scan_now(const struct pool *p);
 /* Announces a chunk to clients again that is not evicted after all. */
 void pool_return_to_clients(struct pool *p, uint32_t chunk);
 /* Keeps a dropped chunk without pins, by a pin of its own, if there are clients that may hold it.

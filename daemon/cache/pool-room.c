@@ -84,11 +84,6 @@ void pool_evict(struct pool *p, uint32_t chunk)
         pool_free_chunk(p, chunk);
 }
 
-static void evict_of_slab(void *userdata, uint32_t chunk)
-{
-        pool_evict(userdata, chunk);
-}
-
 static bool is_movable(struct pool *p, uint32_t slab)
 {
         bool is_held = pool_slab_is_held(p, slab);
@@ -115,11 +110,80 @@ static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
         return sampled > 0 ? worth * slots / sampled : 0;
 }
 
-/* Empties the slab of another class that is worth least, if that is less than `most`. */
+/* Collects the next chunks that are to leave the slab that is being emptied. Returns false if one
+ * of them is pinned. */
+static bool collect_leaving(struct pool *p)
+{
+        uint32_t slots = slabs_slab_slots(p->slabs, p->emptying);
+
+        p->n_leaving = 0;
+        for (; p->empty_at < slots && p->n_leaving < p->empties_left; p->empty_at++) {
+                struct slab_slot at = { .slab = p->emptying, .slot = p->empty_at };
+                uint32_t chunk = slabs_owner(p->slabs, at);
+
+                if (chunk == SLAB_NOBODY)
+                        continue;
+                if (p->chunks[chunk].pins > 0)
+                        return false;
+                p->leaving[p->n_leaving++] = chunk;
+        }
+        return true;
+}
+
+/* Evicts chunks of the slab that is being emptied, as many as may leave now. Returns whether the
+ * slab is empty, and then has no class. If a chunk cannot leave, the slab stays what it was. */
+static bool empty_slab(struct pool *p)
+{
+        uint32_t slab = p->emptying;
+        bool may_scan = pool_may_scan_now(p);
+
+        if (p->empties_left == 0 || !may_scan) {
+                p->gives_up = true;
+                p->met_held |= !may_scan; /* the search waits for the next scan */
+                return false;
+        }
+        if (!collect_leaving(p) || !pool_take_all_from_clients(p, p->leaving, p->n_leaving)) {
+                p->emptying = POOL_NONE;
+                slabs_reopen_slab(p->slabs, slab);
+                return false;
+        }
+        for (uint32_t i = 0; i < p->n_leaving; i++)
+                pool_evict(p, p->leaving[i]);
+        p->empties_left -= p->n_leaving;
+        if (p->empty_at < slabs_slab_slots(p->slabs, slab)) {
+                p->gives_up = true;
+                return false;
+        }
+        p->emptying = POOL_NONE;
+        slabs_reclaim(p->slabs, slab, NULL, NULL);
+        p->stats.slab_moves++;
+        return true;
+}
+
+void pool_empty_more(struct pool *p)
+{
+        p->empties_left = MIN(p->empties_left + POOL_EMPTIED, (uint32_t)POOL_EMPTIED_AT_ONCE);
+        if (p->emptying == POOL_NONE)
+                return;
+        p->empties_left = MIN(p->empties_left, (uint32_t)POOL_EMPTIED);
+        (void)empty_slab(p);
+        p->has_given_up |= p->emptying == POOL_NONE; /* waiting requests try again */
+}
+
+bool pool_is_emptying(const struct pool *p)
+{
+        return p->emptying != POOL_NONE && pool_may_scan_now(p);
+}
+
+/* Empties the slab of another class that is worth least, if that is less than `most`. Returns
+ * whether it is empty; a large slab takes several iterations, and the search gives up until then.
+ */
 static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
 {
         uint32_t least = UINT32_MAX;
 
+        if (p->emptying != POOL_NONE)
+                return empty_slab(p);
         pool_scan_holds(p);
         for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
                 int other = slabs_slab_class(p->slabs, s);
@@ -133,11 +197,18 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
                         least = s;
                 }
         }
-        if (least == UINT32_MAX || !pool_take_slab_from_clients(p, least))
+        if (least == UINT32_MAX)
                 return false;
-        slabs_reclaim(p->slabs, least, evict_of_slab, p);
-        p->stats.slab_moves++;
-        return true;
+        if (!pool_may_scan_now(p)) {
+                p->met_held = true;
+                return false;
+        }
+        p->emptying = least;
+        p->empty_at = 0;
+        if (slabs_slab_slots(p->slabs, least) > POOL_EMPTIED_AT_ONCE)
+                p->empties_left = MIN(p->empties_left, (uint32_t)POOL_EMPTIED);
+        slabs_close_slab(p->slabs, least);
+        return empty_slab(p);
 }
 
 static bool make_room(struct pool *p, unsigned class)

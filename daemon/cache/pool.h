@@ -202,6 +202,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 /* Returns whether a search for room has given up since the last call. A request that found no room
  * then tries again in the next iteration, after pool_note_time(). */
 bool pool_has_given_up(struct pool *p);
+/* Returns whether a slab is being emptied, which needs further iterations now. */
+bool pool_is_emptying(const struct pool *p);
 /* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
  * leased chunks, its slot is in a slab that has some, if possible. */
 int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,

@@ -305,7 +305,7 @@ bool cache_has_work(const struct cache *c)
         return !list_empty(&c->finished) || !list_empty(&c->settled) ||
                (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) ||
                may_submit(c) || cache_has_due_reads(c) || pool_is_sweeping(c->params.pool) ||
-               !list_empty(&c->counting);
+               pool_is_emptying(c->params.pool) || !list_empty(&c->counting);
 }
 
 void cache_stop(struct cache *c)

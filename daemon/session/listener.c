@@ -21,7 +21,7 @@
 
 #include "cleanup.h"
 
-enum { BACKLOG = 1024, ACCEPTS_PER_ITERATION = 32, PAUSE_MS = 100 };
+enum { BACKLOG = 1024, ACCEPTS_PER_ITERATION = 8, PAUSE_MS = 100 };
 
 struct listener {
         struct listener_params params;

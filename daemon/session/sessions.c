@@ -23,6 +23,7 @@
 
 enum {
         CLOSED_NS = 200000, /* per iteration, for sessions whose peer has closed */
+        ENDED_NS = 150000,  /* per iteration, for freeing such sessions */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a poll that takes longer has waited for an event */
         TURN_NS = 50000,  /* per iteration, for sessions with many keys to start */
@@ -334,13 +335,35 @@ static bool iterate_much(struct sessions *all, struct turns *much)
         return more;
 }
 
+/* Frees sessions whose peer has closed, within the time limit, and leaves the others active.
+ * Returns whether there is more to do immediately. */
+static bool free_closed(struct sessions *all, struct list_node *closed)
+{
+        uint64_t until_ns;
+        struct list_node *n;
+        bool more = false;
+
+        if (list_empty(closed))
+                return false;
+        until_ns = clock_mono_ns() + ENDED_NS;
+        while ((n = list_pop(closed))) {
+                more |= session_iterate(container_of(n, struct session, active));
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+        more |= !list_empty(closed);
+        list_splice(closed, &all->active);
+        list_splice(&all->active, closed);
+        return more;
+}
+
 /* Continues all active sessions. Those with few keys to start go first. The others share the rest
  * of the iteration, users in turn and each user's sessions in order; then the loop polls for more
  * of the former. A client with occasional requests therefore does not wait for a whole round of
  * busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
-        struct list_node turn = LIST_INIT(turn), *n;
+        struct list_node turn = LIST_INIT(turn), closed = LIST_INIT(closed), *n;
         struct turns much;
         bool more = false;
 
@@ -351,13 +374,16 @@ bool sessions_iterate(struct sessions *all)
         while ((n = list_pop(&turn))) {
                 struct session *s = container_of(n, struct session, active);
 
-                if (request_is_small(&s->client))
+                if (s->state == SESSION_GONE)
+                        list_append(&closed, &s->active);
+                else if (request_is_small(&s->client))
                         more |= session_iterate(s);
                 else
                         turns_add(&much, &s->user->much, &s->active);
         }
         if (!turns_is_empty(&much))
                 more |= iterate_much(all, &much);
+        more |= free_closed(all, &closed);
         return begin_deferred(all) || more;
 }
 

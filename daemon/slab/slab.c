@@ -46,6 +46,7 @@ struct slab {
         uint16_t class;
         bool stale; /* the free list still contains slots that were occupied */
         bool in_empty;
+        bool closed;            /* in neither of the lists below */
         struct slab_link room;  /* in its class's list of slabs with room, or in the free list */
         struct slab_link empty; /* in the list of empty slabs that have a class */
 };
@@ -377,8 +378,10 @@ static void slab_uncut(struct slabs *s, uint32_t i)
         struct slab *slab = &s->slabs[i];
         struct slab_class *c = &s->classes[slab->class];
 
-        list_unlink(s, &c->room, ROOM, i);
+        if (!slab->closed)
+                list_unlink(s, &c->room, ROOM, i);
         empty_leave(s, i);
+        slab->closed = false;
         c->slabs--;
         c->slots -= slab->slots;
 
@@ -436,6 +439,29 @@ static int class_grow(struct slabs *s, unsigned class)
                 return slab_cut(s, i, class);
         }
         return SLAB_FULL;
+}
+
+void slabs_close_slab(struct slabs *s, uint32_t slab)
+{
+        struct slab *i = &s->slabs[slab];
+
+        assert(slab < s->n_slabs && i->class != NO_CLASS && !i->closed);
+        if (i->used < i->slots)
+                list_unlink(s, &s->classes[i->class].room, ROOM, slab);
+        empty_leave(s, slab);
+        i->closed = true;
+}
+
+void slabs_reopen_slab(struct slabs *s, uint32_t slab)
+{
+        struct slab *i = &s->slabs[slab];
+
+        assert(slab < s->n_slabs && i->closed);
+        i->closed = false;
+        if (i->used < i->slots)
+                list_push_back(s, &s->classes[i->class].room, ROOM, slab);
+        if (i->used == 0)
+                empty_enter(s, slab);
 }
 
 void slabs_reclaim(struct slabs *s, uint32_t slab, void (*evict)(void *userdata, uint32_t owner),
@@ -546,7 +572,7 @@ int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_s
 int slabs_acquire_in(struct slabs *s, uint32_t slab, uint32_t owner, struct slab_slot *ret)
 {
         assert(slab < s->n_slabs && s->slabs[slab].class != NO_CLASS);
-        if (s->slabs[slab].used == s->slabs[slab].slots)
+        if (s->slabs[slab].used == s->slabs[slab].slots || s->slabs[slab].closed)
                 return SLAB_FULL;
         *ret = (struct slab_slot){ .slab = slab, .slot = slot_take(s, slab, owner) };
         return 0;
@@ -581,16 +607,20 @@ void slabs_release(struct slabs *s, struct slab_slot slot)
                 slab->last_free = slot.slot;
         }
 
-        if (slab->used < slab->slots)
+        if (slab->used < slab->slots && !slab->closed)
                 list_unlink(s, &c->room, ROOM, slot.slab);
         slab->used--;
         c->used--;
-        if (slab->used > 0) {
-                list_push_front(s, &c->room, ROOM, slot.slab);
-        } else {
+        if (slab->used == 0) {
                 slab->fresh = 0;
                 slab->first_free = SLOT_END;
                 slab->stale = false;
+        }
+        if (slab->closed)
+                return;
+        if (slab->used > 0) {
+                list_push_front(s, &c->room, ROOM, slot.slab);
+        } else {
                 list_push_back(s, &c->room, ROOM, slot.slab);
                 empty_enter(s, slot.slab);
         }

@@ -93,6 +93,10 @@ uint32_t slabs_free_count(const struct slabs *s); /* slabs added that have no cl
  * no slab is free. */
 void slabs_reclaim(struct slabs *s, uint32_t slab, void (*evict)(void *userdata, uint32_t owner),
                    void *userdata);
+/* Keeps new slots out of a slab that is emptied step by step, until slabs_reclaim() or
+ * slabs_reopen_slab(). */
+void slabs_close_slab(struct slabs *s, uint32_t slab);
+void slabs_reopen_slab(struct slabs *s, uint32_t slab);
 
 /* Assign a class to a free slab, and then an owner to one of its slots, for recovery. Return 0,
  * -EEXIST, -EINVAL (no such slab, class or slot, or the slab is shorter than a slot) or -ENOMEM. */

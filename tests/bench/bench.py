@@ -21,6 +21,7 @@ import disk
 import entries
 import figures
 import memory
+import recorded
 import scaling
 from machine import Fio, facts
 
@@ -35,7 +36,8 @@ class Bench:
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="kvb-"))  # a socket's path is short
         self.running = []
-        self.settings = {"io.spin": options.spin}
+        self.settings = {"io.spin": options.spin, **options.set}
+        self.part, self.used = None, {}  # the part that is measured, and the settings of each part's daemons
         self.quick = options.quick
         self.fresh_rounds, self.fresh_pairs = (1, 3) if self.quick else (3, 3)
         self.pairs, self.slice_s = options.pairs or (5 if self.quick else 26), 0.25
@@ -62,6 +64,16 @@ class Bench:
             file.flush()
             os.fsync(file.fileno())
 
+    def note_settings(self, settings):
+        """Keeps the settings of a daemon for the record of this part; where its daemons differ, all values."""
+        for key, value in settings.items():
+            known = self.used.setdefault(self.part, {}).setdefault(key, [])
+            if str(value) not in known:
+                known.append(str(value))
+
+    def settings_of_parts(self):
+        return {part: {key: ", ".join(values) for key, values in keys.items()} for part, keys in self.used.items()}
+
     def clean_up(self):
         for daemon in list(self.running):
             daemon.stop()
@@ -84,12 +96,20 @@ def parse_arguments():
     parser.add_argument("--spin", default="auto", choices=("auto", "on", "off", "long"), help="the daemon's io.spin (default: auto)")
     parser.add_argument("--sizes", metavar="SIZE[,SIZE]", help="of the groups disk and batch: " + ", ".join(disk.SIZES))
     parser.add_argument("--dir", help="where stores and fio's file are made: the disk that is measured (default: the build folder)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a setting of every daemon; may be repeated")
+    parser.add_argument("--figures", metavar="FILE", help="enter what was measured into this file (tests/bench/figures.json), with date, "
+                        "machine and commit")
     parser.add_argument("--build", default="build-bench", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pairs is not None and not 1 <= options.pairs <= 10000:
         parser.error("--pairs: 1 to 10000")
     if options.workers != "auto" and not (options.workers.isdecimal() and 1 <= int(options.workers) <= 64):
         parser.error("--workers: 1 to 64, or auto")
+    if options.figures and (options.quick or options.scaling):
+        parser.error("--figures: not with --quick or --scaling")
+    if not all("=" in setting for setting in options.set):
+        parser.error("--set: KEY=VALUE")
+    options.set = dict(setting.split("=", 1) for setting in options.set)
     options.sizes = options.sizes.split(",") if options.sizes else list(disk.SIZES)
     for size in options.sizes:
         if size not in disk.SIZES:
@@ -102,11 +122,19 @@ def parse_arguments():
     return options
 
 
+def command_of(options):
+    words = ["tests/bench/run.sh"]
+    words += ["--only", options.only] if options.only else []
+    words += [word for key, value in options.set.items() for word in ("--set", f"{key}={value}")]
+    return " ".join(words)
+
+
 def on_signal(number, frame):
     raise KeyboardInterrupt
 
 
 def measure(bench, report, groups):
+    bench.part = "disk"
     if "disk" in groups:
         disk.measure_disk(bench, report)
     if "cpu" in groups:
@@ -116,16 +144,23 @@ def measure(bench, report, groups):
     if bench.one_fio:
         bench.one_fio.remove()
         bench.one_fio = None
+    bench.part = "memory"
     if any(group in groups for group in memory.GROUPS):
         memory.measure_memory(bench, report, groups)
+    bench.part = "entries"
     if "entries" in groups:
         entries.measure_entries(bench, report)
+    bench.part = "start"
     if "start" in groups:
         entries.measure_start(bench, report)
 
 
 def main():
     options = parse_arguments()
+    commit = recorded.commit_of(recorded.ROOT) if options.figures else None
+    if options.figures and not commit:
+        print("run.sh: --figures: commit the changes of daemon/, client/ and proto/ first, so that the figures have a commit", file=sys.stderr)
+        return 1
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGHUP, on_signal)
     bench = Bench(options)
@@ -152,6 +187,9 @@ def main():
     if report["daemon"] and not report["daemon"]["direct"]:
         report["notes"].append(f"the daemon does not use O_DIRECT: {report['daemon']['direct_reason']}")
     report["seconds"] = round(time.monotonic() - bench.begin, 1)
+    if options.figures:
+        entered = recorded.update(options.figures, report, bench.settings_of_parts(), commit, command_of(options), recorded.ROOT)
+        print(f"{options.figures}: {len(entered)} figures entered; tests/check-figures.py names the pages to change", file=sys.stderr)
     if options.json:
         json.dump(report, sys.stdout, indent=1)
         print()

@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import figures
+import recorded
 from machine import Daemon, Trouble, memory_available, note_mode
 from memory import rtt_figure, rtt_pairs
 from slices import in_pairs
@@ -21,7 +22,8 @@ ENTRIES = 5_000_000
 CHUNK = 4096
 HITS, FEW_HITS = 131072, 2048  # chunks in memory that are hit; their index entries fit into no cache, or all into one
 GROUPS = {
-    "entries": ("hit_batch128_vs_echo", "hit_spread_vs_near", "hits_per_second", "match_ns_per_key", "match32_us"),
+    "entries": ("hit_batch128_vs_echo", "asked_batch128_vs_echo", "hit_spread_vs_near", "hits_per_second", "asked_per_second",
+                "match_ns_per_key", "match32_us"),
     "start": ("ready_seconds_5M", "bytes_per_entry"),
 }
 
@@ -69,9 +71,9 @@ def hit_arguments(n, batch):
     return named(ENTRIES, CHUNK, "--sample", n, "--batch", batch, "--outstanding", 2 * batch)
 
 
-def hit_slices(daemon, n, clients, batch, slices):
+def hit_slices(daemon, n, clients, batch, slices, *ways):
     """Hits per second of each slice, keys that were no hits, and how busy the daemon was."""
-    arguments, loads = hit_arguments(n, batch), []
+    arguments, loads = (*hit_arguments(n, batch), *ways), []
     with daemon.load("get", "--steps", "--tier", "any", *arguments) as get:
         get.ask("warm")
     try:
@@ -96,6 +98,10 @@ def measure_hits(bench, report, daemon):
         many, "hits/s", f"mapped, {clients} clients, batches of {batch}, two of each on their way",
         [f"{strays} keys were no hits and do not count"] if strays else (), digits=0, daemon_cpu=cpu,
         by_way={f"{HITS} chunks": round(statistics.median(many)), f"{FEW_HITS} chunks": round(statistics.median(few))})
+    asked, strays, cpu = hit_slices(daemon, HITS, clients, batch, 3 if bench.quick else 11, "--no-lookup")
+    report["asked_per_second"] = figures.measured(
+        asked, "hits/s", "the same, by messages",
+        [f"{strays} keys were no hits and do not count"] if strays else (), digits=0, daemon_cpu=cpu)
 
 
 def measure_batch(bench, report, daemon):
@@ -105,6 +111,10 @@ def measure_batch(bench, report, daemon):
         bench.say(f"one batch of {batch} hits, of {n} chunks, against an echo")
         answer = rtt_pairs(bench, daemon, "hit_batch128_vs_echo", [], *named(ENTRIES, CHUNK, "--sample", n, "--batch", batch))
         answers[n] = rtt_figure(answer, f"get of {batch} chunks in memory, mapped, {ENTRIES} entries: p50", what)
+    bench.say(f"one batch of {batch} hits by a message, against an echo")
+    answer = rtt_pairs(bench, daemon, "asked_batch128_vs_echo", [], "--no-lookup",
+                       *named(ENTRIES, CHUNK, "--sample", HITS, "--batch", batch))
+    report["asked_batch128_vs_echo"] = rtt_figure(answer, f"get of {batch} chunks in memory by a message, mapped, {ENTRIES} entries: p50", what)
     report["hit_batch128_vs_echo"] = figure = answers[HITS]
     figure["by_way"] = {f"{n} chunks": figure["value"] for n, figure in answers.items()}
 
@@ -233,9 +243,10 @@ def measure_start(bench, report):
             seconds, "s", f"kill -9 amid gets to the first answer, {there} chunks", notes,
             by_way={"processor time": round(statistics.median(cpu), 2),
                     "twice as many superseded entries besides": round(statistics.median(old_seconds), 2)})
+        policy = bench.settings.get("eviction.policy", recorded.configured(recorded.ROOT)["eviction.policy"])
         report["bytes_per_entry"] = figures.measured([n / there for n in memory], "B",
                                                      f"daemon's memory without the pool, over {there} chunks, with "
-                                                     f"eviction.policy {figures.DEFAULT_POLICY}, the default", notes, digits=1)
+                                                     f"eviction.policy {policy}", notes, digits=1)
     except Trouble as e:
         bench.say(str(e))
         for name in GROUPS["start"]:

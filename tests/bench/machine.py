@@ -178,6 +178,7 @@ class Daemon:
             shutil.rmtree(self.store, ignore_errors=True)
         self.log = bench.work / "daemon.log"
         self.command = [bench.build / "daemon/kvcache-daemon", "--config", "/dev/null"]
+        bench.note_settings({**bench.settings, **settings})
         for key, value in {"listen.socket": self.socket, "listen.http": "off", "store.path": self.store, "log.level": "warning",
                            **bench.settings, **settings}.items():
             self.command += ["--set", f"{key}={value}"]

@@ -21,6 +21,7 @@ fairness     each operation at full rate, by sixteen sessions of one user: anoth
 slow         clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
 overload     ten times the pool's capacity, for a second per run: bounded memory, every request answered, busy ones counted.
 cost         each operation at volume, unread, idle, half closed and killed: charges cover the resources used.
+loop         one user attacks the loop with pools of 64 MiB to 4 GiB: its CPU time within another tenant's PING is at most 1 ms (p99).
 environment  the world around the store changes while a client puts (directory moved, file cut, disk full, clock set): each loss is reported.
 restart      a store of five million entries is ready two seconds after kill -9.
 events       a subscriber's index is what the daemon lists, after requests, kills, lost connections and sleeps.
@@ -48,7 +49,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
 NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
-                                               "hostile", "flood", "fairness", "slow", "overload", "cost", "environment", "events")}
+                                               "hostile", "flood", "fairness", "slow", "overload", "cost", "loop", "environment", "events")}
 
 
 class Facts(dict):

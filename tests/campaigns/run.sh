@@ -6,7 +6,7 @@
 # seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss succession succession-disk crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost environment events fuzz'
+campaigns='powerloss succession succession-disk crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost loop environment events fuzz'
 
 # What the specification asks of a long run, or what takes a day.
 long_count() {
@@ -31,6 +31,7 @@ long_count() {
         slow) echo 500 ;;
         overload) echo 3600 ;;
         cost) echo 1000 ;;
+        loop) echo 360 ;;
         environment) echo 10000 ;;
         events) echo 10000 ;;
         esac
@@ -99,7 +100,7 @@ program() {
 case $name in
 powerloss | succession | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
 nth-failure | succession-disk) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
-kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost | environment) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost | loop | environment) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;
 esac

@@ -2,7 +2,6 @@
 """The benchmark's own programs do what their figures are named for; and how a figure is judged."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ from harness import KIB, MIB
 
 sys.path.insert(0, str(harness.SOURCE / "tests/bench"))
 import figures  # noqa: E402
+import recorded  # noqa: E402
 
 BENCH = harness.BUILD / "tests/bench/measure"
 ENTRIES = 20000
@@ -26,22 +26,42 @@ def bench(daemon, mode, *arguments, steps="", check=0):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_documented_bytes_of_an_entry_are_those_that_the_benchmark_holds():
-    readme, sizing = ((harness.SOURCE / path).read_text() for path in ("README.md", "conf/sizing.md"))
-    default = figures.DEFAULT_POLICY
-    printed = subprocess.run([harness.DAEMON, "--set", "store.path=/nonexistent", "--set", "store.limit=1GiB", "--print-config"],
-                             capture_output=True, text=True).stdout
-    assert re.search(r"^  policy: (\w+)", printed[printed.index("\neviction:"):], re.M)[1] == default, "measure bytes_per_entry again"
-    bytes_of = figures.ENTRY_BYTES
-    assert f"with `eviction.policy: {default}`, the default;" in readme and f"| {bytes_of[default]} bytes |" in readme
-    assert f"about {bytes_of[default]} bytes for each chunk with `eviction.policy: {default}`" in sizing
-    assert f"{bytes_of['lru']} bytes\nwith `lru`" in sizing
-    report = {"bytes_per_entry": figures.measured([bytes_of[default] - 0.1] * 2, "B", "")}
-    figures.add_goals(report)
-    assert report["bytes_per_entry"]["reached"]
-    report = {"bytes_per_entry": figures.measured([bytes_of[default] + 8] * 2, "B", "")}
-    figures.add_goals(report)
-    assert not report["bytes_per_entry"]["reached"]
+def test_an_entry_is_to_stay_as_small_as_the_recorded_figure():
+    for more, reached in (-0.1, True), (8, False):
+        report = {"bytes_per_entry": figures.measured([figures.ENTRY_BYTES + more] * 2, "B", "")}
+        figures.add_goals(report)
+        assert report["bytes_per_entry"]["reached"] is reached
+
+
+def test_a_run_enters_its_values_and_facts(tmp_path):
+    """The values that it measured, rounded, and for its part only: date, machine, commit, settings, and the other defaults."""
+    file = tmp_path / "figures.json"
+    file.write_bytes((harness.SOURCE / "tests/bench/figures.json").read_bytes())
+    before = json.loads(file.read_text())
+    machine = {"cores": 3, "cpu": "a processor", "memory_bytes": 2 << 30, "kernel": "6.0", "file_system": "ext4", "device": "/dev/x", "load_before": 0.5}
+    ready = figures.measured([1.23], "s", "", by_way={"twice as many superseded entries besides": 4.56})
+    report = {"machine": machine, "bytes_per_entry": figures.measured([150.96], "B", "", digits=2), "ready_seconds_5M": ready,
+              "match32_us": figures.missing("no reason"), "into_vs_memcpy": {"ours": {"median": 1}}}
+    used = {"start": {"io.depth": "16", "io.spin": "auto"}, "memory": {}}  # some figures of `memory` are missing
+    entered = recorded.update(file, report, used, "0123abc", "run.sh", harness.SOURCE)
+    after = json.loads(file.read_text())
+    assert entered == ["entry_bytes", "ready_5m", "ready_5m_superseded"]
+    assert [after["figures"][name]["value"] for name in entered] == [151, 1.2, 4.6]
+    assert after["figures"]["into"] == before["figures"]["into"]
+    run = after["runs"].pop("start")
+    before["runs"].pop("start")
+    assert after["runs"] == before["runs"], "other runs, the incomplete one included, are unchanged"
+    assert (run["commit"], run["command"], run["settings"]) == ("0123abc", "run.sh", {"io.depth": "16"})
+    assert "3 cores of a processor" in run["machine"] and "io.depth" not in run["defaults"]
+    assert run["defaults"].items() >= {"io.spin": "auto", "eviction.policy": "cq", "store.segment": "1GiB"}.items()
+
+
+@pytest.mark.parametrize("arguments, message", [(["--quick"], "not with --quick"), (["--scaling"], "not with --quick or --scaling"),
+                                                (["--set", "io.depth"], "KEY=VALUE")])
+def test_the_benchmark_refuses_to_record_what_is_no_figure(arguments, message):
+    done = subprocess.run([sys.executable, harness.SOURCE / "tests/bench/bench.py", "--figures", "/nonexistent", *arguments],
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr
 
 
 @pytest.mark.parametrize("region", [(), ("--region", 8 * MIB)])

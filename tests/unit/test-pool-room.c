@@ -20,8 +20,10 @@ enum {
         LEAST = 32,     /* a search's passes beyond the iteration's */
 };
 
+enum { MANY = 4 * CHUNKS }; /* chunks of a pool whose slabs are emptied in several iterations */
+
 static struct pool *pool;
-static uint32_t n_keys, chunks[CHUNKS];
+static uint32_t n_keys, chunks[MANY];
 static uint64_t visits, slots_read;
 
 /* --- counted calls --- */
@@ -75,17 +77,22 @@ static int acquire(uint32_t length, uint32_t *ret)
         return pool_acquire(pool, 1, &k, n_keys, length, 0, ret);
 }
 
-/* Fills the pool with chunks that are pinned by their acquire. */
-static void fill(const char *policy)
+/* Fills the pool with `n` chunks that are pinned by their acquire. */
+static void fill_of(const char *policy, uint32_t n)
 {
-        assert_int_equal(pool_new(&pool, 32 * MIB, policy), 0);
+        assert_int_equal(pool_new(&pool, (uint64_t)n * SMALL, policy), 0);
         while (pool_next_slab(pool) >= 0)
                 assert_int_equal(pool_open_slab(pool, 0), 0);
-        for (uint32_t i = 0; i < CHUNKS; i++) {
+        for (uint32_t i = 0; i < n; i++) {
                 assert_int_equal(acquire(SMALL, &chunks[i]), 0);
                 pool_commit(pool, chunks[i], 0);
         }
         visits = slots_read = 0;
+}
+
+static void fill(const char *policy)
+{
+        fill_of(policy, CHUNKS);
 }
 
 static void next_iteration(void)
@@ -196,6 +203,79 @@ static void a_slab_is_chosen_without_a_walk_of_its_chunks(void **state)
         pool = pool_free(pool);
 }
 
+static uint64_t resident_bytes(void)
+{
+        uint64_t n = 0;
+
+        for (uint32_t i = 0; i < MANY; i++)
+                n += pool_is_resident(pool, chunks[i]) ? SMALL : 0;
+        return n;
+}
+
+static void a_large_slab_is_emptied_in_bounded_steps(void **state)
+{
+        uint64_t before, bytes;
+        struct pool_stats stats;
+        uint32_t chunk, n;
+
+        fill_of(*state, MANY);
+        assert_true(pool_slab_bytes(pool) / SMALL > POOL_EMPTIED_AT_ONCE);
+        for (uint32_t i = 0; i < MANY; i++)
+                pool_unpin(pool, chunks[i]);
+        before = resident_bytes();
+        for (n = 1; acquire(16 * SMALL, &chunk) != 0; n++) {
+                assert_true(pool_is_emptying(pool));
+                bytes = resident_bytes();
+                assert_in_range(before - bytes, 0, POOL_EMPTIED * SMALL);
+                before = bytes;
+                /* A further search evicts nothing. */
+                assert_int_equal(acquire(16 * SMALL, &chunk), POOL_FULL);
+                assert_int_equal(resident_bytes(), before);
+                next_iteration();
+        }
+        assert_int_equal(n, pool_slab_bytes(pool) / SMALL / POOL_EMPTIED);
+        assert_true(pool_has_given_up(pool)); /* waiting requests try again */
+        assert_false(pool_is_emptying(pool));
+        pool_get_stats(pool, &stats);
+        assert_int_equal(stats.slab_moves, 1);
+        assert_int_equal(resident_bytes(), (uint64_t)MANY * SMALL - pool_slab_bytes(pool));
+        pool = pool_free(pool);
+}
+
+static void a_pin_ends_the_emptying_of_a_slab(void **state)
+{
+        uint32_t chunk, slab;
+        struct pool_stats stats;
+
+        fill_of(*state, MANY);
+        for (uint32_t i = 0; i < MANY; i++)
+                pool_unpin(pool, chunks[i]);
+        assert_int_equal(acquire(16 * SMALL, &chunk), POOL_FULL);
+        slab = UINT32_MAX;
+        for (uint32_t i = 0; i < MANY && slab == UINT32_MAX; i++)
+                if (!pool_is_resident(pool, chunks[i]))
+                        slab = i / (uint32_t)(pool_slab_bytes(pool) / SMALL);
+        /* The last chunk of that slab: the pool was filled slab by slab. */
+        chunk = chunks[(slab + 1) * (pool_slab_bytes(pool) / SMALL) - 1];
+        assert_int_equal(pool_chunk(pool, chunk)->slab, slab);
+        pool_pin(pool, chunk);
+        for (unsigned i = 0;
+             i < 2 * pool_slab_bytes(pool) / SMALL / POOL_EMPTIED && pool_is_emptying(pool); i++)
+                next_iteration();
+        assert_false(pool_is_emptying(pool));
+        pool_get_stats(pool, &stats);
+        assert_int_equal(stats.slab_moves, 0);
+        /* The free slots serve the slab's own class again, and another slab is emptied instead. */
+        for (uint32_t i = 0; i + 1 < pool_slab_bytes(pool) / SMALL; i++) {
+                assert_int_equal(acquire(SMALL, &chunks[i]), 0);
+                assert_int_equal(pool_chunk(pool, chunks[i])->slab, slab);
+        }
+        while (acquire(16 * SMALL, &chunk) != 0)
+                next_iteration();
+        assert_true(pool_chunk(pool, chunk)->slab != slab);
+        pool = pool_free(pool);
+}
+
 static char lru[] = "lru", cq[] = "cq";
 #define TESTS(name) cmocka_unit_test_prestate(name, lru), cmocka_unit_test_prestate(name, cq)
 
@@ -207,6 +287,8 @@ int main(void)
                 TESTS(a_victim_behind_pinned_chunks_is_found_in_time),
                 TESTS(a_released_chunk_is_as_old_as_before),
                 TESTS(a_slab_is_chosen_without_a_walk_of_its_chunks),
+                TESTS(a_large_slab_is_emptied_in_bounded_steps),
+                TESTS(a_pin_ends_the_emptying_of_a_slab),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -446,6 +446,39 @@ static void evict_owner(void *userdata, uint32_t owner)
         o->evicted |= 1u << owner;
 }
 
+static void a_closed_slab_gets_no_slots(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(2, MIB, MIB);
+        unsigned class = class_of(s, 256 * KIB);
+        struct slab_slot slots[8], slot;
+
+        for (uint32_t i = 0; i < 8; i++)
+                assert_int_equal(slabs_acquire(s, class, i, &slots[i]), 0);
+        slabs_close_slab(s, slots[0].slab);
+        slabs_release(s, slots[0]);
+        assert_int_equal(slabs_acquire(s, class, 9, &slot), SLAB_FULL);
+        assert_int_equal(slabs_acquire_in(s, slots[0].slab, 9, &slot), SLAB_FULL);
+        slabs_reopen_slab(s, slots[0].slab);
+        assert_int_equal(slabs_acquire(s, class, 9, &slots[0]), 0);
+        assert_int_equal(slots[0].slab, slots[1].slab);
+        check_sums(s);
+        /* Emptied while it is closed, it is not an empty slab for others; then it is free. */
+        slabs_close_slab(s, slots[0].slab);
+        for (uint32_t i = 0; i < 4; i++)
+                slabs_release(s, slots[i]);
+        assert_int_equal(slabs_acquire(s, class_of(s, MIB), 9, &slot), SLAB_FULL);
+        slabs_reclaim(s, slots[0].slab, NULL, NULL);
+        assert_int_equal(slabs_acquire(s, class_of(s, MIB), 9, &slot), 0);
+        assert_int_equal(slot.slab, slots[0].slab);
+        /* Reopened, an empty slab goes to whichever class needs it. */
+        slabs_release(s, slot);
+        slabs_close_slab(s, slot.slab);
+        assert_int_equal(slabs_acquire(s, class, 9, &slot), SLAB_FULL);
+        slabs_reopen_slab(s, slots[0].slab);
+        assert_int_equal(slabs_acquire(s, class, 9, &slot), 0);
+        check_sums(s);
+}
+
 static void a_reclaimed_slab_is_free(void **state)
 {
         _cleanup_(slabs_freep) struct slabs *s = make(2, MIB, MIB);
@@ -692,6 +725,7 @@ int main(void)
                 cmocka_unit_test(a_slab_that_is_too_short_serves_smaller_classes_only),
                 cmocka_unit_test(an_empty_slab_goes_to_the_class_that_asks),
                 cmocka_unit_test(a_slab_in_use_is_never_taken_by_itself),
+                cmocka_unit_test(a_closed_slab_gets_no_slots),
                 cmocka_unit_test(a_reclaimed_slab_is_free),
                 cmocka_unit_test(the_fuller_slab_is_filled_before_the_empty_one),
                 cmocka_unit_test(recovery_occupies_slots_in_any_order_and_the_gaps_stay_usable),
