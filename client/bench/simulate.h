@@ -19,6 +19,7 @@ struct simulation {
         uint32_t *blocks;  /* like workload.ids, with numbers */
         uint32_t n_blocks; /* number of distinct blocks */
         double announced;  /* announced share of the ends of sessions; set after init */
+        double returns;    /* announced share of the returns of sessions; set after init */
         /* Bytes per day that may be written, according to the workload's timestamps, and bytes of a
          * block. 0: unlimited. "opt" ignores them. Set after init. */
         uint64_t write_budget, block_bytes;

@@ -400,12 +400,39 @@ uint32_t cache_next_use(struct cache *c)
         return c->uses;
 }
 
-void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
+uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use)
+{
+        uint8_t gap = store_chain_gap(c->params.store, place->ref, use);
+
+        if (gap == EVICT_NO_GAP && place->chunk != POOL_NONE)
+                gap = pool_chain_gap(c->params.pool, place->chunk, place->generation, use);
+        return gap;
+}
+
+uint8_t cache_gap(const struct cache *c, const struct cache_place *place)
+{
+        uint8_t gap = store_gap(c->params.store, place->ref);
+
+        if (gap == EVICT_NO_GAP && place->chunk != POOL_NONE)
+                gap = pool_gap(c->params.pool, place->chunk, place->generation);
+        return gap;
+}
+
+uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const struct key *key,
+                             uint64_t hash)
+{
+        uint8_t gap = store_remembered_gap(c->params.store, namespace_id, key, hash);
+
+        return gap != EVICT_NO_GAP ? gap : pool_remembered_gap(c->params.pool, hash);
+}
+
+void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use, uint8_t gap)
 {
         if (place->chunk != POOL_NONE) {
                 const struct pool_chunk *pc = pool_chunk(c->params.pool, place->chunk);
 
                 pool_touch(c->params.pool, place->chunk, place->generation, use);
+                pool_set_gap(c->params.pool, place->chunk, place->generation, gap);
                 if (c->params.remote && pc->generation == place->generation && pc->use != use)
                         cache_remote_offer_chunk(c, place->chunk, true);
                 if (pc->flags & POOL_REFUSED && pc->generation == place->generation &&
@@ -413,6 +440,7 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
                         cache_admit_again(c, place->chunk, use);
         }
         store_touch(c->params.store, place->ref, use);
+        store_set_gap(c->params.store, place->ref, gap);
 }
 
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint)

@@ -144,42 +144,40 @@ void density_learn(struct density *d, const struct density_stays *stays)
         }
 }
 
+/* A bin's value applies to its middle: 1.25 or 1.75 times a power of two. Between two middles, the
+ * value is interpolated. This is computed from the exponent and mantissa of the age, because a
+ * search for a victim needs it for each list. */
 float density_at(const struct density *d, unsigned class, uint32_t age)
 {
-        unsigned bin = bin_of(age), next;
-        double begin, middle, from, to, part;
+        const float *value = d->value[class];
+        float exact = (float)age, mantissa, part;
+        unsigned octave, bin;
+        uint32_t bits;
 
-        /* A bin's value applies to its middle; interpolate between two middles. */
-        begin = bin_begin(bin);
-        middle = (begin + bin_begin(bin + 1)) / 2;
-        next = (double)age < middle ? (bin == 0 ? 0 : bin - 1) : MIN(bin + 1, DENSITY_BINS - 1U);
-        if (next == bin)
-                return d->value[class][bin];
-        from = middle;
-        to = (bin_begin(next) + bin_begin(next + 1)) / 2;
-        part = ((double)age - from) / (to - from);
-        return (float)(d->value[class][bin] * (1 - part) + d->value[class][next] * part);
+        if (age < 2)
+                return value[0];
+        memcpy(&bits, &exact, sizeof(bits));
+        octave = (bits >> 23) - 127;
+        bits = (bits & 0x7fffff) | UINT32_C(127) << 23;
+        memcpy(&mantissa, &bits, sizeof(mantissa));
+        if (mantissa < 1.25F) {
+                bin = 2 * octave - 1;
+                part = (mantissa - 0.875F) / 0.375F;
+        } else if (mantissa < 1.75F) {
+                bin = 2 * octave;
+                part = (mantissa - 1.25F) / 0.5F;
+        } else {
+                bin = 2 * octave + 1;
+                part = (mantissa - 1.75F) / 0.75F;
+        }
+        if (bin + 1 >= DENSITY_BINS)
+                return value[DENSITY_BINS - 1];
+        return value[bin] + (value[bin + 1] - value[bin]) * part;
 }
 
 float density_chance(const struct density *d, unsigned class, uint32_t age)
 {
         return d->chance[class][bin_of(age)];
-}
-
-void density_double_unit(struct density *d)
-{
-        for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
-                for (unsigned b = 0; b < DENSITY_BINS; b++) {
-                        unsigned to = b < 2 ? 0 : b - 2;
-                        double hits = d->hits[c][b], losses = d->losses[c][b];
-
-                        d->hits[c][b] = d->losses[c][b] = 0;
-                        d->hits[c][to] += hits;
-                        d->losses[c][to] += losses;
-                        d->value[c][to] = d->value[c][b];
-                        d->chance[c][to] = d->chance[c][b];
-                }
-        }
 }
 
 void density_save(const struct density *d, double ret[static DENSITY_COUNTS])

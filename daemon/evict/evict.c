@@ -20,7 +20,7 @@
 #include "checked.h"
 #include "evict/policy.h"
 
-enum { MAX_LISTS = 64 }; /* per group, for any policy */
+enum { MAX_LISTS = 72 }; /* per group, for any policy */
 #define REPORT_DUE UINT32_MAX
 
 static const struct evict_policy *const policies[] = {
@@ -268,6 +268,37 @@ unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use)
         return e->policy->turn ? e->policy->turn(e, item, use) : 1;
 }
 
+uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
+{
+        assert(evict_contains(e, item));
+        return e->policy->chain_gap ? e->policy->chain_gap(e, item, use) : EVICT_NO_GAP;
+}
+
+uint8_t evict_remembered_gap(const struct evict *e, uint64_t id)
+{
+        assert(id != 0);
+        return e->policy->remembered_gap ? e->policy->remembered_gap(e, id) : EVICT_NO_GAP;
+}
+
+uint8_t evict_gap(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->gap ? e->policy->gap(e, item) : EVICT_NO_GAP;
+}
+
+void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap)
+{
+        assert(evict_contains(e, item));
+        if (e->policy->set_gap && gap != EVICT_NO_GAP)
+                e->policy->set_gap(e, item, gap);
+}
+
+bool evict_gives_way(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->yields && e->policy->yields(e, item);
+}
+
 bool evict_wants_chains(const struct evict *e)
 {
         return e->policy->link != NULL;
@@ -347,6 +378,8 @@ uint64_t evict_touched(const struct evict *e, uint32_t item)
 void evict_note_time(struct evict *e, uint64_t now_ns)
 {
         ages_note(&e->ages, e->policy->now(e), now_ns);
+        if (e->policy->advance)
+                e->policy->advance(e);
 }
 
 uint64_t evict_age_ns(const struct evict *e, uint32_t item)
@@ -454,6 +487,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->ghosts += one->ghosts;
         sum->ghosts_max += one->ghosts_max;
         sum->ghost_hits += one->ghost_hits;
+        sum->yielded += one->yielded;
         sum->ghost_bytes = one->ghost_bytes;
         sum->item_bytes = one->item_bytes;
 }
