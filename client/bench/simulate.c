@@ -29,6 +29,33 @@ struct number {
         uint32_t plus_one; /* 0: empty */
 };
 
+/* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so requests
+ * with the same one are spread over the time until the next, at most a second. If all are equal, the
+ * workload has no times. Returns 0 or -ENOMEM. */
+static int find_times(struct simulation *s)
+{
+        enum { MOST_MS = 1000, MS = 1000000 };
+        const struct workload_request *requests = s->workload->requests;
+        size_t n = s->workload->n_requests, end;
+
+        s->times_ns = calloc(MAX(n, (size_t)1), sizeof(s->times_ns[0]));
+        if (!s->times_ns)
+                return -ENOMEM;
+        for (size_t begin = 0; begin < n; begin = end) {
+                uint64_t ms = requests[begin].timestamp_ms, room = MOST_MS;
+
+                for (end = begin + 1; end < n && requests[end].timestamp_ms == ms;)
+                        end++;
+                if (end - begin == n)
+                        return 0;
+                if (end < n && requests[end].timestamp_ms > ms)
+                        room = MIN(room, requests[end].timestamp_ms - ms);
+                for (size_t i = begin; i < end; i++)
+                        s->times_ns[i] = ms * MS + room * MS * (i - begin) / (end - begin) + 1;
+        }
+        return 0;
+}
+
 int simulation_init(struct simulation *s, const struct workload *workload)
 {
         _cleanup_(freep) struct number *table = NULL;
@@ -41,7 +68,7 @@ int simulation_init(struct simulation *s, const struct workload *workload)
                 n_slots *= 2;
         table = calloc(n_slots, sizeof(*table));
         s->blocks = malloc(MAX(workload->n_ids, (size_t)1) * sizeof(s->blocks[0]));
-        if (!table || !s->blocks) {
+        if (!table || !s->blocks || find_times(s) < 0) {
                 simulation_fini(s);
                 return -ENOMEM;
         }
@@ -61,6 +88,7 @@ int simulation_init(struct simulation *s, const struct workload *workload)
 void simulation_fini(struct simulation *s)
 {
         free(s->blocks);
+        free(s->times_ns);
         *s = (struct simulation){ 0 };
 }
 
@@ -170,7 +198,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
                 simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids,
-                                     request->timestamp_ms * 1000000,
+                                     s->times_ns[i],
                                      hints ? hints[i] : EVICT_HINT_NONE);
         }
         ret->touches = c.touches;

@@ -196,7 +196,7 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
 
         if (n == 0)
                 return;
-        evict_note_time(c->evict, now_ns + 1); /* 0 is an unknown time */
+        evict_note_time(c->evict, now_ns);
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
         c->touches += most;

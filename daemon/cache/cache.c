@@ -486,12 +486,24 @@ bool cache_wants_chains(const struct cache *c)
         return pool_wants_chains(c->params.pool);
 }
 
+static int turn_in_pool(const struct cache *c, const struct cache_place *place, uint32_t use)
+{
+        return place->chunk == POOL_NONE
+                       ? -1
+                       : pool_turn(c->params.pool, place->chunk, place->generation, use);
+}
+
+int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use)
+{
+        int in_store = store_turn(c->params.store, place->ref, use);
+
+        return in_store >= 0 ? in_store : turn_in_pool(c, place, use);
+}
+
 void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
                  bool is_end)
 {
-        int in_pool = place->chunk == POOL_NONE ? -1
-                                                : pool_turn(c->params.pool, place->chunk,
-                                                            place->generation, chain->use);
+        int in_pool = turn_in_pool(c, place, chain->use);
         int in_store = store_turn(c->params.store, place->ref, chain->use);
         int turn = in_store >= 0 ? in_store : in_pool;
 

@@ -93,6 +93,7 @@ struct cache_request {
         uint64_t hash; /* from cache_hash() */
         uint32_t use;  /* from cache_next_use() */
         uint8_t gap;   /* mean gap of a put's chain, as in evict.h */
+        uint8_t chain_place; /* enum evict_place of a put's chunk */
         bool nowait;
         bool expired;         /* get: cache_expire() has just dropped the chunk */
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; ends a wait for room or for the shared tier */
@@ -221,6 +222,8 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use,
 /* Returns the mean gap of a chain from a place in it, as evict_chain_gap() does, or EVICT_NO_GAP.
  * The store decides, because it has more of a chain than the pool. */
 uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use);
+/* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
+int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
 /* Returns the mean gap of the place, as evict_gap() does. */
 uint8_t cache_gap(const struct cache *c, const struct cache_place *place);
 /* Returns the mean gap that the policies remember of an evicted chunk, as evict_remembered_gap()

@@ -275,6 +275,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .parent = req->parent,
                 .use = req->use,
                 .gap = req->gap,
+                .place = req->chain_place,
                 .buf = req->memory,
                 .vector = req->pieces,
                 .vector_room = d->room,

@@ -410,7 +410,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         if (c->flags & POOL_DROPPED)
                 return;
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
-                           c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
+                           c->length, evict_id(c->hash), c->use, (enum evict_place)c->place);
         evict_set_gap(p->evict, chunk, c->gap);
         evict_set_cost(p->evict, chunk, c->cost);
         pool_notify(p, chunk, true);

@@ -49,7 +49,8 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases; /* the pins that are leases */
         uint32_t users;  /* used by lease.c: first user that leases the chunk; 0 if none */
-        uint32_t flags : 16;
+        uint32_t flags : 14;
+        uint32_t place : 2;  /* enum evict_place at insertion */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
         uint32_t gap : 8;    /* mean gap at insertion, as in evict.h */
         uint32_t use;        /* use at insertion, as in evict.h */

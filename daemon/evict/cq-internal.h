@@ -34,7 +34,7 @@ enum {
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
-        uint32_t time;    /* tick of the last touch */
+        uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
         uint16_t group;
         uint8_t class : 4;        /* selects the list, see cq_list_of() */
         uint8_t uses : 4;         /* number of uses, up to MAX_USES */
@@ -69,7 +69,8 @@ struct cq {
         struct evict evict;
         uint64_t now; /* touches and insertions so far */
         unsigned unit;
-        uint32_t time;     /* ticks so far */
+        uint64_t time; /* ticks so far, see gap.h */
+        unsigned time_unit;
         uint64_t noted_ns; /* time up to which `time` counts; 0: no time was reported */
         uint32_t high;     /* all items ever inserted are below this */
         uint32_t items_in;
@@ -98,14 +99,27 @@ static inline uint32_t cq_time(const struct cq *q)
         return (uint32_t)(q->now >> q->unit);
 }
 
+/* Returns the time in the unit of an item's. */
+static inline uint32_t cq_clock(const struct cq *q)
+{
+        return (uint32_t)(q->time >> q->time_unit);
+}
+
 static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
 {
-        return q->time - i->time;
+        return cq_clock(q) - i->time;
 }
 
 /* Recomputes the densities if that is due. */
 void cq_learn(struct cq *q);
-/* Returns the class of an item without a hint. `place`: enum evict_place, for an item used once. */
+/* Returns the place of a turn's items, except for the end. */
+static inline unsigned cq_place_of(unsigned turn)
+{
+        return turn >= EVICT_LAST_TURN ? EVICT_PLACE_CONTINUATION : EVICT_PLACE_UNKNOWN;
+}
+
+/* Returns the class of an item without a hint. `place`: enum evict_place; the end counts only for an
+ * item used once. */
 uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap);
 
 /* Return the field that names the younger or older neighbour of the item or list end that a link

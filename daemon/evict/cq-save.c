@@ -8,6 +8,7 @@ void cq_save(const struct evict *e, struct evict_learned *ret)
         static_assert((int)EVICT_COUNTS == (int)DENSITY_COUNTS, "the same counts");
         ret->unit = cq(e)->unit;
         ret->time = cq(e)->time;
+        ret->time_unit = cq(e)->time_unit;
         ret->n_counts = DENSITY_COUNTS;
         density_save(&cq(e)->density, ret->counts);
 }
@@ -51,14 +52,17 @@ bool cq_restore(struct evict *e, const struct evict_learned *l)
 {
         struct cq *q = cq(e);
 
-        if (q->unit > l->unit || l->n_counts != DENSITY_COUNTS ||
+        if (q->unit > l->unit || q->time_unit > l->time_unit || l->n_counts != DENSITY_COUNTS ||
             !density_restore(&q->density, l->counts))
                 return false;
         /* Items that are present were last touched before the restored state. */
         for (uint32_t i = 0; i < q->high && l->unit > q->unit; i++)
                 q->items[i].touched >>= l->unit - q->unit;
+        for (uint32_t i = 0; i < q->high && l->time_unit > q->time_unit; i++)
+                q->items[i].time >>= l->time_unit - q->time_unit;
         q->unit = l->unit;
         q->now = MAX(q->now, l->now);
+        q->time_unit = l->time_unit;
         q->time = MAX(q->time, l->time);
         q->learn_at = q->now;
         return true;
@@ -67,7 +71,7 @@ bool cq_restore(struct evict *e, const struct evict_learned *l)
 static bool is_record(const struct cq *q, const struct evict_record *r)
 {
         return r->class < CLASSES && r->uses > 0 && r->turn <= EVICT_LAST_TURN &&
-               r->touched <= cq_time(q) && r->time <= q->time;
+               r->touched <= cq_time(q) && r->time <= cq_clock(q);
 }
 
 bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struct evict_record *r)

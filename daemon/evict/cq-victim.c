@@ -4,7 +4,8 @@
  * The worth of a slot in a group is the mean worth of its last victims. A new item whose worth is
  * below that, and below that of the last victim, gives way: it is evicted before all others, by the
  * next search that may evict it. The mean is slow, because a moment with nothing worthless at the
- * old ends would otherwise cost new items their place. */
+ * old ends would otherwise cost new items their place. A victim that is not of a quick chain counts
+ * as worthless here: only a chain known to return soon may keep a new item out. */
 #include <math.h>
 
 #include "checked.h"
@@ -20,18 +21,29 @@ struct old_end {
         uint32_t touched;
 };
 
-/* Inline, like worth_least(), because a call would make a search for a victim 40 ns slower. */
-static inline struct old_end old_end_at(const struct cq *q, unsigned list, uint32_t link)
+/* Returns the class by which an item is judged. Until the class of a hint or of a gap is known, its
+ * items count as if they had no hint, or no gap. Inline, like the next two functions, because a
+ * call would make a search for a victim 40 ns slower. */
+static inline unsigned judged_class(const struct cq *q, const struct cq_item *i)
 {
-        unsigned class = list % CLASSES;
+        unsigned class = i->class;
+
+        if (class >= FIRST_HINT && class < FINAL && !q->density.is_known[class])
+                class = cq_class_of(i->uses, cq_place_of(i->turn), i->gap);
+        if (class >= FIRST_GAP && !q->density.is_known[class])
+                class = cq_class_of(i->uses, EVICT_PLACE_UNKNOWN, GAP_UNKNOWN);
+        return class;
+}
+
+static inline struct old_end old_end_at(const struct cq *q, uint32_t link)
+{
         struct old_end end = { .link = link };
+        unsigned class;
 
         if (link & LINK_END)
                 return end;
         end.touched = q->items[link - 1].touched;
-        if (class >= FIRST_HINT && class < FINAL && !q->density.is_known[class])
-                class = cq_class_of(q->items[link - 1].uses, EVICT_PLACE_UNKNOWN,
-                                    q->items[link - 1].gap);
+        class = judged_class(q, &q->items[link - 1]);
         end.density = density_at(&q->density, class, cq_age(q, &q->items[link - 1])) *
                       q->weight[q->items[link - 1].cost];
         return end;
@@ -72,13 +84,14 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
         }
 }
 
-static void note_price(struct cq *q, uint32_t group, float worth)
+static void note_price(struct cq *q, uint32_t group, const struct old_end *victim)
 {
         struct cq_price *price = &q->prices[group];
         float share = 1.0F / (float)(1 + q->items_in / PRICE_SHARE);
+        bool is_quick = judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP;
 
-        price->least = worth;
-        price->mean += share * (worth - price->mean);
+        price->least = is_quick ? victim->density : 0;
+        price->mean += share * (victim->density - price->mean);
         price->searches += price->searches < UINT32_MAX;
 }
 
@@ -122,12 +135,12 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
 
         cq_learn(q);
         for (list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, list, q->lists[group * LISTS + list].oldest);
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest);
         list = worth_least(ends, q->lists_used);
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
                 if (list < YIELDING)
-                        note_price(q, group, ends[list].density);
+                        note_price(q, group, &ends[list]);
                 return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
@@ -135,12 +148,12 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
 
                 if (nearest_to_end(q, oldest, cq_end_of_chain(q, oldest, &steps), may_evict,
                                    userdata, &max_passed, &victim)) {
-                        note_price(q, group, ends[list].density);
+                        note_price(q, group, &ends[list]);
                         return victim;
                 }
                 if (max_passed-- == 0)
                         break;
-                ends[list] = old_end_at(q, list, q->items[oldest].younger);
+                ends[list] = old_end_at(q, q->items[oldest].younger);
         }
         return EVICT_NONE;
 }
@@ -155,8 +168,8 @@ double cq_worth(const struct evict *e, uint32_t item)
 
         if (i->yields)
                 return 0;
-        if (q->density.is_known[i->class] || i->class == FINAL)
-                return (double)old_end_at(q, i->class, item + 1).density;
+        if (q->density.is_known[judged_class(q, i)] || i->class == FINAL)
+                return (double)old_end_at(q, item + 1).density;
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
@@ -164,12 +177,16 @@ double cq_chance(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
+        unsigned class;
 
         if (i->class == FINAL)
                 return 0;
-        if (!q->density.is_known[i->class])
-                return cq_has_hint(i) ? 1 : 0;
-        return (double)density_chance(&q->density, i->class, cq_age(q, i));
+        if (cq_has_hint(i) && !q->density.is_known[i->class])
+                return 1;
+        class = judged_class(q, i);
+        return q->density.is_known[class]
+                       ? (double)density_chance(&q->density, class, cq_age(q, i))
+                       : 0;
 }
 
 void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)
@@ -182,13 +199,13 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
         for (unsigned list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, list, q->lists[group * LISTS + list].oldest);
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest);
         least = worth_least(ends, q->lists_used);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
                                               : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
                 .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
-                .density = i->yields ? 0 : (double)old_end_at(q, i->class, item + 1).density,
+                .density = i->yields ? 0 : (double)old_end_at(q, item + 1).density,
                 .least_density = least < YIELDING ? ends[least].density : 0,
                 .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
                                          cq_end_of_chain(q, ends[least].link - 1, &steps) == item),

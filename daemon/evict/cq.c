@@ -15,6 +15,7 @@
  * A chain that returns quickly, as an agent's does after a tool call, is better described by the
  * mean gap between its uses than by their number. Each item and each ghost keeps that mean in one
  * byte (gap.h). Four more lists hold the items of chains with a mean gap below 10, 20, 40 and 80 s.
+ * Until such a list has been learned, its items count by the number of their uses.
  * Nothing is kept for each chain: the owner takes the mean from the deepest known item of a request
  * (evict_chain_gap()) and gives it to all of them (evict_set_gap()).
  *
@@ -28,8 +29,10 @@
  * next use is learned from and their count continues; without ghosts the policy would learn only
  * from kept items.
  *
- * A new item whose worth at age 0 is below that of the present victims gives way: it enters, and is
- * evicted before all others by the next search that may evict it (cq-victim.c). The beginning of a
+ * A new item whose worth at age 0 is below that of the present victims gives way, if these are of
+ * quick chains: it enters, and is evicted before all others by the next search that may evict it
+ * (cq-victim.c). Chains whose return times are not known cannot claim room from new ones, so that a
+ * policy that has learned little takes every new item as the youngest. The beginning of a
  * long request thus stays, as far as it replaces something worth less, and its rest passes through
  * a few slots. The next use of the item ends that state.
  *
@@ -37,10 +40,10 @@
  * last use. The turn of an item follows from that of its predecessor in the chain, and is kept in
  * the ghost.
  *
- * Ages are in ticks, sixteenths of a second of the reported time (evict_note_time()), because
- * sessions return after a time and not after a number of touches. Until a time is reported, each
- * touch is a tick. The order of touches is kept beside the time as a 32-bit number whose unit
- * doubles before it would overflow, as in lru.c: all touches of a request may have the same tick.
+ * Ages are in ticks of the reported time, about a millisecond (gap.h), because sessions return
+ * after a time and not after a number of touches. Until a time is reported, each touch is a tick.
+ * The order of touches is kept beside the time, because all touches of a request may have the same
+ * tick. Both are 32-bit numbers whose unit doubles before they would overflow, as in lru.c.
  *
  * Runs on the thread of its owner. 56 bytes per item and 16 bytes per ghost, four ghosts per item
  * but at most MAX_GHOSTS; memory becomes resident on use. Cannot fail once created.
@@ -55,8 +58,6 @@
 #include "evict/cq-internal.h"
 #include "warm.h"
 
-#define TICK_NS (UINT64_C(1000000000) / GAP_TICKS_PER_S)
-
 enum {
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
@@ -70,24 +71,21 @@ enum {
         /* Counts fade by half after this number of stays per item. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
-        SESSION_GOES_ON = EVICT_LAST_TURN,
 };
 
-/* The first three classes are for items used once, in the order of enum evict_place. An end used
- * once stays among the ends even if its chain is quick: the next turn mostly has another block in
- * its place. */
+/* The first three classes are for items used once, in the order of enum evict_place. A gap counts
+ * from the third use on, or from the second one of an item of a later turn: a single gap is no
+ * mean, and most chats have no more. */
 uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap)
 {
         enum { TWICE = EVICT_PLACE_END + 1 };
         unsigned quick = gap_class(gap);
 
         static_assert(TWICE + 5 == (int)FIRST_HINT, "a list each");
-        if (uses <= 1 && place == EVICT_PLACE_END)
-                return EVICT_PLACE_END;
-        if (quick < GAP_CLASSES)
-                return (uint8_t)(FIRST_GAP + quick);
         if (uses <= 1)
                 return (uint8_t)place;
+        if (quick < GAP_CLASSES && (uses > 2 || place == EVICT_PLACE_CONTINUATION))
+                return (uint8_t)(FIRST_GAP + quick);
         if (uses <= 3)
                 return (uint8_t)(TWICE + uses - 2);
         return uses <= 5 ? TWICE + 2 : uses <= 11 ? TWICE + 3 : TWICE + 4;
@@ -159,6 +157,23 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         q->lists[list].oldest = item + 1;
 }
 
+static void double_time_unit(struct cq *q)
+{
+        q->time_unit++;
+        for (uint32_t i = 0; i < q->high; i++)
+                q->items[i].time /= 2;
+        for (uint32_t i = 0; i < q->ghosts.n_slots; i++)
+                q->ghosts.table[i].time /= 2;
+        density_double_unit(&q->density);
+}
+
+static void pass_time(struct cq *q, uint64_t ticks)
+{
+        q->time += ticks;
+        while (q->time >> q->time_unit > UINT32_MAX)
+                double_time_unit(q);
+}
+
 static void cq_advance(struct evict *e)
 {
         struct cq *q = cq(e);
@@ -168,9 +183,9 @@ static void cq_advance(struct evict *e)
                 return;
         if (q->noted_ns == 0)
                 q->noted_ns = ns;
-        ticks = (ns - q->noted_ns) / TICK_NS;
-        q->noted_ns += ticks * TICK_NS;
-        q->time += (uint32_t)MIN(ticks, (uint64_t)(UINT32_MAX - q->time));
+        ticks = (ns - q->noted_ns) >> GAP_TICK_BITS;
+        q->noted_ns += ticks << GAP_TICK_BITS;
+        pass_time(q, ticks);
 }
 
 static void double_unit(struct cq *q)
@@ -207,7 +222,7 @@ void cq_learn(struct cq *q)
                 const struct ghost *g = &q->ghosts.table[i];
 
                 if (g->id != 0)
-                        density_stay(&stays, g->class, q->time - g->time, step);
+                        density_stay(&stays, g->class, cq_clock(q) - g->time, step);
         }
         density_learn(&q->density, &stays);
         weigh(q);
@@ -218,7 +233,7 @@ void cq_learn(struct cq *q)
 static uint32_t cq_tick(struct cq *q)
 {
         if (q->evict.ages.now_ns == 0)
-                q->time += q->time < UINT32_MAX;
+                pass_time(q, 1);
         if (++q->now >> q->unit > UINT32_MAX)
                 double_unit(q);
         return cq_time(q);
@@ -255,7 +270,7 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
         struct ghost ghost;
 
         if (id != 0 && ghosts_take(&q->ghosts, id, &ghost)) {
-                density_hit(&q->density, ghost.class, q->time - ghost.time);
+                density_hit(&q->density, ghost.class, cq_clock(q) - ghost.time);
                 gap = ghost.gap; /* measured by the owner, for the whole chain */
                 uses = MIN(ghost.uses + 1U, (unsigned)MAX_USES);
                 turn = MAX(ghost.turn, (uint8_t)1);
@@ -265,10 +280,10 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
         q->items_in++;
         *i = (struct cq_item){
                 .touched = now,
-                .time = q->time,
+                .time = cq_clock(q),
                 .group = (uint16_t)group,
                 .stay = ++q->stays,
-                .class = cq_class_of(uses, place, gap) & 0xf,
+                .class = cq_class_of(uses, uses > 1 ? cq_place_of(turn) : place, gap) & 0xf,
                 .turn = turn & 0x3,
                 .uses = uses & 0xf,
                 .use = use,
@@ -287,7 +302,7 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         struct cq_item *i = &q->items[item];
 
         i->touched = cq_tick(q);
-        i->time = q->time;
+        i->time = cq_clock(q);
         cq_unlink(q, item);
         if (i->group != group)
                 i->yields = i->is_contended = 0;
@@ -310,11 +325,11 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
         density_hit(&q->density, i->class, cq_age(q, i));
         cq_unlink(q, item);
         i->touched = now;
-        i->time = q->time;
+        i->time = cq_clock(q);
         i->group = (uint16_t)group;
         i->yields = i->is_contended = 0;
         i->uses = MIN(i->uses + 1U, (unsigned)MAX_USES) & 0xf;
-        i->class = cq_class_of(i->uses, EVICT_PLACE_UNKNOWN, i->gap) & 0xf;
+        i->class = cq_class_of(i->uses, cq_place_of(i->turn), i->gap) & 0xf;
         cq_append(q, item, group);
 }
 
@@ -333,15 +348,15 @@ static void cq_set_gap(struct evict *e, uint32_t item, uint8_t gap)
 {
         struct cq *q = cq(e);
         struct cq_item *i = &q->items[item];
-        unsigned class, place = i->class == EVICT_PLACE_END  ? EVICT_PLACE_END
-                                : i->turn >= SESSION_GOES_ON ? EVICT_PLACE_CONTINUATION
-                                                             : EVICT_PLACE_UNKNOWN;
+        unsigned class;
 
         if (i->gap == gap)
                 return;
         i->gap = gap;
-        class = cq_class_of(i->uses, place, gap);
-        if (!cq_has_hint(i) && i->class != class)
+        if (i->uses <= 1 || cq_has_hint(i))
+                return;
+        class = cq_class_of(i->uses, cq_place_of(i->turn), gap);
+        if (i->class != class)
                 reclass(q, item, class);
 }
 
@@ -350,7 +365,8 @@ static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        return use != EVICT_NO_USE && i->use == use ? i->gap : gap_mean(i->gap, cq_age(q, i));
+        return use != EVICT_NO_USE && i->use == use ? i->gap
+                                                 : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
 }
 
 static uint8_t cq_gap(const struct evict *e, uint32_t item)
@@ -363,7 +379,7 @@ static uint8_t cq_remembered_gap(const struct evict *e, uint64_t id)
         const struct cq *q = cq(e);
         struct ghost ghost;
 
-        return ghosts_find(&q->ghosts, id, &ghost) ? gap_mean(ghost.gap, q->time - ghost.time)
+        return ghosts_find(&q->ghosts, id, &ghost) ? gap_mean(ghost.gap, (uint64_t)(cq_clock(q) - ghost.time) << q->time_unit)
                                                    : GAP_UNKNOWN;
 }
 
@@ -399,11 +415,7 @@ static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t
                 i->turn = turn & 0x3;
         if (!is_of_use(i, use) || cq_has_hint(i))
                 return;
-        class = cq_class_of(1,
-                            is_end                    ? EVICT_PLACE_END
-                            : turn >= SESSION_GOES_ON ? EVICT_PLACE_CONTINUATION
-                                                      : EVICT_PLACE_UNKNOWN,
-                            i->gap);
+        class = is_end ? EVICT_PLACE_END : cq_place_of(turn);
         if (i->class != class)
                 reclass(q, item, class);
 }
@@ -504,7 +516,7 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
         q->items_in--;
         /* Only evictions teach something about the traffic; dropped items do not. */
         if (id != 0 && ghosts_put(&q->ghosts, &ghost, &forgotten))
-                density_loss(&q->density, forgotten.class, q->time - forgotten.time);
+                density_loss(&q->density, forgotten.class, cq_clock(q) - forgotten.time);
 }
 
 static bool cq_remembers(const struct evict *e, uint64_t id)

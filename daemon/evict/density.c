@@ -180,6 +180,22 @@ float density_chance(const struct density *d, unsigned class, uint32_t age)
         return d->chance[class][bin_of(age)];
 }
 
+void density_double_unit(struct density *d)
+{
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
+                for (unsigned b = 0; b < DENSITY_BINS; b++) {
+                        unsigned to = b < 2 ? 0 : b - 2;
+                        double hits = d->hits[c][b], losses = d->losses[c][b];
+
+                        d->hits[c][b] = d->losses[c][b] = 0;
+                        d->hits[c][to] += hits;
+                        d->losses[c][to] += losses;
+                        d->value[c][to] = d->value[c][b];
+                        d->chance[c][to] = d->chance[c][b];
+                }
+        }
+}
+
 void density_save(const struct density *d, double ret[static DENSITY_COUNTS])
 {
         memcpy(ret, d->hits, sizeof(d->hits));

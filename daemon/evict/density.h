@@ -53,3 +53,5 @@ void density_save(const struct density *d, double ret[static DENSITY_COUNTS]);
 /* Restores saved counts. Returns false, without a change, if they are invalid. The densities follow
  * at the next density_learn(). */
 bool density_restore(struct density *d, const double counts[static DENSITY_COUNTS]);
+/* Doubles the unit of all ages. */
+void density_double_unit(struct density *d);

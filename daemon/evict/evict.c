@@ -401,34 +401,47 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
         return e->policy->worth(e, item);
 }
 
+/* An item that may be the next of a group to be evicted. */
+struct next {
+        uint32_t item;
+        double worth;
+        uint64_t touched;
+};
+
+static struct next next_of(const struct evict *e, uint32_t item)
+{
+        if (item == EVICT_NONE)
+                return (struct next){ .item = item };
+        return (struct next){ .item = item,
+                              .worth = evict_worth(e, item, false),
+                              .touched = e->policy->touched(e, item) };
+}
+
+static bool is_before(const struct next *a, const struct next *b)
+{
+        return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
+}
+
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {
-        struct {
-                uint32_t item;
-                double worth;
-        } oldest[MAX_LISTS];
+        struct next oldest[MAX_LISTS];
         uint32_t lists = e->policy->lists;
 
         assert(group < e->max_groups && lists <= MAX_LISTS);
-        for (uint32_t i = 0; i < lists; i++) {
-                oldest[i].item = e->policy->first(e, group * lists + i);
-                if (oldest[i].item != EVICT_NONE)
-                        oldest[i].worth = evict_worth(e, oldest[i].item, false);
-        }
+        for (uint32_t i = 0; i < lists; i++)
+                oldest[i] = next_of(e, e->policy->first(e, group * lists + i));
         while (n-- > 0) {
                 uint32_t least = MAX_LISTS;
 
                 for (uint32_t i = 0; i < lists; i++)
                         if (oldest[i].item != EVICT_NONE &&
-                            (least == MAX_LISTS || oldest[i].worth < oldest[least].worth))
+                            (least == MAX_LISTS || is_before(&oldest[i], &oldest[least])))
                                 least = i;
                 if (least == MAX_LISTS)
                         return;
                 each(userdata, oldest[least].item);
-                oldest[least].item = e->policy->after(e, oldest[least].item);
-                if (oldest[least].item != EVICT_NONE)
-                        oldest[least].worth = evict_worth(e, oldest[least].item, false);
+                oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
         }
 }
 
@@ -526,7 +539,8 @@ uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t
 bool evict_restore(struct evict *e, const struct evict_learned *l)
 {
         /* Times in this unit must fit 32 bits. */
-        if (l->unit > 31 || l->now >> l->unit > UINT32_MAX)
+        if (l->unit > 31 || l->now >> l->unit > UINT32_MAX || l->time_unit > 31 ||
+            l->time >> l->time_unit > UINT32_MAX)
                 return false;
         return e->policy->restore(e, l);
 }

@@ -253,8 +253,8 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
 enum { EVICT_COUNTS = 2 * 16 * 64 };
 struct evict_learned {
         uint64_t now; /* touches and insertions so far */
-        uint32_t unit;
-        uint32_t time;     /* clock of the ages */
+        uint64_t time; /* clock of the ages */
+        uint32_t unit, time_unit;
         uint32_t n_counts; /* 0 or EVICT_COUNTS */
         uint32_t reserved;
         double counts[EVICT_COUNTS];
@@ -263,7 +263,7 @@ struct evict_learned {
 struct evict_record {
         uint64_t id;      /* the id of the insertion; never 0 */
         uint32_t touched; /* position in the order; 0 for an evicted item */
-        uint32_t time;    /* evict_learned.time of the last use */
+        uint32_t time;    /* evict_learned.time of the last use, in its unit */
         uint8_t class, uses, turn;
         uint8_t flags; /* EVICT_RECORD_*; the cost level from bit EVICT_RECORD_COST */
         uint8_t gap;

@@ -8,22 +8,24 @@
 
 enum {
         PER_OCTAVE = 16,
-        /* The code of 10 s: 1 + PER_OCTAVE * log2(10 * GAP_TICKS_PER_S), rounded. */
-        TEN_SECONDS = 118,
+        FIRST_TICKS = 64, /* the gap of code 1 */
+        /* The code of 10 s: 1 + PER_OCTAVE * log2(10 * GAP_TICKS_PER_S / FIRST_TICKS), rounded. */
+        TEN_SECONDS = 117,
 };
 
-static uint8_t code_of(uint32_t ticks)
+static uint8_t code_of(uint64_t ticks)
 {
-        float code = 1 + roundf(PER_OCTAVE * log2f((float)MAX(ticks, UINT32_C(1))));
+        float code = 1 + roundf(PER_OCTAVE *
+                                log2f((float)MAX(ticks, (uint64_t)FIRST_TICKS) / FIRST_TICKS));
 
         return (uint8_t)MIN(code, (float)GAP_MOST);
 }
 
-uint8_t gap_mean(uint8_t mean, uint32_t ticks)
+uint8_t gap_mean(uint8_t mean, uint64_t ticks)
 {
         unsigned last = code_of(ticks);
 
-        if (ticks < GAP_TICKS_PER_S)
+        if ((double)ticks < GAP_TICKS_PER_S)
                 return mean;
         return (uint8_t)(mean == GAP_UNKNOWN ? last : (7u * mean + 3u * last + 5u) / 10u);
 }
@@ -39,5 +41,5 @@ unsigned gap_class(uint8_t mean)
 
 double gap_seconds(uint8_t mean)
 {
-        return mean == GAP_UNKNOWN ? 0 : exp2((double)(mean - 1) / PER_OCTAVE) / GAP_TICKS_PER_S;
+        return mean == GAP_UNKNOWN ? 0 : exp2((double)(mean - 1) / PER_OCTAVE) * FIRST_TICKS / GAP_TICKS_PER_S;
 }

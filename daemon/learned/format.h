@@ -47,7 +47,7 @@ struct learned_section {
         struct evict_learned learned;
         struct evict_record records[]; /* chunks first */
 };
-static_assert(sizeof(struct learned_section) == 32 + 24 + 8 * (size_t)EVICT_COUNTS, "file format");
+static_assert(sizeof(struct learned_section) == 32 + 32 + 8 * (size_t)EVICT_COUNTS, "file format");
 static_assert(sizeof(struct evict_record) == 24, "file format");
 
 #define LEARNED_MAX_BYTES                                                                          \

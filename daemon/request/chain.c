@@ -34,6 +34,7 @@ struct chain {
         struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
         struct chain_gap gap;
+        unsigned new_turn;   /* as in struct chain_part */
         unsigned unanswered; /* messages in progress */
         uint32_t keys;
         bool open; /* another message may continue the chain */
@@ -95,6 +96,15 @@ static uint8_t gap_of(const struct chain_gap *gap, uint32_t keys)
 uint8_t chain_part_gap(const struct chain_part *part)
 {
         return gap_of(part->chain ? &part->chain->gap : &part->gap, keys_of(part));
+}
+
+enum evict_place chain_part_place(const struct chain_part *part, uint32_t i)
+{
+        if (part->is_last && i == part->n - 1)
+                return EVICT_PLACE_END;
+        return (part->chain ? part->chain->new_turn : part->new_turn) >= EVICT_LAST_TURN
+                       ? EVICT_PLACE_CONTINUATION
+                       : EVICT_PLACE_UNKNOWN;
 }
 
 bool chain_part_wants_gap(const struct chain_part *part, uint32_t i)
@@ -277,6 +287,26 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
         }
 }
 
+/* Finds the turn of the keys that the part brings, from the key that they continue. The walk sets
+ * the same turn when the chain is complete, but new chunks may give way before that. */
+static void find_new_turn(struct cache *cache, const struct wire_batch *b, uint32_t namespace_id,
+                          struct chain_part *part)
+{
+        const struct cache_chain *walk = part->chain ? &part->chain->walk : &part->walk;
+        unsigned *turn = part->chain ? &part->chain->new_turn : &part->new_turn;
+        struct cache_place parent;
+        uint64_t hash;
+
+        if (*turn != 0 || !cache_wants_chains(cache))
+                return;
+        *turn = walk->turn + 1;
+        if (walk->turn > 0 || key_is_root(&b->parent))
+                return;
+        hash = cache_hash(cache, namespace_id, &b->parent);
+        if (cache_find(cache, namespace_id, &b->parent, hash, &parent, NULL))
+                *turn = (unsigned)MAX(cache_turn(cache, &parent, walk->use), 0) + 1;
+}
+
 /* Returns NULL if there is no memory, or none for this user. */
 static struct chain *chain_new(struct client *client, const struct wire_batch *b,
                                uint32_t namespace_id)
@@ -312,6 +342,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                 .places = (struct cache_place *)(part + 1),
                 .n = b->count,
                 .is_put = b->hdr.op == WIRE_PUT,
+                .is_last = !more,
         };
         if (client->chain && !key_equal(&client->chain_last, &b->parent))
                 chain_close(client);
@@ -345,6 +376,8 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
         }
         if (!part->chain)
                 walk_begin(client, b, namespace_id, &part->walk, &part->gap);
+        if (part->is_put)
+                find_new_turn(client->tenant->cache, b, namespace_id, part);
         for (uint32_t i = 0; i < part->n; i++)
                 part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         return part;

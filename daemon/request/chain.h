@@ -30,7 +30,8 @@ struct chain_part {
         struct cache_place *places;
         uint32_t first; /* number of the chain's keys before this part */
         uint32_t n;
-        bool is_put;
+        unsigned new_turn; /* turn of the keys that the chain's puts bring; 0: none yet; likewise */
+        bool is_put, is_last;
 };
 
 /* Returns the bytes of a part with places of its own. */
@@ -43,6 +44,8 @@ static inline size_t chain_part_bytes(uint32_t n)
 uint32_t chain_part_use(const struct chain_part *part);
 /* Returns the mean gap of the chain as far as it is known before the part's keys are touched. */
 uint8_t chain_part_gap(const struct chain_part *part);
+/* Returns the place of key `i` of the part, if a put brings it. */
+enum evict_place chain_part_place(const struct chain_part *part, uint32_t i);
 /* Returns whether the gap of key `i` of the part would count if all deeper keys had none. */
 bool chain_part_wants_gap(const struct chain_part *part, uint32_t i);
 /* Records the mean gap that key `i` of the part had when it was evicted. */

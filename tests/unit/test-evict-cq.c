@@ -84,6 +84,25 @@ static void what_lasts_counts_until_its_age(void **state)
         assert_true(density_at(&longer, 0, 900) == density_at(&d, 0, 900));
 }
 
+static void a_unit_twice_as_long_halves_ages(void **state)
+{
+        struct density d;
+        struct density_stays stays = { 0 };
+        float before;
+
+        density_init(&d, 1e9);
+        for (uint32_t age = 64; age < 4096; age++) {
+                density_hit(&d, 3, age);
+                density_loss(&d, 3, 2 * age);
+        }
+        density_learn(&d, &stays);
+        before = density_at(&d, 3, 1024);
+        density_double_unit(&d);
+        density_learn(&d, &stays);
+        /* The same hits in half as many units. */
+        assert_float_equal(density_at(&d, 3, 512), 2 * before, before / 100);
+}
+
 static void old_counts_fade(void **state)
 {
         struct density d;
@@ -910,6 +929,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_hit_soon_is_worth_most),
                 cmocka_unit_test(what_lasts_counts_until_its_age),
+                cmocka_unit_test(a_unit_twice_as_long_halves_ages),
                 cmocka_unit_test(old_counts_fade),
                 cmocka_unit_test(every_age_has_a_density),
                 cmocka_unit_test(a_ghost_is_taken_once),

@@ -39,6 +39,11 @@ static enum evict_class class_of(const struct evict *e, uint32_t item)
         return s.class;
 }
 
+static uint64_t ticks(double seconds)
+{
+        return (uint64_t)(seconds * GAP_TICKS_PER_S);
+}
+
 static void insert(struct evict *e, uint32_t item, uint64_t id, uint32_t use)
 {
         evict_insert_known(e, item, 0, 1, id, use, EVICT_PLACE_UNKNOWN);
@@ -58,18 +63,18 @@ static void a_mean_fades_and_has_a_class(void **state)
         assert_int_equal(gap_class(GAP_UNKNOWN), GAP_CLASSES);
         for (unsigned i = 0; i < ARRAY_SIZE(cases); i++)
                 assert_int_equal(
-                        gap_class(gap_mean(GAP_UNKNOWN, cases[i].seconds * GAP_TICKS_PER_S)),
+                        gap_class(gap_mean(GAP_UNKNOWN, ticks(cases[i].seconds))),
                         cases[i].class);
         assert_int_equal(gap_mean(GAP_UNKNOWN, UINT32_MAX), GAP_MOST);
-        mean = gap_mean(mean, 100 * GAP_TICKS_PER_S);
+        mean = gap_mean(mean, ticks(100));
         assert_float_equal(gap_seconds(mean), 100, 3);
-        mean = gap_mean(mean, 10 * GAP_TICKS_PER_S);
+        mean = gap_mean(mean, ticks(10));
         assert_float_equal(gap_seconds(mean), 50, 2); /* 100^0.7 * 10^0.3 */
         for (int i = 0; i < 40; i++)
-                mean = gap_mean(mean, 10 * GAP_TICKS_PER_S);
+                mean = gap_mean(mean, ticks(10));
         assert_float_equal(gap_seconds(mean), 10, 1);
         /* Parts of one request, and a prompt that one engine hands to another. */
-        assert_int_equal(gap_mean(mean, GAP_TICKS_PER_S - 1), mean);
+        assert_int_equal(gap_mean(mean, ticks(0.99)), mean);
         assert_int_equal(gap_mean(GAP_UNKNOWN, 0), GAP_UNKNOWN);
 }
 
@@ -102,7 +107,7 @@ static void a_chain_has_the_class_of_its_gap(void **state)
         assert_int_equal(class_of(e, 1), EVICT_CLASS_GAP_20);
 
         /* A slow chain returns to the classes by the number of uses, and a hint precedes both. */
-        evict_set_gap(e, 0, gap_mean(GAP_UNKNOWN, 1000 * GAP_TICKS_PER_S));
+        evict_set_gap(e, 0, gap_mean(GAP_UNKNOWN, ticks(1000)));
         assert_int_equal(class_of(e, 0), EVICT_CLASS_TWICE);
         assert_true(evict_hint(e, 0, EVICT_HINT_SOON));
         evict_set_gap(e, 0, gap);
@@ -121,7 +126,7 @@ static void a_chain_has_the_class_of_its_gap(void **state)
 static void a_ghost_keeps_the_gap(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8);
-        uint8_t gap = gap_mean(GAP_UNKNOWN, 30 * GAP_TICKS_PER_S);
+        uint8_t gap = gap_mean(GAP_UNKNOWN, ticks(30));
 
         insert(e, 0, 1, 7);
         evict_set_gap(e, 0, gap);
@@ -137,9 +142,9 @@ static void a_ghost_keeps_the_gap(void **state)
 
 enum { HOT = 40, ROOM = 44 };
 
-/* Fills a cache with chains that return every five seconds, beside a stream of items that do not
+/* Fills a cache with chains that return every five steps, beside a stream of items that do not
  * return, until the policy has learned of both. Returns the next id of the stream. */
-static uint64_t teach(struct evict *e, uint64_t *seconds)
+static uint64_t teach_slowly(struct evict *e, uint64_t *seconds, unsigned step)
 {
         uint64_t id = 1000;
         uint32_t use = 1, stream[ROOM - HOT], n = 0;
@@ -148,7 +153,7 @@ static uint64_t teach(struct evict *e, uint64_t *seconds)
         for (uint32_t i = 0; i < HOT; i++)
                 insert(e, i, i + 1, use);
         for (unsigned round = 0; round < 400; round++) {
-                at_second(e, ++*seconds);
+                at_second(e, *seconds += step);
                 use++;
                 if (round % 5 == 0)
                         for (uint32_t i = HOT; i-- > 0;) {
@@ -178,6 +183,11 @@ static uint64_t teach(struct evict *e, uint64_t *seconds)
         for (uint32_t i = 0; i < n; i++)
                 evict_remove_victim(e, stream[i], ids[i]);
         return id;
+}
+
+static uint64_t teach(struct evict *e, uint64_t *seconds)
+{
+        return teach_slowly(e, seconds, 1);
 }
 
 static bool may_not(void *userdata, uint32_t item)
@@ -244,6 +254,123 @@ static void without_a_search_for_room_no_item_gives_way(void **state)
         assert_true(free > 0);
         insert(e, HOT, id + 5000, 700000);
         assert_false(evict_gives_way(e, HOT));
+}
+
+/* The return times of such chains are not known, so a new item may be worth as much. */
+static void no_item_gives_way_to_slow_chains(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(ROOM);
+        uint64_t seconds = 0, id = teach_slowly(e, &seconds, 40);
+
+        for (uint32_t i = 0; i < 1000; i++) {
+                assert_true(evict_victim(e, 0, NULL, NULL, UINT32_MAX) < HOT);
+                insert(e, HOT, id + i, 600000 + i);
+                assert_false(evict_gives_way(e, HOT));
+                evict_remove(e, HOT);
+        }
+}
+
+/* Learns that items used once return after two seconds, and nothing of other classes. */
+static void learn_once(struct evict *e, uint64_t *seconds)
+{
+        for (uint32_t i = 0; i < 1024; i++) {
+                insert(e, 0, i + 1, 2 * i + 1);
+                at_second(e, *seconds += 2);
+                evict_touch(e, 0, 0, 2 * i + 2);
+                evict_remove(e, 0);
+        }
+        insert(e, 0, 5000, 5000);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        assert_true(evict_chance(e, 0) > 0);
+        evict_remove(e, 0);
+}
+
+static void a_quick_chain_counts_by_its_uses_until_its_class_is_learned(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+        uint64_t seconds = 0;
+
+        learn_once(e, &seconds);
+        insert(e, 1, 6000, 6000);
+        insert(e, 2, 6001, 6000);
+        evict_set_gap(e, 2, gap_mean(GAP_UNKNOWN, ticks(5)));
+        assert_int_equal(class_of(e, 2), EVICT_CLASS_GAP_10);
+        assert_true(evict_worth(e, 2, false) > 0);
+        assert_true(evict_worth(e, 2, false) == evict_worth(e, 1, false));
+        assert_true(evict_chance(e, 2) == evict_chance(e, 1));
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 1);
+        /* The hint of a return, too, has no class yet and counts as if absent. */
+        assert_true(evict_hint(e, 1, EVICT_HINT_LATER));
+        evict_touch(e, 2, 0, 6000);
+        assert_true(evict_worth(e, 1, false) == evict_worth(e, 2, false));
+}
+
+static void a_slow_chain_keeps_the_place_of_its_new_items(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+
+        evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_CONTINUATION);
+        evict_set_gap(e, 0, gap_mean(GAP_UNKNOWN, ticks(1000)));
+        assert_int_equal(class_of(e, 0), EVICT_CLASS_ONCE_CONTINUED);
+        evict_set_gap(e, 0, gap_mean(GAP_UNKNOWN, ticks(15)));
+        assert_int_equal(class_of(e, 0), EVICT_CLASS_GAP_20);
+}
+
+static void list_first(void *userdata, uint32_t item)
+{
+        uint32_t *first = userdata;
+
+        if (*first == EVICT_NONE)
+                *first = item;
+}
+
+static void the_oldest_of_equals_is_the_next(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+        uint32_t first = EVICT_NONE;
+
+        /* All within one tick, in lists of which the first has the youngest. */
+        insert(e, 0, 1, 1);
+        evict_touch(e, 0, 0, 2);
+        insert(e, 1, 2, 3);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        evict_next(e, 0, 2, list_first, &first);
+        assert_int_equal(first, 0);
+}
+
+static void a_clock_of_months_keeps_ages(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8), *after = NULL;
+        const uint64_t wraps = (UINT64_C(1) << 32 << GAP_TICK_BITS) / SECOND;
+        static struct evict_learned learned;
+        struct evict_record record;
+
+        insert(e, 0, 1, 1);
+        at_second(e, wraps - 10);
+        insert(e, 1, 2, 2);
+        insert(e, 2, 3, 2);
+        evict_remove_victim(e, 2, 3);
+        at_second(e, wraps + 10);
+        assert_float_equal(gap_seconds(evict_chain_gap(e, 1, 3)), 20, 1);
+        assert_float_equal(gap_seconds(evict_remembered_gap(e, 3)), 20, 1);
+        assert_int_equal(evict_chain_gap(e, 0, 3), GAP_MOST);
+        evict_save(e, &learned);
+        assert_int_equal(learned.time_unit, 1);
+        evict_save_item(e, 1, 2, &record);
+
+        assert_int_equal(evict_new(&after, "cq", 8, 2), 0);
+        evict_note_time(after, SECOND);
+        evict_insert(after, 0, 0, 1);
+        evict_insert(after, 1, 0, 1);
+        assert_true(evict_restore(after, &learned));
+        assert_true(evict_restore_item(after, 1, 0, &record));
+        evict_note_time(after, 11 * SECOND);
+        assert_float_equal(gap_seconds(evict_chain_gap(after, 1, 3)), 30, 1);
+
+        learned.time_unit = 32;
+        assert_false(evict_restore(after, &learned));
+        learned.time_unit = 0;
+        assert_false(evict_restore(after, &learned)); /* the time has more than 32 bits */
 }
 
 static void a_client_ends_that_an_item_gives_way(void **state)
@@ -338,6 +465,11 @@ int main(void)
                 cmocka_unit_test(a_ghost_keeps_the_gap),
                 cmocka_unit_test(a_new_item_of_less_worth_gives_way),
                 cmocka_unit_test(without_a_search_for_room_no_item_gives_way),
+                cmocka_unit_test(no_item_gives_way_to_slow_chains),
+                cmocka_unit_test(a_quick_chain_counts_by_its_uses_until_its_class_is_learned),
+                cmocka_unit_test(a_slow_chain_keeps_the_place_of_its_new_items),
+                cmocka_unit_test(the_oldest_of_equals_is_the_next),
+                cmocka_unit_test(a_clock_of_months_keeps_ages),
                 cmocka_unit_test(a_client_ends_that_an_item_gives_way),
                 cmocka_unit_test(an_item_that_gives_way_comes_back_from_a_lot),
                 cmocka_unit_test(a_restored_item_keeps_gap_and_state),

@@ -396,7 +396,7 @@ int volume_put(struct volume *v, struct store_put *req)
         ns->pending++;
         index_link(v->index, i, req->hash);
         evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
-                           req->use, EVICT_PLACE_UNKNOWN);
+                           req->use, (enum evict_place)req->place);
         evict_set_gap(v->evict, i, req->gap);
         evict_set_cost(v->evict, i, req->cost);
         if (req->hint != EVICT_HINT_NONE)
