@@ -274,7 +274,7 @@ def classes(daemon, key):
 
 
 def test_a_chain_that_returns_after_a_second_has_the_class_of_its_gap(make):
-    """Chunks that the use adds to the chain have the class, too; a use right after another is no return."""
+    """From the third use on, or from the second of a chunk that a later turn has put; a use right after another is no return."""
     daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
     pairs = items("chain", 8, KIB)
     with daemon.client() as c:
@@ -283,10 +283,16 @@ def test_a_chain_that_returns_after_a_second_has_the_class_of_its_gap(make):
         use(c, ns, pairs[:6], 6)
         assert classes(daemon, pairs[0][0]) == {"used twice"}
         let_pass(1.2)
-        use(c, ns, pairs, 6)
-        for key, _ in (pairs[0], pairs[5], pairs[6]):
+        use(c, ns, pairs[:7], 6)
+        for key, _ in (pairs[0], pairs[5]):
             assert classes(daemon, key) == {QUICK}
-        assert class_of(daemon, pairs[7][0], "disk") == "used once, end of a chain"
+        assert class_of(daemon, pairs[6][0], "disk") == "used once, end of a chain"
+        let_pass(1.2)
+        use(c, ns, pairs, 7)
+        assert classes(daemon, pairs[6][0]) == {"used twice"}
+        use(c, ns, pairs, 8)
+        for key, _ in (pairs[6], pairs[7]):
+            assert classes(daemon, key) == {QUICK}
 
 
 def test_a_beginning_that_sessions_share_gives_a_chain_no_gap(make):
@@ -301,13 +307,17 @@ def test_a_beginning_that_sessions_share_gives_a_chain_no_gap(make):
         for key, _ in (shared[0], other[0], other[4]):
             assert QUICK not in classes(daemon, key)
         c.put(ns, other[4:5], ack=Ack.WRITTEN, parent=shared[1][0])
-        let_pass(1.2)
-        use(c, ns, shared + other, 8)
+        for _ in range(2):
+            let_pass(1.2)
+            use(c, ns, shared + other, 8)
         assert classes(daemon, other[0][0]) == {QUICK}
         assert QUICK not in classes(daemon, one[0][0])
-        put = c.put(ns, items("third", 2, KIB), ack=Ack.WRITTEN, parent=shared[1][0])
+        third = items("third", 2, KIB)
+        put = c.put(ns, third, ack=Ack.WRITTEN, parent=shared[1][0])
         assert [r.status for r in put] == [Status.OK] * 2
-        assert QUICK not in classes(daemon, items("third", 2, KIB)[0][0])
+        for _ in range(2):
+            use(c, ns, third, 2)
+        assert classes(daemon, third[0][0]) == {"used 3 times"}
 
 
 def test_an_evicted_chain_that_returns_has_its_gap(make):
@@ -317,6 +327,8 @@ def test_an_evicted_chain_that_returns_has_its_gap(make):
     with daemon.client() as c:
         ns = c.namespace("n")
         use(c, ns, pairs, 0)
+        let_pass(1.2)
+        use(c, ns, pairs, 8)
         put_all(c, ns, items("flood", 320, 64 * KIB), ack=Ack.WRITTEN)
         let_pass(1.2)
         present = c.match(ns, [k for k, _ in pairs])
@@ -336,6 +348,7 @@ def test_new_chunks_give_way_to_chunks_that_return(make):
         leased = c.get(ns, [k for k, _ in hot[:4]])
 
         def gave_way():
+            let_pass(1.1)
             get_all(c, ns, [k for k, _ in hot])
             put = put_all(c, ns, hot, ack=Ack.WRITTEN)
             stream = put_all(c, ns, items(f"stream {next(rounds)}", 16, 64 * KIB), ack=Ack.WRITTEN)
