@@ -35,13 +35,19 @@ static inline unsigned judged_class(const struct cq *q, const struct cq_item *i)
         return class;
 }
 
-static inline struct old_end old_end_at(const struct cq *q, uint32_t link)
+/* The items of the use `spared` count as the end of the list: those younger than them are mostly of
+ * the same use. */
+static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint32_t spared)
 {
         struct old_end end = { .link = link };
         unsigned class;
 
         if (link & LINK_END)
                 return end;
+        if (spared != EVICT_NO_USE && q->items[link - 1].use == spared) {
+                end.link = LINK_END;
+                return end;
+        }
         end.touched = q->items[link - 1].touched;
         class = judged_class(q, &q->items[link - 1]);
         end.density = density_at(&q->density, class, cq_age(q, &q->items[link - 1])) *
@@ -124,18 +130,16 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
         return EVICT_NONE;
 }
 
-uint32_t cq_victim(struct evict *e, uint32_t group,
-                   bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                   uint32_t max_passed)
+static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
+                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                       uint32_t max_passed)
 {
-        struct cq *q = cq(e);
         struct old_end ends[YIELDING];
         unsigned steps = SEARCH_STEPS, list;
         uint32_t victim;
 
-        cq_learn(q);
         for (list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest);
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, spared);
         list = worth_least(ends, q->lists_used);
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
@@ -153,9 +157,23 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
                 }
                 if (max_passed-- == 0)
                         break;
-                ends[list] = old_end_at(q, q->items[oldest].younger);
+                ends[list] = old_end_at(q, q->items[oldest].younger, spared);
         }
         return EVICT_NONE;
+}
+
+uint32_t cq_victim(struct evict *e, uint32_t group,
+                   bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                   uint32_t max_passed)
+{
+        struct cq *q = cq(e);
+        uint32_t victim;
+
+        cq_learn(q);
+        victim = search(q, group, e->served, may_evict, userdata, max_passed);
+        if (victim == EVICT_NONE && e->served != EVICT_NO_USE)
+                victim = search(q, group, EVICT_NO_USE, may_evict, userdata, max_passed);
+        return victim;
 }
 
 /* If too little is known of its class, one in four of its items is assumed to return after the same
@@ -169,7 +187,7 @@ double cq_worth(const struct evict *e, uint32_t item)
         if (i->yields)
                 return 0;
         if (q->density.is_known[judged_class(q, i)] || i->class == FINAL)
-                return (double)old_end_at(q, item + 1).density;
+                return (double)old_end_at(q, item + 1, EVICT_NO_USE).density;
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
@@ -199,13 +217,13 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
         for (unsigned list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest);
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
                                               : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
                 .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
-                .density = i->yields ? 0 : (double)old_end_at(q, item + 1).density,
+                .density = i->yields ? 0 : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
                 .least_density = least < YIELDING ? ends[least].density : 0,
                 .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
                                          cq_end_of_chain(q, ends[least].link - 1, &steps) == item),

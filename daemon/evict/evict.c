@@ -299,6 +299,11 @@ bool evict_gives_way(const struct evict *e, uint32_t item)
         return e->policy->yields && e->policy->yields(e, item);
 }
 
+void evict_serve(struct evict *e, uint32_t use)
+{
+        e->served = use;
+}
+
 bool evict_wants_chains(const struct evict *e)
 {
         return e->policy->link != NULL;

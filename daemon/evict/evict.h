@@ -79,6 +79,10 @@ void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
 /* Returns whether an item gives way: by its worth it should not have entered, and it is the next to
  * be evicted. */
 bool evict_gives_way(const struct evict *e, uint32_t item);
+/* Has the next searches for a victim pass over the items of a use while there are others, so that a
+ * request does not evict its own beginning. Items that give way are not spared. EVICT_NO_USE ends
+ * that. A policy that judges by recency only need not be asked: its victim is the oldest. */
+void evict_serve(struct evict *e, uint32_t use);
 /* Returns whether the policy uses links and turns. */
 bool evict_wants_chains(const struct evict *e);
 /* Links an item to `parent`, its predecessor in the chain. Both must be present. The link lasts
