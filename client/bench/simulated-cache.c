@@ -73,6 +73,7 @@ static void insert(struct simulated_cache *c, uint32_t block, enum evict_place p
         if (b->item == EVICT_NONE)
                 return;
         c->writes++;
+        c->touches++;
         c->held[b->item] = block;
         evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), c->request, place);
         evict_set_gap(c->evict, b->item, gap);
@@ -82,11 +83,12 @@ void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_p
 {
         uint32_t item = c->blocks[block].item;
 
-        c->touches++;
-        if (item != EVICT_NONE)
+        if (item != EVICT_NONE) {
                 evict_touch(c->evict, item, 0, c->request);
-        else
+                c->touches++;
+        } else {
                 insert(c, block, place, EVICT_NO_GAP);
+        }
 }
 
 /* The turn is one more than that of the last block that an earlier request inserted. */
@@ -171,6 +173,7 @@ static size_t touch_cached(struct simulated_cache *c, const uint32_t *blocks, si
                 evict_set_gap(c->evict, item, gap);
                 cached++;
         }
+        c->touches += cached;
         return cached;
 }
 
@@ -199,7 +202,6 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
         evict_note_time(c->evict, now_ns);
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
-        c->touches += most;
         if (c->admission)
                 admit(c, blocks, most, now_ns);
         if (touch_cached(c, blocks, most, gap) < most) {

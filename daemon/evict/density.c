@@ -83,10 +83,11 @@ static void hazards(const struct density *d, const struct density_stays *stays, 
 }
 
 /* Returns the best ratio of hits to time over all horizons that begin with bin `from`. From `end`
- * on there are no hits, so that longer horizons are worse. */
+ * on there are no hits, so that longer horizons are worse. Ratios are compared without a division,
+ * because this is most of the work of learning. */
 static double best_from(const double hazard[static DENSITY_BINS], unsigned from, unsigned end)
 {
-        double survivors = 1, hits = 0, time = 0, best = 0;
+        double survivors = 1, hits = 0, time = 0, best_hits = 0, best_time = 1;
 
         for (unsigned b = from; b < end && survivors > 1e-9; b++) {
                 double hit = survivors * hazard[b];
@@ -94,9 +95,12 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from,
                 hits += hit;
                 time += (survivors - hit / 2) * (bin_begin(b + 1) - bin_begin(b));
                 survivors -= hit;
-                best = MAX(best, hits / time);
+                if (hits * best_time > best_hits * time) {
+                        best_hits = hits;
+                        best_time = time;
+                }
         }
-        return best;
+        return best_hits / best_time;
 }
 
 /* Computes for each age the share of hits among all stays that reached it. */

@@ -204,44 +204,23 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     assert said["hit_ratio"] >= 0.270
 
 
-SPEED = 60
-
-
-def replay_at_speed(daemon, *arguments):
-    """Replays the real trace SPEED times as fast as it was recorded. cq counts ages and gaps in seconds of the clock, and does not
-    count gaps below a second. As fast as possible, the trace's hour takes 8 s, so that ages have few different values and most
-    gaps do not count: no deployment has such traffic."""
-    return replay(daemon, trace_path(), "--block-bytes", "16KiB", "--speed", str(SPEED), *arguments)
-
-
-def simulated_at_speed(directory, capacities, *arguments):
-    """Returns the hit ratios of cq for the real trace with the times of the replay."""
-    path = directory / "trace"
-    with path.open("w") as fast:
-        for line in trace_path().read_text().splitlines():
-            request = json.loads(line)
-            fast.write(json.dumps({**request, "timestamp": request["timestamp"] // SPEED}) + "\n")
-    figures = bench("simulate", "--json", str(path), "-p", "cq", "-c", ",".join(map(str, capacities)), *arguments, check=0)
-    return [f["hit_ratio"] for f in json.loads(figures.stdout)]
-
-
 @pytest.mark.nightly
 @pytest.mark.figures
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
-def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, directory, part):
+def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
     """With the limit's bytes for blocks, and with what the tables leave of it. When the pool's chunks reach the disk depends on
     the disk, so that one replay differs from the next by up to 0.2 points: the best of three."""
     blocks = int(182790 * part)
     short = []
     for _ in range(3):
         daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
-        said = replay_at_speed(daemon)
+        said = replay(daemon, trace_path(), "--block-bytes", "16KiB")
         assert said["wrong_bytes"] == 0 and said["errors"] == 0
         assert daemon.metric('kvcache_evict_ghost_hits_total{tier="disk"}') > 10000
         stored = int(daemon.metric("kvcache_store_chunks"))
         daemon.stop()
-        simulated = simulated_at_speed(directory, [blocks, stored])
+        simulated = [f["hit_ratio"] for f in json.loads(bench("simulate", "--json", str(trace_path()), "-p", "cq",
+                                                              "-c", f"{blocks},{stored}", check=0).stdout)]
         if said["hit_ratio"] >= max(simulated[0] - 0.005, simulated[1] - 0.0025):
             return
         short.append((said["hit_ratio"], simulated))
@@ -256,15 +235,15 @@ def test_ends_are_announced(daemon, directory):
 
 @pytest.mark.nightly
 @pytest.mark.figures
-@pytest.mark.limit(120)
-def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon, directory):
+def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""
     blocks = int(182790 * 0.05)
     daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
-    said = replay_at_speed(daemon, "--announce-ends", "50%")
+    said = replay(daemon, trace_path(), "--block-bytes", "16KiB", "--announce-ends", "50%")
     assert said["wrong_bytes"] == 0 and said["errors"] == 0 and said["ends_announced"] > 3000
     stored = int(daemon.metric("kvcache_store_chunks"))
-    simulated = simulated_at_speed(directory, [blocks, stored], "--announce-ends", "50%")
+    simulated = [f["hit_ratio"] for f in json.loads(bench("simulate", "--json", str(trace_path()), "-p", "cq", "-c", f"{blocks},{stored}",
+                                                          "--announce-ends", "50%", check=0).stdout)]
     assert said["hit_ratio"] >= 0.245
     assert said["hit_ratio"] >= simulated[0] - 0.005
     assert said["hit_ratio"] >= simulated[1] - 0.0025
