@@ -387,6 +387,27 @@ static void a_clock_of_months_keeps_ages(void **state)
         assert_false(evict_restore(after, &learned)); /* the time has more than 32 bits */
 }
 
+/* A request whose chunks are worth least does not evict its own beginning. */
+static void a_search_spares_the_use_that_it_serves(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+
+        for (uint32_t i = 0; i < 3; i++)
+                insert(e, i, i + 1, i == 2 ? 2 : 1);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        evict_serve(e, 1);
+        evict_touch(e, 2, 0, 3); /* younger, and in another list */
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 2);
+        evict_serve(e, 3);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        evict_serve(e, EVICT_NO_USE);
+        /* All items are of the use: one of them leaves. */
+        evict_remove(e, 2);
+        evict_serve(e, 1);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        evict_serve(e, EVICT_NO_USE);
+}
+
 static void a_client_ends_that_an_item_gives_way(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(ROOM);
@@ -484,6 +505,7 @@ int main(void)
                 cmocka_unit_test(a_gap_leaves_new_items_in_their_place),
                 cmocka_unit_test(the_oldest_of_equals_is_the_next),
                 cmocka_unit_test(a_clock_of_months_keeps_ages),
+                cmocka_unit_test(a_search_spares_the_use_that_it_serves),
                 cmocka_unit_test(a_client_ends_that_an_item_gives_way),
                 cmocka_unit_test(an_item_that_gives_way_comes_back_from_a_lot),
                 cmocka_unit_test(a_restored_item_keeps_gap_and_state),
