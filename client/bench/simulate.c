@@ -29,9 +29,9 @@ struct number {
         uint32_t plus_one; /* 0: empty */
 };
 
-/* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so requests
- * with the same one are spread over the time until the next, at most a second. If all are equal, the
- * workload has no times. Returns 0 or -ENOMEM. */
+/* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so
+ * requests with the same one are spread over the time until the next, at most a second. If all are
+ * equal, the workload has no times. Returns 0 or -ENOMEM. */
 static int find_times(struct simulation *s)
 {
         enum { MOST_MS = 1000, MS = 1000000 };
@@ -197,8 +197,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                         hits++;
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
-                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids,
-                                     s->times_ns[i],
+                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
                                      hints ? hints[i] : EVICT_HINT_NONE);
         }
         ret->touches = c.touches;

@@ -90,9 +90,9 @@ struct cache_request {
         uint16_t tenant;
         uint32_t user; /* the user's uid; users are served in turn, each within its share */
         struct key key;
-        uint64_t hash; /* from cache_hash() */
-        uint32_t use;  /* from cache_next_use() */
-        uint8_t gap;   /* mean gap of a put's chain, as in evict.h */
+        uint64_t hash;       /* from cache_hash() */
+        uint32_t use;        /* from cache_next_use() */
+        uint8_t gap;         /* mean gap of a put's chain, as in evict.h */
         uint8_t chain_place; /* enum evict_place of a put's chunk */
         bool nowait;
         bool expired;         /* get: cache_expire() has just dropped the chunk */

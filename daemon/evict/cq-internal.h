@@ -112,14 +112,14 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
 
 /* Recomputes the densities if that is due. */
 void cq_learn(struct cq *q);
-/* Returns the place of a turn's items, except for the end. */
+/* Returns the place in their chain of items that have this turn, except for the end. */
 static inline unsigned cq_place_of(unsigned turn)
 {
         return turn >= EVICT_LAST_TURN ? EVICT_PLACE_CONTINUATION : EVICT_PLACE_UNKNOWN;
 }
 
-/* Returns the class of an item without a hint. `place`: enum evict_place; the end counts only for an
- * item used once. */
+/* Returns the class of an item without a hint. `place`: enum evict_place; the end counts only for
+ * an item used once. */
 uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap);
 
 /* Return the field that names the younger or older neighbour of the item or list end that a link

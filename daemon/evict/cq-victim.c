@@ -202,9 +202,8 @@ double cq_chance(const struct evict *e, uint32_t item)
         if (cq_has_hint(i) && !q->density.is_known[i->class])
                 return 1;
         class = judged_class(q, i);
-        return q->density.is_known[class]
-                       ? (double)density_chance(&q->density, class, cq_age(q, i))
-                       : 0;
+        return q->density.is_known[class] ? (double)density_chance(&q->density, class, cq_age(q, i))
+                                          : 0;
 }
 
 void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)

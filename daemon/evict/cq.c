@@ -365,8 +365,9 @@ static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        return use != EVICT_NO_USE && i->use == use ? i->gap
-                                                 : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
+        return use != EVICT_NO_USE && i->use == use
+                       ? i->gap
+                       : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
 }
 
 static uint8_t cq_gap(const struct evict *e, uint32_t item)
@@ -379,8 +380,9 @@ static uint8_t cq_remembered_gap(const struct evict *e, uint64_t id)
         const struct cq *q = cq(e);
         struct ghost ghost;
 
-        return ghosts_find(&q->ghosts, id, &ghost) ? gap_mean(ghost.gap, (uint64_t)(cq_clock(q) - ghost.time) << q->time_unit)
-                                                   : GAP_UNKNOWN;
+        return ghosts_find(&q->ghosts, id, &ghost)
+                       ? gap_mean(ghost.gap, (uint64_t)(cq_clock(q) - ghost.time) << q->time_unit)
+                       : GAP_UNKNOWN;
 }
 
 static bool cq_yields(const struct evict *e, uint32_t item)

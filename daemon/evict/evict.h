@@ -256,7 +256,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
  * then the present items in order of their touches. Everything from a file is validated. */
 enum { EVICT_COUNTS = 2 * 16 * 64 };
 struct evict_learned {
-        uint64_t now; /* touches and insertions so far */
+        uint64_t now;  /* touches and insertions so far */
         uint64_t time; /* clock of the ages */
         uint32_t unit, time_unit;
         uint32_t n_counts; /* 0 or EVICT_COUNTS */

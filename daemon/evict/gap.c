@@ -41,5 +41,7 @@ unsigned gap_class(uint8_t mean)
 
 double gap_seconds(uint8_t mean)
 {
-        return mean == GAP_UNKNOWN ? 0 : exp2((double)(mean - 1) / PER_OCTAVE) * FIRST_TICKS / GAP_TICKS_PER_S;
+        return mean == GAP_UNKNOWN
+                       ? 0
+                       : exp2((double)(mean - 1) / PER_OCTAVE) * FIRST_TICKS / GAP_TICKS_PER_S;
 }

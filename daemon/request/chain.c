@@ -34,7 +34,7 @@ struct chain {
         struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
         struct chain_gap gap;
-        unsigned new_turn;   /* as in struct chain_part */
+        unsigned new_turn;   /* the turn of keys that puts bring, as in struct chain_part */
         unsigned unanswered; /* messages in progress */
         uint32_t keys;
         bool open; /* another message may continue the chain */

@@ -62,9 +62,8 @@ static void a_mean_fades_and_has_a_class(void **state)
 
         assert_int_equal(gap_class(GAP_UNKNOWN), GAP_CLASSES);
         for (unsigned i = 0; i < ARRAY_SIZE(cases); i++)
-                assert_int_equal(
-                        gap_class(gap_mean(GAP_UNKNOWN, ticks(cases[i].seconds))),
-                        cases[i].class);
+                assert_int_equal(gap_class(gap_mean(GAP_UNKNOWN, ticks(cases[i].seconds))),
+                                 cases[i].class);
         assert_int_equal(gap_mean(GAP_UNKNOWN, UINT32_MAX), GAP_MOST);
         mean = gap_mean(mean, ticks(100));
         assert_float_equal(gap_seconds(mean), 100, 3);

@@ -413,7 +413,8 @@ int volume_put(struct volume *v, struct store_put *req)
                 (void)evict_hint(v->evict, i, req->hint);
         chunk_pin(v, i);
 
-        r = list_empty(&v->slot_waiting) ? acquire_room(v, i, (unsigned)class, req->use) : ROOM_WAIT;
+        r = list_empty(&v->slot_waiting) ? acquire_room(v, i, (unsigned)class, req->use)
+                                         : ROOM_WAIT;
         if (r != 0 && r != ROOM_WAIT) {
                 chunk_remove(v, i);
                 chunk_unpin(v, i);
