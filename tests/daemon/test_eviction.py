@@ -320,6 +320,22 @@ def test_a_beginning_that_sessions_share_gives_a_chain_no_gap(make):
         assert classes(daemon, third[0][0]) == {"used 3 times"}
 
 
+def test_new_chunks_have_the_place_of_their_turn_before_the_chain_ends(make):
+    """They may give way before that, and must not be judged as the beginning of a new prompt."""
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    pairs = items("chain", 7, KIB)
+    keys = [k for k, _ in pairs]
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs[:2], 0)
+        use(c, ns, pairs[:4], 2)
+        c.release([r.lease for r in c.get(ns, keys[:4], more=True)])
+        c.put(ns, pairs[4:6], ack=Ack.WRITTEN, parent=keys[3], more=True)
+        assert classes(daemon, keys[4]) == classes(daemon, keys[5]) == {"used once, in a later turn"}
+        c.put(ns, pairs[6:], ack=Ack.WRITTEN, parent=keys[5])
+        assert classes(daemon, keys[6]) == {"used once, end of a chain"}
+
+
 def test_an_evicted_chain_that_returns_has_its_gap(make):
     """The policies of both tiers remember the gap, so that its chunks need not return once more to be known."""
     daemon = make(**{"memory.pool": "8MiB", "store.limit": "16MiB"}).start()
