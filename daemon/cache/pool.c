@@ -126,6 +126,11 @@ bool pool_remembers(const struct pool *p, uint64_t hash)
         return evict_remembers(p->evict, evict_id(hash));
 }
 
+void pool_admit_all(struct pool *p, bool all)
+{
+        evict_admit_all(p->evict, all);
+}
+
 uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash)
 {
         return evict_remembered_gap(p->evict, evict_id(hash));

@@ -245,6 +245,10 @@ static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
 {
         struct cq_item *i = &q->items[item];
 
+        if (q->evict.admits_all) {
+                i->yields = 0;
+                return;
+        }
         if (q->first_to_yield == i->stay)
                 q->yielding_use = EVICT_NO_USE;
         if (i->is_contended && i->use != EVICT_NO_USE && i->use == q->yielding_use) {

@@ -293,6 +293,11 @@ void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap)
                 e->policy->set_gap(e, item, gap);
 }
 
+void evict_admit_all(struct evict *e, bool all)
+{
+        e->admits_all = all;
+}
+
 bool evict_gives_way(const struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));

@@ -76,6 +76,9 @@ uint8_t evict_remembered_gap(const struct evict *e, uint64_t id);
 /* Returns the mean gap that the item has. */
 uint8_t evict_gap(const struct evict *e, uint32_t item);
 void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
+/* Sets whether new items are kept whatever they are worth, so that none gives way. For owners that
+ * must report items some time before these leave. */
+void evict_admit_all(struct evict *e, bool all);
 /* Returns whether an item gives way: by its worth it should not have entered, and it is the next to
  * be evicted. */
 bool evict_gives_way(const struct evict *e, uint32_t item);

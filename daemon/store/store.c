@@ -425,6 +425,13 @@ uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const
                                   : EVICT_NO_GAP;
 }
 
+void store_admit_all(struct store *s, bool all)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        volume_admit_all(s->volumes[i].volume, all);
+}
+
 int store_set_policy(struct store *s, const char *policy)
 {
         int ret = 0;

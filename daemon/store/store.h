@@ -291,6 +291,8 @@ bool store_remembers(const struct store *s, uint32_t namespace_id, const struct 
  * down. */
 uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const struct key *key,
                              uint64_t hash);
+/* Calls evict_admit_all() for each volume. A volume that is resumed later needs another call. */
+void store_admit_all(struct store *s, bool all);
 /* Switches the policy of each volume, and of volumes that are resumed later, like evict_switch().
  * Returns 0, or -ENOMEM if a volume has kept its policy. */
 int store_set_policy(struct store *s, const char *policy);

@@ -264,6 +264,20 @@ static void without_a_search_for_room_no_item_gives_way(void **state)
         assert_false(evict_gives_way(e, HOT));
 }
 
+static void an_owner_admits_all_items(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(ROOM);
+        uint64_t seconds = 0, id = teach(e, &seconds);
+
+        for (uint32_t i = 0; i < 4; i++) {
+                evict_admit_all(e, i % 2 == 0);
+                (void)evict_victim(e, 0, NULL, NULL, UINT32_MAX);
+                insert(e, HOT, id + i, 500000 + i);
+                assert_int_equal(evict_gives_way(e, HOT), i % 2 != 0);
+                evict_remove(e, HOT);
+        }
+}
+
 /* The return times of such chains are not known, so a new item may be worth as much. */
 static void no_item_gives_way_to_slow_chains(void **state)
 {
@@ -499,6 +513,7 @@ int main(void)
                 cmocka_unit_test(a_ghost_keeps_the_gap),
                 cmocka_unit_test(a_new_item_of_less_worth_gives_way),
                 cmocka_unit_test(without_a_search_for_room_no_item_gives_way),
+                cmocka_unit_test(an_owner_admits_all_items),
                 cmocka_unit_test(no_item_gives_way_to_slow_chains),
                 cmocka_unit_test(a_quick_chain_counts_by_its_uses_until_its_class_is_learned),
                 cmocka_unit_test(a_gap_leaves_new_items_in_their_place),

@@ -286,6 +286,12 @@ uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash)
         return evict_remembered_gap(v->evict, evict_id(hash));
 }
 
+void volume_admit_all(struct volume *v, bool all)
+{
+        if (v->evict)
+                evict_admit_all(v->evict, all);
+}
+
 /* A volume that was not opened has no chunks, and is not used again. */
 int volume_set_policy(struct volume *v, const char *policy)
 {

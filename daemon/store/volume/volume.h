@@ -248,6 +248,8 @@ void volume_report_leaving(struct volume *v,
 bool volume_remembers(const struct volume *v, uint64_t hash);
 /* Returns the result of evict_remembered_gap() for this hash. */
 uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash);
+/* Calls evict_admit_all(). */
+void volume_admit_all(struct volume *v, bool all);
 /* Switches the eviction policy. Returns the result of evict_switch(), or 0 if the volume was not
  * opened. */
 int volume_set_policy(struct volume *v, const char *policy);
