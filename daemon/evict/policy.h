@@ -88,8 +88,8 @@ struct evict {
         uint32_t n_aside;
         uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
-        uint32_t served; /* evict_serve() */
-        bool admits_all; /* evict_admit_all() */
+        uint32_t served;  /* evict_serve() */
+        bool admits_all;  /* evict_admit_all() */
         struct ages ages; /* used by evict.c */
 };
 
