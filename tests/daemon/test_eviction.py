@@ -321,7 +321,7 @@ def test_a_beginning_that_sessions_share_gives_a_chain_no_gap(make):
 
 
 def test_new_chunks_have_the_place_of_their_turn_before_the_chain_ends(make):
-    """They may give way before that, and must not be judged as the beginning of a new prompt."""
+    """A chunk may give way before that, and must not be judged as the beginning of a new prompt."""
     daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
     pairs = items("chain", 7, KIB)
     keys = [k for k, _ in pairs]
