@@ -220,7 +220,7 @@ def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
 
 @pytest.mark.parametrize("write, gives_way", [("reused", False), ("never", True)])
 def test_new_chunks_give_way_only_without_a_shared_tier_that_takes_them(host, write, gives_way):
-    """A chunk that gave way would leave before it is offered. Chains that return every second, more of them than fit, are worth more than new chunks."""
+    """A chunk that gave way would leave before it is offered. More chains than fit return every second here."""
     a = host(**{"remote.write": write, "store.limit": "16MiB", "memory.pool": "8MiB"})
     hot = items("hot", 384, 64 * KIB)
     with a.client() as c:
