@@ -89,6 +89,68 @@ static inline int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, ui
         return kvcache_list_sized(kv, namespace_handle, cursor, ret, sizeof(*ret), max);
 }
 
+enum kvcache_event_kind {
+        KVCACHE_EVENT_STORED = 1,  /* the tier has the chunk */
+        KVCACHE_EVENT_REMOVED = 2, /* the tier no longer has the chunk */
+        KVCACHE_EVENT_NAMESPACE_REMOVED =
+                3, /* no tier has a chunk of the namespace; `key` is zero */
+};
+/* A change of what one tier of the daemon has of the client's tenant, or an entry of a snapshot. */
+struct kvcache_event {
+        struct kvcache_key key;
+        uint64_t sequence; /* events are numbered without gaps; 0 in a snapshot */
+        uint64_t time_ms;  /* Unix time; 0 in a snapshot */
+        uint64_t length;
+        /* NULL: the namespace has been removed since. Valid until the next such call. */
+        const char *namespace_name;
+        uint32_t namespace_number; /* names one namespace until it is removed; valid until the
+                                      daemon restarts */
+        uint32_t kind;             /* enum kvcache_event_kind; ignore others */
+        uint32_t tier;             /* KVCACHE_TIER_MEMORY or KVCACHE_TIER_DISK; 0 without a chunk */
+        uint32_t reserved;         /* 0 */
+};
+/* The position of a reader. All zero at first. */
+struct kvcache_events_position {
+        uint64_t epoch; /* identifies the daemon's process */
+        uint64_t next;  /* sequence number of the next event */
+        /* Set with -ESTALE: sequence number of the oldest event that is kept. A reader that needs
+         * no complete view may continue there. */
+        uint64_t oldest;
+        uint64_t reserved; /* 0 */
+};
+enum { KVCACHE_EVENTS_MAX_WAIT_MS = 60000 };
+/* Returns up to `max` events from `*position` on, and moves the position behind them. Without
+ * events, waits up to `wait_ms`, and then returns 0.
+ *
+ * Returns -ESTALE if events were lost: the position is new, the reader is slow, the daemon has
+ * restarted, or a volume began or ceased to be in use. `*position` is then where to continue after
+ * a snapshot: forget all chunks, call kvcache_events_snapshot() to its end, and call this function
+ * again. Events may repeat what the snapshot has, so treat them as a state of a tier and not as a
+ * count. Returns -EOPNOTSUPP if the daemon has no events (events.ring) or is too old; -EBUSY if
+ * another call of this connection is waiting. The daemon sends only events of the client's tenant.
+ */
+int kvcache_events_next_sized(struct kvcache *kv, struct kvcache_events_position *position,
+                              struct kvcache_event *ret, size_t event_size, size_t max,
+                              uint32_t wait_ms);
+static inline int kvcache_events_next(struct kvcache *kv, struct kvcache_events_position *position,
+                                      struct kvcache_event *ret, size_t max, uint32_t wait_ms)
+{
+        return kvcache_events_next_sized(kv, position, ret, sizeof(*ret), max, wait_ms);
+}
+/* Returns up to `max` chunks that are stored, as events; a chunk in both tiers is returned twice.
+ * Start with *cursor = 0; it is 0 again after the last. `position` is from the -ESTALE before.
+ * Returns the number of chunks, which may be 0 before the end, too. Returns -ESTALE if the daemon
+ * has restarted since: get a new position and start again. */
+int kvcache_events_snapshot_sized(struct kvcache *kv,
+                                  const struct kvcache_events_position *position, uint64_t *cursor,
+                                  struct kvcache_event *ret, size_t event_size, size_t max);
+static inline int kvcache_events_snapshot(struct kvcache *kv,
+                                          const struct kvcache_events_position *position,
+                                          uint64_t *cursor, struct kvcache_event *ret, size_t max)
+{
+        return kvcache_events_snapshot_sized(kv, position, cursor, ret, sizeof(*ret), max);
+}
+
 /* Deletes all chunks of the namespace permanently; on stable storage when the call returns.
  * `ret_dropped` (may be NULL) gets the number of chunks. */
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);

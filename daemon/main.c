@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses the arguments, loads the configuration and runs the server. The configuration comes from a
- * file (--config, or the default file if it exists), the environment and --set, in this order.
+ * file (--config, or the default file if it exists), its drop-ins, the environment and --set, in
+ * this order.
  * Every failure is one line on stderr or in the journal, and an exit status that kvcache-daemon(8)
  * explains. */
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "units.h"
 #include "build-config.h"
@@ -28,14 +30,15 @@ static void print_help(void)
                "Keeps the KV cache of this host's inference engines in memory and on disk.\n"
                "\n"
                "  -c, --config FILE     read FILE instead of " DEFAULT_CONFIG ",\n"
-               "                        which need not exist\n"
+               "                        which need not exist; then read FILE.d/*.yaml\n"
                "  -s, --set KEY=VALUE   override a key; may be repeated, lists are written a,b\n"
                "      --check-config    print every error in the configuration, and exit\n"
                "      --print-config    print the effective configuration, and exit\n"
                "  -h, --help            print this, and exit\n"
                "  -V, --version         print the version, and exit\n"
                "\n"
-               "Order: default, file, environment (store.limit is KVCACHE_STORE_LIMIT), --set.\n"
+               "Order: default, file, drop-ins (FILE.d/*.yaml), environment (store.limit is\n"
+               "KVCACHE_STORE_LIMIT), --set.\n"
                "Sizes are written 64GiB, times 5s. Keys, with their defaults:\n"
                "\n");
         config_print_keys(stdout);
@@ -169,6 +172,8 @@ static int check_all(const struct server_params *params)
                 return EXIT_STATUS_CONFIG;
         }
         printf("configuration ok\n");
+        for (unsigned i = 0; i < config->files.n && config->files.n > 1; i++)
+                printf("  %s\n", text_clean(config->files.items[i]));
         return finish_output();
 }
 
@@ -176,6 +181,7 @@ static int run(const struct server_params *params, bool check, bool print)
 {
         struct config *config = params->config;
         struct config_error error = {};
+        char drop_ins[UNITS_TEXT];
         enum log_level level;
         int r;
 
@@ -201,6 +207,9 @@ static int run(const struct server_params *params, bool check, bool print)
         r = config_check_host(config, &error);
         if (r < 0)
                 return fail_config(r, &error);
+        if (config->files.n > 1)
+                log_info("configuration: %s and %s", config->files.items[0],
+                         units_count(config->files.n - 1, "drop-in", drop_ins));
         return server_run(params);
 }
 
@@ -254,6 +263,7 @@ int main(int argc, char **argv)
         }
 
         config_init(&config);
+        params.config_read_unix_ms = clock_unix_ms();
         status = run(&params, check, print);
         config_fini(&config);
         free(params.sets);

@@ -119,6 +119,8 @@ int server_start_listener(struct server *s);
  * object that the caller frees; it is left unset on -ENOMEM. Returns 0; 1 if the configuration was
  * refused; -ENOMEM; -ESHUTDOWN. */
 int server_reload(struct server *s, char **ret_json);
+/* Notes the files of the configuration `read` for the status. */
+void server_note_files(struct server *s, const struct config *read, uint64_t unix_ms);
 /* Reloads for the request RELOAD, and prints the JSON object. */
 int server_print_reload(void *userdata, FILE *out);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the configuration again, on SIGHUP and for RELOAD, and has the parts take over the keys
- * that may change while running. Runs on the loop thread, which reads one file of at most
- * CONFIG_MAX_FILE bytes and that of http.token_file; keeps no state. An invalid configuration
- * changes nothing. The log and the answer have each error, each key that changed and each key that
- * needs a restart. */
+ * that may change while running. Runs on the loop thread, which reads a file and its drop-ins, each
+ * at most CONFIG_MAX_FILE bytes, and that of http.token_file; keeps no state. An invalid
+ * configuration changes nothing. The log and the answer have each error, each key that changed and
+ * each key that needs a restart. */
 #include "server-internal.h"
 
 #include <cjson/cJSON.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cleanup.h"
 #include "units.h"
 
@@ -121,6 +122,16 @@ static void keep_pending(struct server *s, const struct answer *answer)
         s->sources.reload_pending = cJSON_Duplicate(answer->lists[CONFIG_NEEDS_RESTART], true);
 }
 
+void server_note_files(struct server *s, const struct config *read, uint64_t unix_ms)
+{
+        cJSON *files =
+                cJSON_CreateStringArray((const char *const *)read->files.items, (int)read->files.n);
+
+        cJSON_Delete(s->sources.config_files);
+        s->sources.config_files = files;
+        s->sources.config_read_unix_ms = unix_ms;
+}
+
 int server_reload(struct server *s, char **ret_json)
 {
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
@@ -128,6 +139,7 @@ int server_reload(struct server *s, char **ret_json)
         const struct config_report report = { .say = say_change, .userdata = &answer };
         char settings[UNITS_TEXT], errors[UNITS_TEXT];
         struct http_token token = { 0 };
+        uint64_t read_unix_ms;
         struct config next;
         bool refused;
 
@@ -135,6 +147,7 @@ int server_reload(struct server *s, char **ret_json)
                 return -ESHUTDOWN;
         begin_answer(s, &answer);
         object = answer.object;
+        read_unix_ms = clock_unix_ms();
         notify_reloading();
         config_init(&next);
         refused = load(s, &next, &token, &answer) < 0;
@@ -151,9 +164,13 @@ int server_reload(struct server *s, char **ret_json)
                                    "http.token_file: the token has changed");
                 s->sources.config_reloads++;
                 keep_pending(s, &answer);
+                server_note_files(s, &next, read_unix_ms);
                 log_info("reload: %s changed", units_count(changed, "setting", settings));
         }
         explicit_bzero(&token, sizeof(token));
+        cJSON_AddItemToObject(
+                object, "files",
+                cJSON_CreateStringArray((const char *const *)next.files.items, (int)next.files.n));
         config_fini(&next);
         notify_ready();
         if (!ret_json)

@@ -17,6 +17,7 @@
 #include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "events/events.h"
 #include "request/audit.h"
 #include "snapshot.h"
 #include "tenant/ids.h"
@@ -389,6 +390,25 @@ static int start_lookups(struct server *s)
         return r < 0 ? server_fail(r, "lookup index", NULL) : 0;
 }
 
+static int start_events(struct server *s)
+{
+        struct events_tenant tenants[CONFIG_MAX_TENANTS];
+        int r;
+
+        if (s->config->events.ring == 0)
+                return 0;
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                tenants[i] = (struct events_tenant){ .store_tenant = s->tenants[i].store_tenant,
+                                                     .pool = s->tenants[i].pool };
+        r = events_new(&s->service.events, &(struct events_params){
+                                                   .store = s->service.store,
+                                                   .tenants = tenants,
+                                                   .n_tenants = s->service.n_tenants,
+                                                   .ring_bytes = s->config->events.ring,
+                                           });
+        return r < 0 ? server_fail(r, "events", NULL) : 0;
+}
+
 static void warn_of_bench(void *userdata, const char *text)
 {
         log_warning("%s", text);
@@ -439,6 +459,8 @@ int server_start_service(struct server *s)
         };
         int r = start_lookups(s);
 
+        if (r == 0)
+                r = start_events(s);
         if (r == 0)
                 r = server_start_admission(s);
         if (r == 0)
@@ -504,13 +526,15 @@ int server_start_http(struct server *s)
                 .rate = c->limits.http_rate,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,
-                .history = &s->history,
                 .made = &s->sources.loop[METRICS_LOOP_HTTP],
-                .print_metrics = status_print_metrics,
-                .print_status = status_print_status,
-                .is_ready = status_is_ready,
-                .is_healthy = status_is_healthy,
-                .userdata = &s->sources,
+                .pages = {
+                        .history = &s->history,
+                        .print_metrics = status_print_metrics,
+                        .print_status = status_print_status,
+                        .is_ready = status_is_ready,
+                        .is_healthy = status_is_healthy,
+                        .userdata = &s->sources,
+                },
         };
         char error[256] = "";
         int r;

@@ -13,6 +13,7 @@
  * startup is one line and an exit status; after startup only a signal ends the loop. */
 #include "server-internal.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +27,9 @@
 #include "benchmark/benchmark.h"
 #include "learned/learned.h"
 #include "build-config.h"
+#include "events/events.h"
 #include "evict/admission.h"
+#include "fair/user.h"
 #include "remote/remote.h"
 #include "report/sums.h"
 #include "request/hits.h"
@@ -87,6 +90,8 @@ static void begin_drain(struct server *s)
         sessions_drain(s->sessions);
         if (s->service.lookups)
                 lookups_stop(s->service.lookups);
+        if (s->service.events)
+                events_stop(s->service.events);
         hits_suspend(&s->service, true);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 cache_stop(s->tenants[i].cache);
@@ -328,7 +333,7 @@ static void offer_leaving(struct server *s)
  * must not wait. */
 static bool run_iteration(struct server *s)
 {
-        uint64_t deadline, of_store, of_hits, now = clock_mono_ns();
+        uint64_t deadline, of_store, of_hits, of_events = 0, now = clock_mono_ns();
         bool more;
 
         store_iterate(s->service.store);
@@ -356,6 +361,10 @@ static bool run_iteration(struct server *s)
         of_hits = hits_retry_ns(&s->service, now);
         if (deadline == 0 || (of_hits != 0 && of_hits < deadline))
                 deadline = of_hits;
+        if (s->service.events)
+                more |= events_iterate(s->service.events, now, &of_events);
+        if (deadline == 0 || (of_events != 0 && of_events < deadline))
+                deadline = of_events;
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 more = more || cache_has_work(s->tenants[i].cache);
         kio_flush(s->service.io);
@@ -516,6 +525,7 @@ static void server_fini(struct server *s)
         if (!held_up)
                 sessions_free(s->sessions);
         s->service.lookups = lookups_free(s->service.lookups);
+        s->service.events = events_free(s->service.events);
         if (s->service.store) {
                 if (s->draining) {
                         signal(SIGALRM, on_close_late);
@@ -540,6 +550,7 @@ static void server_fini(struct server *s)
         keep_free(s->keep.keep);
         keep_file_free(s->keep.file);
         cJSON_Delete(s->sources.reload_pending);
+        cJSON_Delete(s->sources.config_files);
         notify_drop_kept(&s->inherited);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
@@ -550,6 +561,7 @@ static void server_fini(struct server *s)
         namespace_counts_free(s->service.namespace_counts);
         stages_fini(&s->service.stages);
         quotas_free(s->service.quotas);
+        assert(fair_users() == 0);
         free_event(s->done);
         free_event(s->wait);
         free_event(s->term);
@@ -607,6 +619,7 @@ static int start(struct server *s)
                 .keep_why_not = s->keep.why_not,
                 .instance = s->instance,
         };
+        server_note_files(s, s->config, s->params->config_read_unix_ms);
         r = add_events(s);
         if (r < 0)
                 return server_fail(r, "events", NULL);

@@ -10,7 +10,8 @@ struct config;
 struct server_params {
         struct config *config;   /* loaded, checked and resolved; the caller frees it afterwards */
         const char *config_path; /* read again by a reload; NULL if none */
-        char **sets;             /* --set, in order; applied again by a reload */
+        uint64_t config_read_unix_ms; /* before it was read */
+        char **sets;                  /* --set, in order; applied again by a reload */
         unsigned n_sets;
         bool config_must_exist; /* --config named the file */
 };

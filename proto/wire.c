@@ -99,6 +99,7 @@ static const struct op_info {
         [WIRE_RELOAD] = { .name = "RELOAD" },
         [WIRE_SWEEP] = { .name = "SWEEP" },
         [WIRE_POOL_INDEX] = { .name = "POOL_INDEX" },
+        [WIRE_EVENTS] = { .name = "EVENTS" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -498,6 +499,21 @@ static const char *check_sweep(const struct wire_sweep *m, size_t bytes)
         return m->reserved != 0 ? "SWEEP with reserved bits" : NULL;
 }
 
+static const char *check_events(const struct wire_events *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "EVENTS of a wrong length";
+        if (m->kind >= WIRE_EVENTS_END)
+                return "EVENTS of an unknown kind";
+        if (m->max == 0 || m->max > WIRE_MAX_KEYS)
+                return "EVENTS of an impossible number of entries";
+        if (m->wait_ms > WIRE_MAX_EVENTS_WAIT_MS)
+                return "EVENTS with too long a wait";
+        if (m->kind == WIRE_EVENTS_SNAPSHOT && (m->epoch != 0 || m->wait_ms != 0))
+                return "EVENTS for a snapshot with an epoch or a wait";
+        return m->reserved != 0 ? "EVENTS with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -556,6 +572,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return bytes != sizeof(*hdr) ? "RELOAD of a wrong length" : NULL;
         case WIRE_SWEEP:
                 return check_sweep(msg, bytes);
+        case WIRE_EVENTS:
+                return check_events(msg, bytes);
         case WIRE_LENT_FILE:
                 return check_lent_file(msg, bytes);
         case WIRE_CANCEL:

@@ -73,6 +73,7 @@ enum wire_op {
         WIRE_SWEEP = 32,  /* deletes chunks from the shared tier; admin only */
         WIRE_POOL_INDEX = 33, /* the tenant's pool index (pool-index.h); the reply carries its
                                  fd, and that of the session's page */
+        WIRE_EVENTS = 34, /* changes of the tenant's chunks since an earlier reply, or all chunks */
         WIRE_OP_END,
 };
 
@@ -414,6 +415,67 @@ struct wire_sweep {
 };
 static_assert(sizeof(struct wire_sweep) == 32, "wire format");
 
+enum wire_events_kind {
+        WIRE_EVENTS_SINCE = 0,    /* the events from a sequence number on */
+        WIRE_EVENTS_SNAPSHOT = 1, /* the chunks that are stored */
+        WIRE_EVENTS_END,
+};
+enum { WIRE_MAX_EVENTS_WAIT_MS = 60000 };
+
+/* Asks for changes of the tenant's chunks. Without events, the reply waits for some. BUSY: another
+ * EVENTS of this session is waiting; DENIED: the daemon keeps no events. */
+struct wire_events {
+        struct wire_hdr hdr;
+        uint64_t epoch; /* 16  SINCE: of the reply that gave `from`, or zero; SNAPSHOT: zero */
+        uint64_t from; /* 24  SINCE: value64 of that reply, or zero; SNAPSHOT: cursor, 0 at first */
+        uint32_t wait_ms; /* 32  SINCE: at most WIRE_MAX_EVENTS_WAIT_MS; SNAPSHOT: zero */
+        uint16_t max;     /* 36  entries wanted, 1 to WIRE_MAX_KEYS */
+        uint8_t kind;     /* 38  enum wire_events_kind */
+        uint8_t reserved; /* 39  zero */
+};
+static_assert(sizeof(struct wire_events) == 40, "wire format");
+
+/* Follows the head of the reply to EVENTS. `count` struct wire_event follow, then `value` struct
+ * wire_event_name with their texts. */
+struct wire_events_result {
+        uint64_t epoch;    /*  0  new with every start of the daemon; never zero */
+        uint64_t first;    /*  8  sequence number of the oldest event that is kept */
+        uint64_t next;     /* 16  sequence number of the next event that is written */
+        uint32_t flags;    /* 24  WIRE_EVENTS_GAP */
+        uint32_t reserved; /* 28  ignored */
+};
+static_assert(sizeof(struct wire_events_result) == 32, "wire format");
+
+/* The events from `from` on are not kept: take a snapshot, then ask for those from value64 on. */
+enum { WIRE_EVENTS_GAP = 1 << 0 };
+
+/* Stable numbers: append only. Ignore an event of an unknown kind. */
+enum wire_event_kind {
+        WIRE_EVENT_STORED = 1,            /* the tier has the chunk */
+        WIRE_EVENT_REMOVED = 2,           /* the tier no longer has the chunk */
+        WIRE_EVENT_NAMESPACE_REMOVED = 3, /* no tier has any chunk of the namespace; the key is
+                                             zero, and the number is not used again */
+};
+struct wire_event {
+        struct key key;            /*  0 */
+        uint64_t time_ms;          /* 32  Unix time; SNAPSHOT: zero */
+        uint32_t namespace_number; /* 40  the tenant's number in this epoch */
+        uint32_t length;           /* 44 */
+        uint8_t kind;              /* 48  enum wire_event_kind */
+        uint8_t tier;        /* 49  WIRE_TIER_MEMORY or WIRE_TIER_DISK; NAMESPACE_REMOVED: 0 */
+        uint8_t reserved[6]; /* 50  ignored */
+};
+static_assert(sizeof(struct wire_event) == 56, "wire format");
+
+/* The name of a namespace that exists and that an event of the same reply is about. */
+struct wire_event_name {
+        uint32_t namespace_number; /*  0 */
+        uint16_t name_length;      /*  4 */
+        uint16_t reserved;         /*  6  ignored */
+        /* Followed by the name, and by zeros up to a multiple of 8 bytes. */
+};
+static_assert(sizeof(struct wire_event_name) == 8, "wire format");
+
 /* The result of SWEEP. */
 struct wire_sweep_result {
         uint64_t seen, seen_bytes;       /*  0 */
@@ -467,9 +529,10 @@ struct wire_reply {
                              NAMESPACES: number visible to this client; NAMESPACE_REMOVE with
                              BUSY: sessions that have it open; CANCEL: keys cancelled; RELOAD: 1
                              if refused; PURGE with WIRE_F_REMOTE: seconds for which other hosts
-                             may still have chunks; other batches: stale releases */
+                             may still have chunks; EVENTS: names; other batches: stale releases */
         uint64_t value64; /* 24  STAGING, LOOKUP, TRANSFERS: size in bytes; LIST, NAMESPACES: next
-                             cursor, 0 at the end; REPORT: bytes of the text; PURGE,
+                             cursor, 0 at the end; EVENTS: next `from`, of a SNAPSHOT 0 at the end;
+                             REPORT: bytes of the text; PURGE,
                              NAMESPACE_REMOVE: chunks dropped, with NOT_EMPTY chunks held;
                              NAMESPACE: declared chunk bytes in force; MATCH with WIRE_F_REMOTE:
                              keys after the run that the shared tier has, and
@@ -522,6 +585,7 @@ enum wire_feature {
         WIRE_FEATURE_REMOTE = 1 << 18,     /* there is a shared tier: WIRE_F_REMOTE, SWEEP */
         WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
         WIRE_FEATURE_POOL_INDEX = 1 << 20, /* POOL_INDEX */
+        WIRE_FEATURE_EVENTS = 1 << 21,     /* EVENTS */
 };
 
 /* A session's counters of lookups that its client answered itself, in memory that the client

@@ -21,9 +21,9 @@ import sys
 import tempfile
 
 BELOW_IO = {"base", "proto"}
-BELOW_STORE = {"io", "slab", "evict"} | BELOW_IO
+BELOW_STORE = {"io", "slab", "evict", "fair"} | BELOW_IO
 BELOW_CACHE = {"store", "remote"} | BELOW_STORE
-BELOW_REQUEST = {"benchmark", "lookup", "tenant", "cache"} | BELOW_CACHE
+BELOW_REQUEST = {"benchmark", "events", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
 # room: rooms that it may include, besides itself
@@ -32,15 +32,16 @@ MAY = {
     "base": {"proto"},
     "slab": BELOW_IO,
     "evict": BELOW_IO,
+    "fair": BELOW_IO,
     "io": BELOW_IO,
-    "remote": BELOW_IO,
     "store/volume": BELOW_STORE,
     "store/volume/recovery": {"store/volume"} | BELOW_STORE,  # volume/internal.h requires it
-    "store": {"store/volume", "io", "evict"} | BELOW_IO,
-    "remote": BELOW_IO,
+    "store": {"store/volume", "io", "evict", "fair"} | BELOW_IO,
+    "remote": {"fair"} | BELOW_IO,
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
-    "tenant": {"lookup", "cache"} | BELOW_CACHE,
+    "events": {"cache"} | BELOW_CACHE,
+    "tenant": {"events", "lookup", "cache"} | BELOW_CACHE,
     "benchmark": {"store", "io"} | BELOW_IO,
     "learned": BELOW_CACHE | {"cache"},
     "keep": BELOW_CACHE | {"cache"},
@@ -55,6 +56,7 @@ MAY = {
     "common": {"api", "proto"},  # code shared by the two tools
     "bench": {"common", "api", "proto", "evict", "remote"},  # simulate: the daemon's policies; remote: its engines
     "ctl": {"common", "api", "proto", "store", "io", "evict"},  # the last three serve its offline commands
+    "relay": {"api", "proto"},  # client/events
     "examples": {"api"},
     "python": set(),  # loads the library, and is compiled against nothing
     "tests": None,  # anything
@@ -74,7 +76,7 @@ SHOWN = {
 # Parts of proto: the daemon's lower rooms know keys and helpers, but not the wire.
 HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/spin.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
-    **{room: HELPERS for room in ("base", "slab", "evict")},
+    **{room: HELPERS for room in ("base", "slab", "evict", "fair")},
     "remote": HELPERS | {"proto/key.h"},
     "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # counters of transfers
     **{room: HELPERS | {"proto/key.h"} for room in ("remote", "store", "store/volume", "store/volume/recovery")},
@@ -94,7 +96,7 @@ def room_of(path):
         return top
     if top == "client":
         room = rest.split("/")[0] if rest else "api" if path.endswith(".h") else None
-        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples", "python") else None
+        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples", "python") else "relay" if room == "events" else None
     if top == "daemon":
         return rest if rest in MAY else "daemon" if not rest and re.match(r"daemon/(main|server|notify)\b", path) else None
     return None
@@ -207,7 +209,7 @@ def self_test():
         "daemon/slab/bitmap.h", "daemon/evict/evict.h", "daemon/evict/policy.h", "daemon/io/io.h", "daemon/io/backend.h",
         "daemon/io/liveness.h", "daemon/store/store.h", "daemon/store/internal.h", "daemon/store/volume/types.h",
         "daemon/store/volume/volume.h", "daemon/store/volume/internal.h", "daemon/store/volume/recovery/internal.h",
-        "daemon/cache/cache.h", "daemon/cache/pool.h", "daemon/remote/remote.h", "daemon/lookup/index.h", "daemon/tenant/quota.h",
+        "daemon/cache/cache.h", "daemon/cache/pool.h", "daemon/fair/turns.h", "daemon/remote/remote.h", "daemon/lookup/index.h", "daemon/tenant/quota.h",
         "daemon/config/config.h", "daemon/config/config.def", "daemon/config/internal.h", "daemon/request/request.h",
         "daemon/request/internal.h", "daemon/session/session.h", "daemon/report/status.h", "daemon/server.h",
         "client/kvcache.h", "client/lib/handle.h", "client/common/human.h", "client/ctl/keys.h",
@@ -228,6 +230,7 @@ def self_test():
         ("daemon/store/volume/recovery/scan.c", "store/volume/internal.h"),
         ("daemon/cache/get.c", "remote/remote.h"), ("daemon/server.c", "remote/remote.h"), ("daemon/remote/gets.c", "key.h"),
         ("daemon/io/uring.c", "io/backend.h"), ("daemon/io/uring.c", "base/list.h"), ("daemon/base/log.c", "checked.h"),
+        ("daemon/store/volume/put.c", "fair/turns.h"), ("daemon/fair/turns.c", "base/list.h"), ("daemon/remote/gets.c", "fair/turns.h"),
         ("daemon/base/log.c", "build-config.h"), ("client/lib/handle.c", "wire.h"), ("client/lib/handle.c", "lib/handle.h"),
         ("client/ctl/fsck.c", "human.h"), ("client/bench/kvbench/plan.c", "human.h"), ("client/ctl/fsck.c", "store/store.h"),
         ("client/common/human.c", "human.h"), ("client/bench/kvbench/plan.c", "trace.h"),
@@ -258,6 +261,8 @@ def self_test():
         ("daemon/cache/get.c", "store/volume/types.h"),
         ("daemon/cache/pool.c", "slab/bitmap.h"),
         ("daemon/io/uring.c", "evict/evict.h"),
+        ("daemon/io/uring.c", "fair/turns.h"),
+        ("daemon/fair/turns.c", "cache/cache.h"),
         ("daemon/io/uring.c", "wire.h"),
         ("daemon/slab/slab.c", "io/io.h"),
         ("daemon/remote/gets.c", "io/io.h"),

@@ -31,7 +31,7 @@ WORDS = [
     (r"\bdisposals?\b", "fd closer", None),
     (r"\bthreads? for calls\b", "blocking-call thread", None),
     (r"(?i)\bpatience\b|\w*_patience\w*|\bpatience_\w+", "head-of-line timeout; timeout", None),
-    (r"\bread_ahead\w*|\bwritten ahead\b|\bsegments ahead\b", "prefetch; preformatted", None),
+    (r"\bread_ahead\w*|\bwritten ahead\b|\bsegments ahead\b", "prefetch; preformatted", r"\bread_ahead_size\b"),
     (r"\b(?!re)(puts?|with) memory under\b|\bmemory under it\b", "populated, pre-faulted", None),
     (r"\bdonat(e|es|ed|ing|ion|ions)\b|\w*_donat\w*|\bdonat\w*_\w*", "register, registered buffer", r"names that programs written before the rename use|DONATE = 18|self(, \*args, \*\*how: self)?\.register\(|lambda self"),
     (r"\bwithdr(aw|aws|awn|ew|awing|awal|awals)\b|\w*_withdraw\w*|\bwithdraw_\w*", "unregister", r"WITHDRAW = 19|lambda self"),

@@ -58,7 +58,7 @@ static const struct option_row replay_options[] = {
         { OPTION_ACKS, "acks", "FILE",
           "append each key to FILE as soon as its put is answered; `kvcachectl\n"
           "exists --from FILE` reads it" },
-        { 'n', "namespace", "NS", "the namespace (default: replay)" },
+        { 'n', "namespace", "NS", "the namespace (default: replay)", "@namespaces" },
         { OPTION_ANNOUNCE, "announce-ends", "SHARE",
           "tell the daemon that a session has ended after its last request, for this\n"
           "share of the sessions: 50%; it evicts those first (default: 0%)" },

@@ -34,7 +34,7 @@ static const struct option_row trace_options[] = {
         { 'b', "block-bytes", "SIZE", "bytes of a block (default: 64KiB)" },
         { 'k', "keys", "N", "blocks of a batch (default: 16)" },
         { 'c', "batches", "N", "batches of each kind (default: 100)" },
-        { 'n', "namespace", "NS", "the namespace (default: trace)" },
+        { 'n', "namespace", "NS", "the namespace (default: trace)", "@namespaces" },
         { 0 },
 };
 

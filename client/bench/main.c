@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcache-bench: measures a kvcache-daemon, and computes what a model needs of it. */
+#include <string.h>
+
 #include "checked.h"
 #include "commands.h"
+#include "kvbench/data-file.h"
 #include "tool.h"
+#include "words.h"
 
 static const struct command *const commands[] = {
         &command_replay,  &command_trace,  &command_simulate, &command_plan,   &command_profile,
@@ -15,6 +19,13 @@ static const char *const of_ctl[] = { "status",   "top",    "ping",   "stats",  
                                       "gds",      "doctor", "report", "verify",    "hint",
                                       "bench",    "record", "reload", "pin",       "unpin",
                                       "store",    "remote", NULL };
+
+/* Prints the names of models and deployments. */
+static void print_words(const char *kind)
+{
+        if (strcmp(kind, "models") == 0 || strcmp(kind, "deployments") == 0)
+                data_file_each(kind, words_print);
+}
 
 static const struct tool kvcache_bench = {
         .name = "kvcache-bench",
@@ -33,6 +44,7 @@ static const struct tool kvcache_bench = {
                 "  6    output cannot be written, or memory ran out\n"
                 "  session has its own statuses; see \"kvcache-bench session --help\"\n"
                 "  130  interrupted (replay: after its report)\n",
+        .words = print_words,
         .other = "kvcachectl",
         .other_does = of_ctl,
 };

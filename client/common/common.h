@@ -84,7 +84,8 @@ const char *ctl_socket_name(const struct ctl *ctl);
 
 #define NAMESPACE_OPTION                                                                           \
         {                                                                                          \
-                'n', "namespace", "NS", "the namespace (default: " DEFAULT_NAMESPACE ")"           \
+                'n', "namespace", "NS", "the namespace (default: " DEFAULT_NAMESPACE ")",          \
+                        "@namespaces"                                                              \
         }
 #define DEFAULT_NAMESPACE "default"
 

@@ -31,7 +31,9 @@ static void print_option(const char *tool, const char *condition, const struct o
                 fprintf(out, " -s %c", row->id);
         if (row->argument && *row->argument != '[')
                 fputs(is_file(row->argument) ? " -r -F" : " -x", out);
-        if (row->values)
+        if (completion_kind(row->values))
+                fprintf(out, " -a '(__%s_offer %s)'", tool, completion_kind(row->values));
+        else if (row->values)
                 fprintf(out, " -a '%s'", row->values);
         fputs(" -d ", out);
         print_text(row->help, out);
@@ -60,7 +62,11 @@ static void print_command(const char *tool, const struct command *command, FILE 
         print_options(tool, in, options_shared(), out);
         for (const char *const *action = command->actions; action && *action; action++)
                 fprintf(out, "complete -c %s -n '%s' -a %s\n", tool, first, *action);
-        if (*command->arguments && command->actions)
+        if (command->operands)
+                fprintf(out, "complete -c %s -n '%s%s%s' -a '(__%s_offer %s)'\n", tool, in,
+                        command->actions ? "; and not " : "", command->actions ? first : "", tool,
+                        command->operands);
+        else if (*command->arguments && command->actions)
                 fprintf(out, "complete -c %s -n '%s; and not %s' -F\n", tool, in, first);
         else if (*command->arguments)
                 fprintf(out, "complete -c %s -n '%s' -F\n", tool, in);
@@ -101,8 +107,13 @@ void completion_print_fish(const struct completion *tool, FILE *out)
                 "    set -l words (__%s_words)\n"
                 "    test (count $words) -eq 1; and test \"$words[1]\" = $argv[1]\n"
                 "end\n\n"
+                "# The words that the tool itself knows.\n"
+                "function __%s_offer\n"
+                "    set -l tool (commandline -opc)[1]\n"
+                "    type -q $tool; and $tool --complete $argv[1] 2>/dev/null\n"
+                "end\n\n"
                 "complete -c %s -f\n",
-                name, name, name, name, name, name, name);
+                name, name, name, name, name, name, name, name);
         print_options(name, none, options_shared(), out);
         fprintf(out,
                 "complete -c %s -n '%s' -l debug -d 'explain more on standard error'\n"

@@ -30,20 +30,31 @@ static const char *action_of(const struct option_row *row)
         return " ";
 }
 
-static void print_argument(const struct option_row *row, FILE *out)
+/* Prints the action that asks the tool for words, and offers files, too, where `files` is set. */
+static void print_words(const char *tool, const char *kind, bool files, FILE *out)
 {
+        fprintf(out, "{_%s_words %s%s}", tool, kind, files ? "; _files" : "");
+}
+
+static void print_argument(const char *tool, const struct option_row *row, FILE *out)
+{
+        const char *kind = completion_kind(row->values);
+
         if (!row->argument)
                 return;
         fputs(*row->argument == '[' ? "::" : ":", out);
         print_text(row->argument, out);
-        if (row->values)
+        if (kind) {
+                fputc(':', out);
+                print_words(tool, kind, *action_of(row) == '_', out);
+        } else if (row->values)
                 fprintf(out, ":(%s)", row->values);
         else
                 fprintf(out, ":%s", action_of(row));
 }
 
 /* Prints rows such as: '*'{-n+,--namespace=}'[the namespace]:NS: ' \ */
-static void print_options(const struct option_row *rows, FILE *out)
+static void print_options(const char *tool, const struct option_row *rows, FILE *out)
 {
         for (; rows && rows->id; rows++) {
                 bool takes = rows->argument, may = takes && *rows->argument == '[';
@@ -62,24 +73,31 @@ static void print_options(const struct option_row *rows, FILE *out)
                         fprintf(out, "'*--%s%s[", rows->name, may ? "=-" : takes ? "=" : "");
                 print_text(rows->help, out);
                 fputc(']', out);
-                print_argument(rows, out);
+                print_argument(tool, rows, out);
                 fputs("' \\\n", out);
         }
 }
 
-static void print_command(const struct command *command, FILE *out)
+static void print_command(const char *tool, const struct command *command, FILE *out)
 {
         fprintf(out, "                %s)\n                        _arguments \\\n", command->name);
-        print_options(command->options, out);
-        print_options(options_shared(), out);
+        print_options(tool, command->options, out);
+        print_options(tool, options_shared(), out);
         if (command->actions) {
                 fputs("                        '1:action:(", out);
                 for (const char *const *action = command->actions; *action; action++)
                         fprintf(out, "%s%s", action == command->actions ? "" : " ", *action);
                 fputs(")' \\\n", out);
         }
-        fprintf(out, "                        %s\n                        ;;\n",
-                *command->arguments ? "'*:argument:_files'" : "&& return");
+        fputs("                        ", out);
+        if (command->operands) {
+                fputs("'*:argument:", out);
+                print_words(tool, command->operands, false, out);
+                fputc('\'', out);
+        } else {
+                fputs(*command->arguments ? "'*:argument:_files'" : "&& return", out);
+        }
+        fputs("\n                        ;;\n", out);
 }
 
 void completion_print_zsh(const struct completion *tool, FILE *out)
@@ -88,12 +106,17 @@ void completion_print_zsh(const struct completion *tool, FILE *out)
                 "#compdef %s\n"
                 "# SPDX-License-Identifier: Apache-2.0\n"
                 "# Completion of %s for zsh, made from the tables of its commands and options.\n"
+                "_%s_words()\n{\n"
+                "        local -a names\n"
+                "        names=(${(f)\"$(%s --complete $1 2>/dev/null)\"})\n"
+                "        compadd -a names\n"
+                "}\n"
                 "_%s()\n{\n"
                 "        local curcontext=\"$curcontext\" state line\n"
                 "        local -a commands\n"
                 "        typeset -A opt_args\n"
                 "        commands=(\n",
-                tool->name, tool->name, tool->name);
+                tool->name, tool->name, tool->name, tool->name, tool->name);
         for (size_t i = 0; i < tool->n_commands; i++) {
                 fprintf(out, "                '%s:", tool->commands[i]->name);
                 print_text(tool->commands[i]->summary, out);
@@ -102,7 +125,7 @@ void completion_print_zsh(const struct completion *tool, FILE *out)
         fputs("        )\n"
               "        _arguments -C \\\n",
               out);
-        print_options(options_shared(), out);
+        print_options(tool->name, options_shared(), out);
         fputs("                        '*--debug[explain more on standard error]' \\\n"
               "                        '*--version[print the version]' \\\n"
               "                        '1:command:->command' '*::argument:->argument' && return\n"
@@ -119,7 +142,7 @@ void completion_print_zsh(const struct completion *tool, FILE *out)
               "                        ;;\n",
               out);
         for (size_t i = 0; i < tool->n_commands; i++)
-                print_command(tool->commands[i], out);
+                print_command(tool->name, tool->commands[i], out);
         fprintf(out,
                 "                esac\n"
                 "                ;;\n"

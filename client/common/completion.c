@@ -47,7 +47,10 @@ static void print_values(const struct option_row *rows, FILE *out)
                 fprintf(out, "                [[ $option == --%s", rows->name);
                 if (rows->id < OPTION_LONG)
                         fprintf(out, " || $option == -%c", rows->id);
-                fprintf(out, " ]] && values='%s'\n", rows->values);
+                if (completion_kind(rows->values))
+                        fprintf(out, " ]] && dynamic=%s\n", completion_kind(rows->values));
+                else
+                        fprintf(out, " ]] && values='%s'\n", rows->values);
         }
 }
 
@@ -65,6 +68,8 @@ static void print_command(const struct command *command, FILE *out)
         for (const char *const *action = command->actions; action && *action; action++)
                 fprintf(out, " %s", *action);
         fputs(" '\n", out);
+        if (command->operands)
+                fprintf(out, "                operands=%s\n", command->operands);
         print_values(command->options, out);
         fputs("                ;;\n", out);
 }
@@ -79,6 +84,7 @@ void completion_print_bash(const struct completion *tool, FILE *out)
                 tool->name, tool->name);
         fputs("        local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]}\n"
               "        local command='' options='' valued='' values='' actions='' i at\n"
+              "        local dynamic='' operands=''\n"
               "        COMPREPLY=()\n"
               "        # \"--option=value\" are three words.\n"
               "        if [[ $word == = ]]; then\n"
@@ -120,14 +126,25 @@ void completion_print_bash(const struct completion *tool, FILE *out)
         fprintf(out,
                 "        if [[ $values ]]; then\n"
                 "                COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+                "        elif [[ $dynamic ]]; then\n"
+                "                :\n"
                 "        elif [[ ${COMP_WORDS[COMP_CWORD]} == = || ${COMP_WORDS[COMP_CWORD-1]} == "
                 "= ||\n"
                 "                $valued == *\" $option \"* ]]; then\n"
                 "                return\n"
                 "        elif [[ $word == -* ]]; then\n"
                 "                COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
-                "        elif ((COMP_CWORD == at + 1)); then\n"
+                "        elif [[ ${actions// } ]] && ((COMP_CWORD == at + 1)); then\n"
                 "                COMPREPLY=($(compgen -W \"$actions\" -- \"$word\"))\n"
+                "        else\n"
+                "                dynamic=$operands\n"
+                "        fi\n"
+                "        # Names from elsewhere are not expanded, as compgen -W would.\n"
+                "        if [[ $dynamic ]]; then\n"
+                "                while read -r i; do\n"
+                "                        [[ $i == \"$word\"* ]] && COMPREPLY+=(\"$i\")\n"
+                "                done < <(\"${COMP_WORDS[0]}\" --complete \"$dynamic\" "
+                "2>/dev/null)\n"
                 "        fi\n"
                 "}\n"
                 "complete -o default -F _kvcache_complete_%s %s\n",

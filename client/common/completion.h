@@ -21,5 +21,12 @@ void completion_print_bash(const struct completion *tool, FILE *out);
 void completion_print_zsh(const struct completion *tool, FILE *out);
 void completion_print_fish(const struct completion *tool, FILE *out);
 
+/* Returns the kind of words that completion asks the tool for (options.h), or NULL if `values`
+ * lists the words. */
+static inline const char *completion_kind(const char *values)
+{
+        return values && *values == '@' ? values + 1 : NULL;
+}
+
 /* Returns the generator for a shell, or NULL if the shell is not supported. */
 completion_fn completion_for(const char *shell);

@@ -80,6 +80,16 @@ void human_seconds(double seconds, char ret[static HUMAN_BYTES])
                 two_units(s / 86400, "d", s % 86400 / 3600, "h", ret);
 }
 
+double human_round_up(double value)
+{
+        double step;
+
+        if (!isfinite(value) || value <= 0)
+                return value;
+        step = pow(10, floor(log10(value)) - 1);
+        return ceil(value / step - 1e-6) * step; /* 0.15 / 0.01 is above 15 */
+}
+
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])
 {
         double percent = whole ? 100.0 * (double)part / (double)whole : 0;

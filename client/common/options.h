@@ -13,8 +13,8 @@ struct option_row {
         const char *argument; /* name in --help; NULL: no argument; "[NAME]": optional, given as
                                  =NAME */
         const char *help;     /* a newline starts a new line */
-        const char *values;   /* possible arguments, separated by spaces, for completion; NULL:
-                                 not known */
+        const char *values;   /* possible arguments, separated by spaces, for completion; "@KIND":
+                                 the words of `TOOL --complete KIND` (words.h); NULL: not known */
 };
 enum { OPTION_LONG = 256, OPTION_NAME_BYTES = 32 };
 
@@ -26,6 +26,8 @@ struct command {
         const struct option_row *options; /* may be NULL */
         const char *const *actions;       /* words that the first operand may be; ends with NULL;
                                              may be NULL */
+        const char *operands;             /* the kind of words that operands may be, behind an
+                                             action if there are any (words.h); may be NULL */
         int (*run)(struct ctl *ctl, const struct command *self, int argc,
                    char **argv); /* returns the exit status */
 };

@@ -12,6 +12,7 @@
 #include "common.h"
 #include "completion.h"
 #include "suggest.h"
+#include "words.h"
 
 #include "build-config.h"
 
@@ -201,6 +202,15 @@ static int print_completion(const struct tool *tool, const char *shell)
         return end_output(EXIT_OK);
 }
 
+/* Prints words for a shell, which is to see no message. */
+static int print_words(const struct tool *tool, struct ctl *ctl, const char *kind)
+{
+        if (!words_of_daemon(ctl, kind) && tool->words)
+                tool->words(kind);
+        kvcache_close(ctl->kv);
+        return end_output(EXIT_OK);
+}
+
 int tool_main(const struct tool *tool, int argc, char **argv)
 {
         struct ctl ctl = { 0 };
@@ -210,6 +220,8 @@ int tool_main(const struct tool *tool, int argc, char **argv)
         complain_as(tool->name);
         if (argc == 3 && strcmp(argv[1], "--print-completion") == 0)
                 return print_completion(tool, argv[2]);
+        if (argc == 3 && strcmp(argv[1], "--complete") == 0)
+                return print_words(tool, &ctl, argv[2]);
         /* Select JSON before the first message, even if the option comes later. */
         for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
                 if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)

@@ -12,9 +12,11 @@ struct tool {
         const char *about; /* lines of --help after the usage */
         const struct command *const *commands;
         size_t n_commands;
-        const char *exit_help;         /* lines of --help: meaning of the exit statuses */
-        const char *other;             /* name of the companion tool ... */
-        const char *const *other_does; /* ... and of its commands, ended by NULL */
+        const char *exit_help;           /* lines of --help: meaning of the exit statuses */
+        const char *other;               /* name of the companion tool ... */
+        const char *const *other_does;   /* ... and of its commands, ended by NULL */
+        void (*words)(const char *kind); /* prints its own words for completion (words.h); may be
+                                            NULL */
 };
 
 /* Runs the tool. Returns the exit status of the process. */

@@ -187,6 +187,7 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_device = {
         .name = "device",
         .arguments = "ls | suspend VOLUME | resume VOLUME",
+        .operands = "volumes",
         .summary = "list, suspend or resume the volumes of the store",
         .help = "ls lists each volume with its state and its errors. suspend takes a volume out\n"
                 "of use once all writes in progress are on disk: its chunks are misses until it\n"

@@ -295,6 +295,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_purge = {
         .name = "purge",
         .arguments = "NS | --all",
+        .operands = "namespaces",
         .summary = "delete the chunks of a namespace, or all chunks, permanently",
         .help = "Deletes every chunk of a namespace, or of the store. The deletion is on stable\n"
                 "storage when the command returns: the chunks never come back, not even after a\n"

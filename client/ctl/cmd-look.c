@@ -461,6 +461,7 @@ static int run_ls(struct ctl *ctl, const struct command *self, int argc, char **
 const struct command command_ls = {
         .name = "ls",
         .arguments = "[NS]",
+        .operands = "namespaces",
         .summary = "list the chunks of a namespace, or the namespaces",
         .help = "Lists the chunks of a namespace in no particular order: key, length, time of the\n"
                 "put, and tier. The number of chunks goes to standard error. A chunk that is put\n"

@@ -477,6 +477,7 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
 const struct command command_namespace = {
         .name = "namespace",
         .arguments = "ls | stat NS | diff A B | lifetime NS TIME|none | rm NS",
+        .operands = "namespaces",
         .summary = "list, show, compare or remove namespaces, set their lifetime",
         .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
                 "the largest first. stat shows one, with its fingerprint. diff prints a line for "

@@ -36,13 +36,24 @@ static int print_refusal(const cJSON *answer)
                         units_count(n, "error", errors));
 }
 
+static void print_files(const cJSON *answer)
+{
+        int n = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(answer, "files"));
+        char drop_ins[UNITS_TEXT];
+
+        if (n > 1)
+                printf("read the file and %s\n", units_count((uint64_t)n - 1, "drop-in", drop_ins));
+}
+
 static int print_changes(const cJSON *answer)
 {
-        int n = print_list(answer, "applied", "applied", stdout);
-        int restart = print_list(answer, "restart", "needs a restart", stdout);
-        int kept = print_list(answer, "kept", "not changed", stdout);
+        int n, restart, kept;
         char settings[UNITS_TEXT];
 
+        print_files(answer);
+        n = print_list(answer, "applied", "applied", stdout);
+        restart = print_list(answer, "restart", "needs a restart", stdout);
+        kept = print_list(answer, "kept", "not changed", stdout);
         if (n == 0 && restart == 0 && kept == 0)
                 printf("nothing has changed\n");
         else

@@ -88,6 +88,7 @@ static void remove_names(cJSON *status)
 
         cJSON_DeleteItemFromObjectCaseSensitive(status, "host");
         cJSON_DeleteItemFromObjectCaseSensitive(status, "namespaces");
+        cJSON_DeleteItemFromObjectCaseSensitive(status, "configuration");
         cJSON_DeleteItemFromObjectCaseSensitive(usage, "warning");
         remove_pending_values(cJSON_GetObjectItemCaseSensitive(status, "reload_pending"));
         cJSON_ArrayForEach(tenant, cJSON_GetObjectItemCaseSensitive(status, "tenants"))

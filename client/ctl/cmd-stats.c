@@ -115,6 +115,16 @@ static void add_number(struct metrics *m, const char *name, const char *label, c
         text_table_row(m->numbers, name, label, text);
 }
 
+/* Formats a quantile as a bound, of two digits, because the daemon knows it to an eighth of an
+ * octave. The buckets of bytes end at round sizes anyway. */
+static void format_bound(const char *name, double value, char ret[static HUMAN_BYTES])
+{
+        char number[HUMAN_BYTES];
+
+        answer_format_number(name, strstr(name, "bytes") ? value : human_round_up(value), number);
+        snprintf(ret, HUMAN_BYTES, "≤%.*s", HUMAN_BYTES - 4, number);
+}
+
 /* Adds a distribution: {"count": n, "sum": x, "p50": x, ...}. Returns false if the metric is not
  * one. */
 static bool add_distribution(struct metrics *m, const char *name, const char *label,
@@ -134,7 +144,7 @@ static bool add_distribution(struct metrics *m, const char *name, const char *la
 
                 strcpy(texts[i], "-");
                 if (cJSON_IsNumber(item) && count->valuedouble > 0)
-                        answer_format_number(name, item->valuedouble, texts[i]);
+                        format_bound(name, item->valuedouble, texts[i]);
         }
         if (!m->any_distribution)
                 text_table_row(m->distributions, "", "", "count", "p50", "p90", "p99");

@@ -94,6 +94,23 @@ static void print_head(cJSON *status)
         }
 }
 
+/* Prints the file of the configuration where it has drop-ins, and with all details. */
+static void print_configuration(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *configuration =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "configuration");
+        const cJSON *files = cJSON_GetObjectItemCaseSensitive(configuration, "files");
+        const cJSON *first = cJSON_GetArrayItem(files, 0);
+        char drop_ins[HUMAN_BYTES];
+        int n = cJSON_GetArraySize(files);
+
+        if (!cJSON_IsString(first) || (n == 1 && !detail))
+                return;
+        human_things((uint64_t)n - 1, "drop-in", drop_ins);
+        section_line("configuration", "%s%s%s", first->valuestring, n > 1 ? " and " : "",
+                     n > 1 ? drop_ins : "");
+}
+
 static void print_place(cJSON *status, bool detail)
 {
         char text[512];
@@ -107,6 +124,7 @@ static void print_place(cJSON *status, bool detail)
                                      : "");
         if (section_text(status, "instance", text, sizeof(text)) && detail)
                 section_line("instance", "%s", text);
+        print_configuration(status, detail);
 }
 
 /* Prints the members of a newer daemon: objects as sections, the others as lines. */

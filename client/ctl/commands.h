@@ -10,6 +10,7 @@ extern const struct command command_bench;            /* cmd-bench.c */
 extern const struct command command_top;              /* cmd-top.c */
 extern const struct command command_put, command_get; /* cmd-chunk.c */
 extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */
+extern const struct command command_events;                           /* cmd-events.c */
 extern const struct command command_evict, command_purge;             /* cmd-evict.c */
 extern const struct command command_namespace;                        /* cmd-namespace.c */
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */

@@ -71,6 +71,55 @@ static void check_space(const cJSON *volume, const char *path, cJSON *checks)
                    "%s: %s are free, and the store may grow by %s", path, available, missing);
 }
 
+/* --- the configuration --- */
+
+static bool is_newer(const char *root, const char *path, double unix_ms)
+{
+        char rooted[PATH_MAX];
+        struct stat st;
+
+        snprintf(rooted, sizeof(rooted), "%s%s", root, path);
+        return stat(rooted, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
+               (double)st.st_mtim.tv_sec * 1e3 + (double)st.st_mtim.tv_nsec / 1e6 > unix_ms;
+}
+
+/* Finds files that were changed, and drop-ins that were added or removed, since the daemon read its
+ * configuration. A file that this user cannot see counts as unchanged. */
+static void check_configuration(const char *root, const cJSON *status, cJSON *checks)
+{
+        const cJSON *configuration = member(status, "configuration"),
+                    *files = member(configuration, "files"),
+                    *read_ms = member(configuration, "read_unix_ms"), *one;
+        char names[256] = "", directory[PATH_MAX], drop_ins[HUMAN_BYTES];
+        int n = cJSON_GetArraySize(files);
+
+        if (n == 0 || !cJSON_IsNumber(read_ms))
+                return; /* only admins see the files */
+        cJSON_ArrayForEach(one, files)
+        {
+                const char *path = cJSON_IsString(one) ? one->valuestring : "", *slash;
+                size_t length = strlen(names);
+
+                if (!is_newer(root, path, read_ms->valuedouble))
+                        continue;
+                slash = strrchr(path, '/');
+                snprintf(names + length, sizeof(names) - length, "%s%s", length > 0 ? ", " : "",
+                         slash ? slash + 1 : path);
+        }
+        one = cJSON_GetArrayItem(files, 0);
+        snprintf(directory, sizeof(directory), "%s.d", cJSON_IsString(one) ? one->valuestring : "");
+        if (*names == '\0' && is_newer(root, directory, read_ms->valuedouble))
+                snprintf(names, sizeof(names), "the directory of drop-ins");
+        human_things((uint64_t)n - 1, "drop-in", drop_ins);
+        if (*names)
+                doctor_add(checks, DOCTOR_WARNING, "configuration",
+                           "read it again: kvcachectl reload",
+                           "changed after the daemon read it: %s", names);
+        else
+                doctor_add(checks, DOCTOR_OK, "configuration", "",
+                           "the daemon runs with its file and %s as they are", drop_ins);
+}
+
 /* --- limits of the daemon's process --- */
 
 /* Reads a file of /proc that belongs to the daemon's process. Returns false if the process is not
@@ -225,6 +274,7 @@ void doctor_check_host(const char *root, const cJSON *status, cJSON *checks)
                 check_file_system(one, path, checks);
                 check_space(one, path, checks);
         }
+        check_configuration(root, status, checks);
         check_memlock(root, status, checks);
         check_memory(root, status, checks);
 }

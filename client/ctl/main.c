@@ -6,12 +6,12 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_status,    &command_doctor,   &command_top,  &command_ping,   &command_stats,
-        &command_config,    &command_put,      &command_get,  &command_exists, &command_stat,
-        &command_ls,        &command_prefetch, &command_hint, &command_evict,  &command_purge,
-        &command_namespace, &command_device,   &command_gds,  &command_verify, &command_bench,
-        &command_record,    &command_reload,   &command_pin,  &command_unpin,  &command_store,
-        &command_report,    &command_remote,
+        &command_status,    &command_doctor,   &command_top,    &command_ping,   &command_stats,
+        &command_config,    &command_put,      &command_get,    &command_exists, &command_stat,
+        &command_ls,        &command_prefetch, &command_hint,   &command_evict,  &command_purge,
+        &command_namespace, &command_device,   &command_gds,    &command_verify, &command_bench,
+        &command_record,    &command_reload,   &command_pin,    &command_unpin,  &command_store,
+        &command_report,    &command_remote,   &command_events,
 };
 
 static const char *const of_bench[] = { "replay",  "trace",   "simulate", "session", "plan",

@@ -177,9 +177,10 @@ double samples_growth_sum(const struct samples *now, const struct samples *befor
 }
 
 double samples_quantile(const struct samples *now, const struct samples *before, const char *name,
-                        const char *value, double quantile)
+                        const char *value, double quantile, double *ret_above)
 {
-        double all, wanted, lower = 0, below = 0;
+        double last = 0;
+        double all, wanted;
         char count[128], bucket[128];
 
         snprintf(count, sizeof(count), "%s_count", name);
@@ -196,12 +197,12 @@ double samples_quantile(const struct samples *now, const struct samples *before,
                         continue;
                 edge = strtod(sample->le, NULL);
                 upto = growth_at(now, before, i);
-                if (isnan(upto) || !isfinite(edge))
+                if (!isfinite(edge))
                         continue;
-                if (upto >= wanted && upto > below)
-                        return lower + (edge - lower) * (wanted - below) / (upto - below);
-                lower = edge;
-                below = MAX(below, upto);
+                last = edge;
+                if (upto > 0 && upto >= wanted)
+                        return edge;
         }
-        return lower;
+        *ret_above = last;
+        return NAN;
 }

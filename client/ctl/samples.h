@@ -40,8 +40,8 @@ double samples_growth(const struct samples *now, const struct samples *before, c
 /* Returns the growth of all samples of that name together. */
 double samples_growth_sum(const struct samples *now, const struct samples *before,
                           const char *name);
-/* Returns the quantile (0 to 1) of the samples added to a histogram from `before` to `now`,
- * interpolated within its bucket; above the last bound, that bound. Returns NAN if nothing was
- * added. `name` is without "_bucket". */
+/* Returns the upper edge of the bucket that has the quantile (0 to 1) of the samples added to a
+ * histogram from `before` to `now`: no more is known. NAN: none were added, or the quantile is
+ * above *ret_above, the largest edge; otherwise, *ret_above is untouched. */
 double samples_quantile(const struct samples *now, const struct samples *before, const char *name,
-                        const char *value, double quantile);
+                        const char *value, double quantile, double *ret_above);

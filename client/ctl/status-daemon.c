@@ -236,12 +236,53 @@ static void print_lookups(cJSON *status)
         section_rest(index);
 }
 
+static void print_events(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *events = section_object(status, "events");
+        char bytes[HUMAN_BYTES], written[HUMAN_BYTES], gaps[HUMAN_BYTES];
+        bool enabled = true;
+
+        if (!events)
+                return;
+        (void)section_bool(events, "enabled", &enabled);
+        units_bytes(section_count(events, "ring_bytes"), bytes);
+        human_count(section_count(events, "written"), written);
+        human_count(section_count(events, "gaps"), gaps);
+        if (!enabled)
+                section_line("events", "off (events.ring)");
+        else
+                section_line("events", "%s, %s written, %llu readers waiting, %s gaps", bytes,
+                             written, (unsigned long long)section_count(events, "waiting"), gaps);
+        /* The other members are in "kvcachectl stats". */
+        (void)section_count(events, "waiting");
+        (void)section_count(events, "overwritten");
+        (void)section_count(events, "sent");
+        (void)section_count(events, "resets");
+        (void)section_count(events, "snapshot_entries");
+        section_rest(events);
+}
+
 void status_print_memory(cJSON *status, bool detail)
 {
         print_pool(status, detail);
         print_kept(status, detail);
-        if (detail)
+        if (detail) {
                 print_lookups(status);
+                print_events(status);
+        }
+}
+
+/* Formats an age with two digits: the daemon knows it to an eighth of an octave. */
+static void format_age(cJSON *ages, const char *name, char ret[static HUMAN_BYTES])
+{
+        double seconds = 0;
+
+        section_number(ages, name, &seconds);
+        seconds = human_round_up(seconds);
+        if (seconds >= 10 && seconds < 60)
+                snprintf(ret, HUMAN_BYTES, "%.0f s", seconds);
+        else
+                human_seconds(seconds, ret);
 }
 
 /* Prints how long evicted chunks had been unused. */
@@ -249,19 +290,17 @@ static void print_ages(cJSON *of, const char *tier)
 {
         _cleanup_(cJSON_Deletep) cJSON *ages = section_object(of, "evicted_age_seconds");
         char label[32], p10[HUMAN_BYTES], p50[HUMAN_BYTES], p90[HUMAN_BYTES];
-        double seconds;
 
         if (!ages)
                 return;
-        human_seconds(section_number(ages, "p10", &seconds) ? seconds : 0, p10);
-        human_seconds(section_number(ages, "p50", &seconds) ? seconds : 0, p50);
-        human_seconds(section_number(ages, "p90", &seconds) ? seconds : 0, p90);
+        format_age(ages, "p10", p10);
+        format_age(ages, "p50", p50);
+        format_age(ages, "p90", p90);
         snprintf(label, sizeof(label), "%s ages", tier);
         section_line(label,
-                     "half of what was evicted had been unused for %s, a tenth for at most %s, a "
-                     "tenth for %s "
-                     "and more",
-                     p50, p10, p90);
+                     "a tenth of what was evicted had been unused for at most %s, half for at most "
+                     "%s, nine tenths for at most %s",
+                     p10, p50, p90);
         section_rest(ages);
 }
 

@@ -90,6 +90,22 @@ static void add_rows(cJSON *root, const char *key, const struct interval *t, con
                 cJSON_AddItemToArray(list, rows[i].row);
 }
 
+/* Adds KEY_seconds, which the quantile does not exceed; or null, and KEY_above_seconds, the largest
+ * edge of a bucket, which it exceeds. */
+static void add_quantile(cJSON *o, const char *key, const struct interval *t, const char *duration,
+                         const char *value, double quantile)
+{
+        double above = NAN, most;
+        char name[96];
+
+        most = samples_quantile(t->now, t->before, duration, value, quantile, &above);
+        snprintf(name, sizeof(name), "%s_seconds", key);
+        add_number(o, name, most);
+        snprintf(name, sizeof(name), "%s_above_seconds", key);
+        if (!isnan(above))
+                cJSON_AddNumberToObject(o, name, above);
+}
+
 static double known(double value)
 {
         return isfinite(value) ? value : 0;
@@ -108,8 +124,8 @@ static cJSON *operation_row(const struct interval *t, const char *op, struct ran
         ret->traffic = per_second;
         cJSON_AddStringToObject(o, "op", op);
         add_number(o, "per_second", per_second);
-        add_number(o, "p50_seconds", samples_quantile(t->now, t->before, duration, op, 0.5));
-        add_number(o, "p99_seconds", samples_quantile(t->now, t->before, duration, op, 0.99));
+        add_quantile(o, "p50", t, duration, op, 0.5);
+        add_quantile(o, "p99", t, duration, op, 0.99);
         return o;
 }
 
@@ -235,10 +251,10 @@ static void add_latency(cJSON *o, const char *tier, const struct interval *t)
         static const char duration[] = "kvcache_get_duration_seconds";
         char key[64];
 
-        snprintf(key, sizeof(key), "%s_p50_seconds", tier);
-        add_number(o, key, samples_quantile(t->now, t->before, duration, tier, 0.5));
-        snprintf(key, sizeof(key), "%s_p99_seconds", tier);
-        add_number(o, key, samples_quantile(t->now, t->before, duration, tier, 0.99));
+        snprintf(key, sizeof(key), "%s_p50", tier);
+        add_quantile(o, key, t, duration, tier, 0.5);
+        snprintf(key, sizeof(key), "%s_p99", tier);
+        add_quantile(o, key, t, duration, tier, 0.99);
 }
 
 static void add_gets(cJSON *root, const struct interval *t)

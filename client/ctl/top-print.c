@@ -18,7 +18,7 @@
 
 /* --- values --- */
 
-enum form { TEXT, COUNT, RATE, BYTES, BYTES_RATE, RATIO, SECONDS };
+enum form { TEXT, COUNT, RATE, BYTES, BYTES_RATE, RATIO, QUANTILE };
 enum { CELL_BYTES = 256, BAR_WIDTH = 8 };
 
 static double number_of(const cJSON *o, const char *name)
@@ -37,6 +37,27 @@ static void format_rate(double value, char ret[static HUMAN_BYTES])
                 human_count(answer_count(value + 0.5), ret);
 }
 
+/* Formats a quantile, NAME_seconds, as the edge of its bucket: "≤50 µs" or ">10 s". */
+static const char *format_quantile(const cJSON *o, const char *name, char ret[static CELL_BYTES])
+{
+        char key[96], number[HUMAN_BYTES];
+        const char *sign = "≤";
+        double value;
+
+        snprintf(key, sizeof(key), "%s_seconds", name);
+        value = number_of(o, key);
+        if (isnan(value)) {
+                sign = ">";
+                snprintf(key, sizeof(key), "%s_above_seconds", name);
+                value = number_of(o, key);
+        }
+        if (isnan(value))
+                return strcpy(ret, "-");
+        human_ns(answer_count(value * 1e9), number);
+        snprintf(ret, CELL_BYTES, "%s%s", sign, number);
+        return ret;
+}
+
 static const char *format(const cJSON *o, const char *name, enum form form,
                           char ret[static CELL_BYTES])
 {
@@ -47,6 +68,8 @@ static const char *format(const cJSON *o, const char *name, enum form form,
                 snprintf(ret, CELL_BYTES, "%s", answer_text(o, name));
                 return text_clean(ret);
         }
+        if (form == QUANTILE)
+                return format_quantile(o, name, ret);
         if (isnan(value))
                 return strcpy(ret, "-");
         if (form == COUNT)
@@ -57,8 +80,6 @@ static const char *format(const cJSON *o, const char *name, enum form form,
                 snprintf(number, sizeof(number), "%.1f %%",
                          100 * (value < 1 ? MIN(value, 0.999)
                                           : 1)); /* never round up to all what is less */
-        else if (form == SECONDS)
-                human_ns(answer_count(value * 1e9), number);
         else
                 units_bytes(answer_count(value), number);
         snprintf(ret, CELL_BYTES, "%s%s", number, form == BYTES_RATE ? "/s" : "");
@@ -140,10 +161,8 @@ static void print_traffic(const cJSON *figures, FILE *out)
                 format(gets, "miss_ratio", RATIO, e));
         print_label("latency", out);
         fprintf(out, "p50/p99 from memory %s/%s, from disk %s/%s\n",
-                format(gets, "memory_p50_seconds", SECONDS, a),
-                format(gets, "memory_p99_seconds", SECONDS, b),
-                format(gets, "disk_p50_seconds", SECONDS, c),
-                format(gets, "disk_p99_seconds", SECONDS, d));
+                format(gets, "memory_p50", QUANTILE, a), format(gets, "memory_p99", QUANTILE, b),
+                format(gets, "disk_p50", QUANTILE, c), format(gets, "disk_p99", QUANTILE, d));
         print_label("puts", out);
         fprintf(out, "%s/s, %s\n", format(puts, "chunks_per_second", RATE, b),
                 format(puts, "bytes_per_second", BYTES_RATE, a));
@@ -198,8 +217,8 @@ static const struct rows {
           1,
           { { "OPERATION", "op", TEXT },
             { "REQUESTS/S", "per_second", RATE },
-            { "P50", "p50_seconds", SECONDS },
-            { "P99", "p99_seconds", SECONDS } } },
+            { "P50", "p50", QUANTILE },
+            { "P99", "p99", QUANTILE } } },
         { "volumes",
           NULL,
           "llrrrrr",

@@ -27,6 +27,7 @@ enum {
         ABI_REQUEST_MIN = ABI_BYTES_TO(struct kvcache_request, return_s),
         ABI_COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_completion, count),
         ABI_NAMESPACE_INFO_MIN = ABI_BYTES_TO(struct kvcache_namespace_info, may_remove),
+        ABI_EVENT_MIN = ABI_BYTES_TO(struct kvcache_event, reserved),
         ABI_LISTED_MIN = ABI_BYTES_TO(struct kvcache_listed, reserved),
         ABI_SWEEP_MIN = ABI_BYTES_TO(struct kvcache_sweep, deleted_bytes),
         ABI_VERIFY_MIN = ABI_BYTES_TO(struct kvcache_verify, reserved_2),

@@ -167,6 +167,8 @@ struct kvcache {
         int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
         bool epoll_out;   /* the epoll fd waits for the socket to become writable */
 
+        struct events_buffer *events; /* the last reply with events; NULL: there was none */
+
         unsigned attached; /* number of attached GPUs: lib/parts.h */
         bool is_closed; /* closed by the user while a GPU is attached; freed by the last detach */
 

@@ -53,6 +53,7 @@ void kvcache_close(struct kvcache *kv)
         while (kv->n_buffers > 0)
                 buffer_remove(kv, &kv->buffers[kv->n_buffers - 1], forked);
         admin_namespaces_free(kv);
+        free(kv->events);
         lease_table_fini(&kv->leases);
         free(kv->releases);
         free(kv->socket_path);

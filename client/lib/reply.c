@@ -114,6 +114,8 @@ static bool reply_is_as_long(const struct message *m, const struct wire_reply *r
                        payload == reply->count * sizeof(struct wire_list_result);
         case WIRE_NAMESPACES:
                 return reply->count <= m->count && payload <= WIRE_MAX_MESSAGE - sizeof(*reply);
+        case WIRE_EVENTS:
+                return reply->count <= m->count && payload <= WIRE_MAX_MESSAGE - sizeof(*reply);
         case WIRE_VERIFY:
                 return reply->count == 1 && payload == sizeof(struct wire_verify_result);
         case WIRE_SWEEP:

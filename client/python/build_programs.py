@@ -21,7 +21,7 @@ LIBRARIES = {"libevent_core": "libevent-dev", "libevent_extra": "libevent-dev", 
              "libcjson": "libcjson-dev", "libisal": "libisal-dev", "libmd": "libmd-dev"}
 # Libraries that every system with glibc has, which the tag of the wheel speaks for.
 OF_THE_SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[\w-]*)\.so\.\d+")
-FOLDERS = ("proto", "daemon", "client/bench", "client/common", "client/ctl", "client/examples", "client/gpu", "client/lib", "conf/models",
+FOLDERS = ("proto", "daemon", "client/bench", "client/common", "client/ctl", "client/events", "client/examples", "client/gpu", "client/lib", "conf/models",
            "conf/deployments")
 FILES = ("meson.build", "meson_options.txt", "client/meson.build", "client/kvcache.h", "client/kvcache-admin.h", "client/kvcache-gpu.h",
          "client/kvcache-layout.h", "client/kvcache-transfer.h", "LICENSE")

@@ -34,18 +34,11 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         if (!c)
                 return -ENOMEM;
         c->params = *params;
-        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
-                list_init(&c->users[i]);
+        cache_schedule_init(c);
         for (unsigned kind = 0; kind < KINDS; kind++)
-                list_init(&c->waiting[kind]);
-        for (unsigned i = 0; i < CACHE_DEADLINES; i++)
-                list_init(&c->deadlines[i]);
-        list_init(&c->late);
+                turns_init(&c->waiting[kind]);
         list_init(&c->finished);
         list_init(&c->settled);
-        list_init(&c->writers);
-        for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
-                list_init(&c->reads[i].readers);
         list_init(&c->dropping);
         list_init(&c->settling);
         list_init(&c->counting);
@@ -67,8 +60,8 @@ struct cache *cache_free(struct cache *c)
         if (!c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
-        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
-                assert(list_empty(&c->users[i]));
+        cache_schedule_fini(c);
+        deadlines_fini(&c->deadlines);
         tails_fini(&c->tails);
         cache_remote_fini(c);
         free(c);
@@ -83,7 +76,9 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
         return (struct cache_place){
                 .chunk = chunk,
                 .generation = pc->generation,
-                .ref = w ? w->store.ref : unpack_ref(pc->tag),
+                .ref = w                            ? w->store.ref
+                       : pc->state == POOL_RESIDENT ? pc->ref
+                                                    : STORE_REF_NONE,
         };
 }
 
@@ -93,7 +88,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
 {
         list_init(&req->node);
         list_init(&req->owned);
-        list_init(&req->deadline);
+        req->deadline = (struct deadline){ .expire = NULL };
         req->kind = (uint8_t)kind;
         req->waiting = WAITING_NOT;
         req->waits_as = NULL;
@@ -185,7 +180,7 @@ static struct list_node *waiters_for_key(struct cache *c, uint32_t namespace_id,
 
         if (chunk == POOL_NONE)
                 return cache_direct_put_waiters(c, namespace_id, key, hash);
-        return pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING
+        return pool_is_filling(pool_chunk(c->params.pool, chunk))
                        ? &pool_chunk(c->params.pool, chunk)->waiters
                        : NULL;
 }
@@ -338,7 +333,7 @@ unsigned cache_find_from(struct cache *c, uint32_t namespace_id, const struct ke
 
         if (store_find(c->params.store, namespace_id, key, hash, &place.ref, ret_info) == 0)
                 tiers |= CACHE_DISK;
-        if (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) {
+        if (chunk != POOL_NONE && !pool_is_filling(pool_chunk(c->params.pool, chunk))) {
                 const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
                 if (!tiers && ret_info)
@@ -371,7 +366,7 @@ bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *k
 {
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
 
-        return (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) ||
+        return (chunk != POOL_NONE && !pool_is_filling(pool_chunk(c->params.pool, chunk))) ||
                store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0;
 }
 
@@ -484,7 +479,7 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                         return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0
                                        ? CACHE_OK
                                        : CACHE_MISS;
-                if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING) ||
+                if (pool_chunk(c->params.pool, chunk)->state != POOL_RESIDENT ||
                     store_find(c->params.store, namespace_id, key, hash, NULL, NULL) != 0)
                         return CACHE_BUSY;
                 pool_drop(c->params.pool, chunk);
@@ -557,7 +552,8 @@ void cache_count(struct cache *c, struct cache_count *count)
 }
 
 /* Counts a chunk of the namespace, unless a purge in progress is to drop it. */
-static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
+static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key,
+                        uint32_t length)
 {
         struct cache_count *count = userdata;
 

@@ -27,7 +27,9 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/deadlines.h"
 #include "base/list.h"
+#include "fair/window.h"
 #include "io/io.h"
 #include "key.h"
 #include "cache/pool.h"
@@ -38,12 +40,6 @@ struct cache;
 struct cache_fetched;
 struct remote;
 struct remote_put;
-
-/* Packs a reference for the tag of a pool chunk that the store has, or had. */
-static inline uint64_t cache_pack_ref(struct store_ref ref)
-{
-        return (uint64_t)ref.index << 32 | ref.generation;
-}
 
 enum cache_status {
         CACHE_OK,
@@ -74,11 +70,8 @@ struct cache_place {
 /* A read from the store: either into a slot of the pool, or for a get into the client's memory that
  * waits for its user's turn. Private to the cache. */
 struct store_read {
-        struct list_node node;   /* in the user's queue until the store is asked */
-        struct cache_user *user; /* NULL if the read is no longer counted */
-        uint32_t bytes;
-        uint8_t volume, order;
-        bool in_pool, in_store;
+        struct window_item item; /* item.member is NULL if the read is no longer counted */
+        bool in_pool;
 };
 
 struct cache_request {
@@ -146,12 +139,13 @@ struct cache_request {
 
         /* Private to the cache. */
         struct cache_user *waits_as; /* WAITING_ROOM: the user in whose queue the request is */
-        struct list_node owned, deadline;
+        struct list_node owned;
+        struct deadline deadline;
         uint64_t waits_since_ns;
         uint32_t charged; /* bytes charged to the write budget and not settled yet */
         uint8_t admission;
         struct store_read read;
-        struct cache *cache; /* set while a get is copied */
+        struct cache *cache; /* set while the request waits, and while a get is copied */
         struct kio_request copy;
         uint8_t kind, waiting;
         bool asked_remote; /* get: the shared tier was asked and did not have the chunk */

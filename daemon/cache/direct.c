@@ -100,8 +100,8 @@ static struct direct *direct_new(struct cache *c, struct cache_request *req, uin
 
 static void direct_free(struct direct *d)
 {
-        if (d->queued.user) {
-                d->cache->stats.direct_bytes -= d->queued.bytes;
+        if (d->queued.item.member) {
+                d->cache->stats.direct_bytes -= d->queued.item.bytes;
                 cache_unwritten_end(d->cache, &d->queued);
         }
         if (d->req->charge)
@@ -200,7 +200,7 @@ static void on_put_abandoned(struct store_put *put)
         struct list_node *n;
 
         d->abandoned = true;
-        c->stats.direct_bytes -= d->queued.bytes;
+        c->stats.direct_bytes -= d->queued.item.bytes;
         cache_unwritten_end(c, &d->queued);
         put_leave(d, &waiters);
         while ((n = list_pop(&waiters)))
@@ -388,7 +388,7 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .abandon = on_get_abandoned,
         };
         req->waiting = WAITING_NOT;
-        cache_read_enter(c, &req->read);
+        window_submit(&req->read.item);
         if (store_get(c->params.store, &d->get) != 0) {
                 cache_read_end(c, &req->read);
                 direct_free(d);

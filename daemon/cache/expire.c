@@ -17,14 +17,14 @@ enum {
 
 static bool is_old(const struct pool_chunk *pc, uint64_t born_after_ms)
 {
-        bool is_put = (pc->flags & (POOL_FILLING | POOL_READING)) == POOL_FILLING;
+        bool is_put = pc->state == POOL_ACQUIRED || pc->state == POOL_COPYING;
 
         return !is_put && !(pc->flags & POOL_DROPPED) && pc->created_ms < born_after_ms;
 }
 
 static void expire(struct cache *c, uint32_t chunk)
 {
-        c->stats.expired += !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING);
+        c->stats.expired += !pool_is_filling(pool_chunk(c->params.pool, chunk));
         cache_drop_from_pool(c, chunk);
 }
 

@@ -63,7 +63,7 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
 {
         uint64_t most = MIN(pool_bytes(c->params.pool) / 4, PREFETCH_BYTES);
         uint64_t users = c->prefetching_users + !(u && u->n_prefetches > 0);
-        bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
+        bool waits = u && (turns_item(&u->waits[KIND_GET]) || turns_item(&u->waits[KIND_PUT]));
         bool within = !u || u->n_prefetches == 0 ||
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
                        u->prefetch_inflight_bytes + length <= most / users);
@@ -87,14 +87,16 @@ static void fill_end(struct fill *f, int result)
                     !pool_is_dropped(c->params.pool, chunk);
 
         cache_read_end(c, &f->read);
-        pc->tag = cache_pack_ref(good ? f->store.ref : STORE_REF_NONE);
         if (good) {
+                pc->ref = f->store.ref;
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
                 if (!f->prefetched_for) /* a chunk that is on disk was put before */
                         cache_remote_offer_chunk(c, chunk, true);
         } else {
+                pool_set_state(pc, POOL_ACQUIRED);
+                pc->ref = STORE_REF_NONE;
                 pool_drop(c->params.pool, chunk);
         }
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
@@ -126,7 +128,7 @@ static void on_read_abandoned(struct store_get *store)
 
 static int fill_read(struct fill *f)
 {
-        cache_read_enter(f->cache, &f->read);
+        window_submit(&f->read.item);
         return store_get(f->cache->params.store, &f->store);
 }
 
@@ -148,10 +150,9 @@ void cache_fill_start(struct cache *c, struct store_read *read)
 static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
-        const struct fill *f = (struct fill *)(uintptr_t)pc->tag;
 
         cache_wait_on(c, req, chunk, WAITING_FILL);
-        if ((pc->flags & POOL_READING) && req->owner && !list_empty(&f->read.node))
+        if (pc->state == POOL_READING && req->owner && window_item_waits(&pc->fill->read.item))
                 list_append(req->owner, &req->owned);
 }
 
@@ -159,13 +160,12 @@ void cache_fill_leave(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct pool_chunk *pc = chunk == POOL_NONE ? NULL : pool_chunk(c->params.pool, chunk);
-        struct fill *f =
-                pc && (pc->flags & POOL_READING) ? (struct fill *)(uintptr_t)pc->tag : NULL;
+        struct fill *f = pc && pc->state == POOL_READING ? pc->fill : NULL;
 
         list_unlink(&req->node);
         list_unlink(&req->owned);
         /* A dropped chunk is not found; its read ends when its turn comes. */
-        if (f && !f->prefetched_for && !list_empty(&f->read.node) && list_empty(&pc->waiters))
+        if (f && !f->prefetched_for && window_item_waits(&f->read.item) && list_empty(&pc->waiters))
                 fill_end(f, STORE_MISS);
 }
 
@@ -183,7 +183,7 @@ struct wanted {
 };
 
 /* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
- * FILLING and READING; CACHE_BUSY if there is no room now. */
+ * POOL_READING; CACHE_BUSY if there is no room now. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
         uint32_t chunk;
@@ -230,8 +230,8 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                 return CACHE_MISS;
         }
         c->pending++;
-        pool_chunk(c->params.pool, chunk)->flags |= POOL_READING;
-        pool_chunk(c->params.pool, chunk)->tag = (uint64_t)(uintptr_t)f;
+        pool_set_state(pool_chunk(c->params.pool, chunk), POOL_READING);
+        pool_chunk(c->params.pool, chunk)->fill = f;
         *ret_chunk = chunk;
         return CACHE_OK;
 }
@@ -252,7 +252,7 @@ bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key
         if (*ret_chunk == POOL_NONE)
                 return false;
         pc = pool_chunk(c->params.pool, *ret_chunk);
-        if (pc->flags & POOL_FILLING)
+        if (pool_is_filling(pc))
                 return false;
         note_asked(c, pc);
         c->stats.hits_memory++;
@@ -352,19 +352,17 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                 struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
                 note_asked(c, pc);
-                if (!(pc->flags & POOL_FILLING)) {
+                if (!pool_is_filling(pc)) {
                         if (!req->tier)
                                 req->tier = CACHE_MEMORY;
                         cache_get_found(c, req, chunk);
                         return true;
                 }
-                if (pc->flags & POOL_READING) {
-                        struct fill *f = (struct fill *)(uintptr_t)pc->tag;
-
+                if (pc->state == POOL_READING) {
                         c->stats.shared_fills++;
-                        cache_read_join(c, &f->read, req->user);
+                        cache_read_join(c, &pc->fill->read, req->user);
                 }
-                req->tier = pc->flags & POOL_READING ? CACHE_DISK
+                req->tier = pc->state == POOL_READING ? CACHE_DISK
                             : cache_remote_is_fetching(c, req->namespace_id, &req->key, req->hash)
                                     ? CACHE_REMOTE
                                     : CACHE_MEMORY;

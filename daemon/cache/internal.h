@@ -5,6 +5,9 @@
 
 #include "cache/cache.h"
 #include "cache/tails.h"
+#include "fair/turns.h"
+#include "fair/user.h"
+#include "fair/window.h"
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
@@ -21,62 +24,39 @@ enum waiting {
         WAITING_REMOTE, /* for the shared tier, on a struct fetch of remote.c */
 };
 
-enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
+enum { CACHE_COMPLETED = 1024 };
 
 /* The order of one user's reads: reads that a client waits for precede prefetches. */
-enum { READ_GET, READ_PREFETCH, READ_ORDERS };
+enum { READ_GET, READ_PREFETCH };
+static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 
-/* A user's reads from one volume of the store. */
-struct user_reads {
-        struct list_node waits[READ_ORDERS]; /* struct store_read, in order */
-        struct list_node turn;               /* in volume_reads.readers while a read waits */
-        uint64_t bytes, in_store;            /* all reads; reads that the store was asked for */
-};
-
-/* The reads of all users from one volume. */
-struct volume_reads {
-        struct list_node readers; /* struct user_reads with waiting reads, in turn */
-        uint64_t n_waiting;
-        uint64_t in_store_bytes, n_in_store;
-};
-
-/* A user with a request that waits for room, a write to the store or a read from it. */
+/* The cache's state of a user. Waiting requests, writes, reads and prefetches refer to the user. */
 struct cache_user {
-        struct list_node node; /* in a bucket of cache.users */
-        uint32_t uid;
-        unsigned refs;                 /* waiting requests, writes, reads and prefetches */
-        bool putting;                  /* counted in cache_stats.putting_users */
-        uint64_t unwritten;            /* bytes, direct puts included */
-        struct list_node waits[KINDS]; /* struct cache_request, for room, in order */
-        struct list_node turn[KINDS];  /* in cache.waiting while `waits` is not empty */
-        struct list_node stay; /* requests set aside by admit_waiters() while it tries the others */
-        struct list_node ready;      /* struct store_write, not yet passed to the store */
-        struct list_node refused;    /* struct store_write, which the store could not take */
-        struct list_node write_turn; /* in cache.writers while `ready` or `refused` is not empty */
-        uint64_t in_store;           /* bytes of writes that the store has accepted */
+        struct fair_state state;
+        bool putting;                     /* counted in cache_stats.putting_users */
+        uint64_t unwritten;               /* bytes, direct puts included */
+        struct turns_member waits[KINDS]; /* struct cache_request, for room */
+        struct turns_member refused;      /* struct store_write, which the store could not take */
+        struct window_member writes, reads[STORE_MAX_VOLUMES];
         uint64_t prefetch_inflight_bytes, n_prefetches; /* slots being filled by cache_prefetch() */
-        struct user_reads reads[STORE_MAX_VOLUMES];
 };
 
 /* A chunk to be put into the store, by a write of the pool or a direct put. Its bytes count against
  * the budget from cache_unwritten_begin() to cache_unwritten_end(). */
 struct store_write {
-        struct list_node node;   /* in the user's `ready` or `refused` */
-        struct cache_user *user; /* NULL if the write is no longer counted */
-        uint64_t bytes;
-        uint32_t charged; /* bytes charged to the write budget and not settled yet */
-        bool direct, in_store;
+        struct window_item item; /* in the user's `writes` or `refused`; item.member is NULL if the
+                                    write is no longer counted */
+        uint32_t charged;        /* bytes charged to the write budget and not settled yet */
+        bool direct;
 };
 
 struct cache {
         struct cache_params params;
-        struct list_node users[CACHE_USER_BUCKETS];
-        struct list_node waiting[KINDS]; /* users that wait for room, in turn */
-        uint64_t n_waiting[KINDS];       /* requests */
-        struct list_node writers;        /* users with writes that are not in the store, in turn */
-        uint64_t n_ready;                /* writes that were not yet passed to the store */
-        uint64_t in_store_bytes, n_in_store;
-        struct volume_reads reads[STORE_MAX_VOLUMES];
+        struct fair_room users;      /* struct cache_user */
+        struct turns waiting[KINDS]; /* requests that wait for room, users in turn */
+        uint64_t n_waiting[KINDS];   /* requests */
+        struct turns refused;        /* writes that the store could not take */
+        struct window writes, reads[STORE_MAX_VOLUMES]; /* struct store_write, struct store_read */
         struct list_node dropping; /* writes whose chunk was evicted before they ended, in the order
                                       of the evictions */
         struct list_node settling; /* struct cache_settle that wait for these, in order */
@@ -87,21 +67,15 @@ struct cache {
                                       a shared tier */
         uint64_t n_fetches,
                 n_prefetch_fetches; /* in these lists; the part that serves prefetches */
-        uint64_t n_waiting_remote;  /* requests */
         struct tails tails;         /* pages for direct puts and gets */
         uint64_t evictions;         /* number of evictions of chunks that were being written */
-        /* Requests that wait for room or for the shared tier, by the tick after their deadline.
-         * Requests of the ticks up to `tick` have been visited, or are in `late`. */
-        struct list_node deadlines[CACHE_DEADLINES], late;
-        uint64_t tick;
+        struct deadlines deadlines; /* ends of waits for room and for the shared tier */
         /* Any number of requests may wait for one chunk or one sync. When it arrives, some of them
          * continue at once and the others in later iterations: `settled` are to use the chunk,
          * which they have pinned, and `finished` are to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* in this iteration */
-        uint64_t next_deadline_ns; /* the next visit of a non-empty bucket of `deadlines`; 0 if none
-                                      is due */
-        uint64_t retry_ns;         /* when a head-of-line timeout ends; 0 if none runs */
+        uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten;    /* bytes of all users, direct puts included */
         uint64_t pending;      /* requests, fills and writes */
@@ -144,14 +118,9 @@ struct cache_fetched {
         uint64_t created_ms;
 };
 
-static inline struct store_ref unpack_ref(uint64_t tag)
-{
-        return (struct store_ref){ .index = (uint32_t)(tag >> 32), .generation = (uint32_t)tag };
-}
-
 static inline struct write *write_of(const struct pool_chunk *pc)
 {
-        return pc->flags & POOL_WRITING ? (struct write *)(uintptr_t)pc->tag : NULL;
+        return pc->state == POOL_COPYING || pc->state == POOL_WRITING ? pc->write : NULL;
 }
 
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
@@ -246,14 +215,23 @@ bool cache_was_refused(const struct cache *c, const struct cache_request *req);
 /* Writes a refused chunk of the pool on its second use, if the budget admits it now. */
 void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use);
 
-/* --- user.c --- */
+/* --- schedule.c --- */
 
+void cache_schedule_init(struct cache *c);
+void cache_schedule_fini(struct cache *c);
 /* Returns the user with one more reference, creating it if necessary. Returns NULL if memory is
  * short. */
 struct cache_user *cache_user_get(struct cache *c, uint32_t uid);
-/* Returns NULL if the user has no waiting request, write, read or prefetch. */
+/* Returns NULL if the cache has no state of the user. */
 struct cache_user *cache_user_find(const struct cache *c, uint32_t uid);
-void cache_user_unref(struct cache_user *u);
+static inline void cache_user_ref(struct cache_user *u)
+{
+        fair_user_ref(u->state.user);
+}
+static inline void cache_user_unref(struct cache_user *u)
+{
+        fair_user_unref(u->state.user);
+}
 /* Updates the number of putting users after the user's waiting puts or unwritten bytes changed. */
 void cache_user_count(struct cache *c, struct cache_user *u);
 /* Charges `bytes` that are to be written to the store to the user and the cache. Returns 0 or
@@ -268,9 +246,6 @@ void cache_queue_write(struct cache *c, struct store_write *w);
 /* Passes queued writes to the store while its window is open; users are served in turn. */
 void cache_submit_writes(struct cache *c);
 bool cache_has_writes(const struct cache *c);
-
-/* --- read.c --- */
-
 /* Charges a read of `bytes` from the volume of `ref` to the user. Returns 0 or -ENOMEM. */
 int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct store_ref ref,
                      uint32_t bytes, unsigned order);
@@ -279,8 +254,6 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
 void cache_read_end(struct cache *c, struct store_read *r);
 /* Returns whether the read may be passed to the store at once; otherwise call cache_read_wait(). */
 bool cache_read_is_due(const struct cache *c, const struct store_read *r);
-/* Counts the read as passed to the store. */
-void cache_read_enter(struct cache *c, struct store_read *r);
 /* Queues the read until cache_fill_start() or cache_direct_start() is called for it. */
 void cache_read_wait(struct cache *c, struct store_read *r);
 /* Adds a get of another user to a waiting read, and charges the read to the user whose turn comes
@@ -324,9 +297,9 @@ void cache_remote_offer(struct cache *c, uint32_t namespace_id, const struct key
 /* --- wait.c --- */
 
 void cache_wait_for_room(struct cache *c, struct cache_request *req);
-/* Counts a get as waiting for the shared tier, until its deadline or
- * cache_stop_waiting_remote(). */
-void cache_wait_for_remote(struct cache *c, struct cache_request *req);
+/* Counts a get as waiting for the shared tier, until its deadline or cache_stop_waiting_remote().
+ * Returns 0 or -ENOMEM. */
+int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
 /* Returns whether the put must wait because too many bytes are unwritten. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);

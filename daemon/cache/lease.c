@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See lease.h. Owns the table of leases, and a record for each user with a connection and for each
+/* See lease.h. Owns the table of leases, a state of each user (fair/user.h), and a record for each
  * pair of user and chunk: a chunk that a user leases several times counts once against its share.
  * Both tables are mapped for the greatest number of leases, and their memory is touched as it is
  * used, so that a lease allocates nothing. The record freed last is reused first, so that it is
@@ -15,19 +15,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "base/list.h"
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "cache/pool.h"
+#include "fair/user.h"
 
-enum { USER_BUCKETS = 64 };
-
-/* A user with a connection, and its leases. */
+/* The leases of a user. Each connection refers to the user. */
 struct lease_user {
-        struct list_node node; /* in a bucket of leases.users */
-        uid_t uid;
-        uint32_t holders;
+        struct fair_state state;
         uint32_t count;
         uint64_t bytes; /* each chunk counts once */
 };
@@ -56,7 +52,7 @@ struct leases {
         uint64_t count;
         struct pair *pairs; /* mapped; memory is touched as it is used */
         uint32_t pairs_high_water, free_pair;
-        struct list_node users[USER_BUCKETS];
+        struct fair_room users; /* struct lease_user */
 };
 
 DEFINE_CLEANUP(struct leases *, leases_free);
@@ -69,8 +65,7 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
         if (!l)
                 return -ENOMEM;
         l->max = max;
-        for (unsigned i = 0; i < USER_BUCKETS; i++)
-                list_init(&l->users[i]);
+        fair_room_init(&l->users, sizeof(struct lease_user), NULL, NULL);
         l->entries = pages_map((uint64_t)max * sizeof(*l->entries));
         l->pairs = pages_map((uint64_t)max * sizeof(*l->pairs));
         if (!l->entries || !l->pairs)
@@ -86,6 +81,7 @@ struct leases *leases_free(struct leases *l)
 {
         if (!l)
                 return NULL;
+        fair_room_fini(&l->users);
         if (l->entries)
                 munmap(l->entries, (size_t)l->max * sizeof(*l->entries));
         if (l->pairs)
@@ -108,40 +104,20 @@ void leases_set_limits(struct leases *l, const struct lease_limits *limits)
 
 int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin)
 {
-        struct list_node *bucket = &l->users[uid % USER_BUCKETS];
-        struct lease_user *user = NULL;
+        struct lease_user *user = (struct lease_user *)fair_state_get(&l->users, uid);
 
-        list_for_each (bucket, n) {
-                struct lease_user *u = container_of(n, struct lease_user, node);
-
-                if (u->uid == uid)
-                        user = u;
-        }
-        if (!user) {
-                user = calloc(1, sizeof(*user));
-                if (!user)
-                        return -ENOMEM;
-                user->uid = uid;
-                list_append(bucket, &user->node);
-        }
-        user->holders++;
+        if (!user)
+                return -ENOMEM;
         *h = (struct lease_holder){ .first = LEASE_NONE, .user = user, .admin = admin };
         return 0;
 }
 
-void lease_holder_fini(struct leases *l, struct lease_holder *h)
+void lease_holder_fini(struct lease_holder *h)
 {
-        struct lease_user *user = h->user;
-
-        if (!user)
+        if (!h->user)
                 return;
         assert(h->count == 0);
-        h->user = NULL;
-        if (--user->holders > 0)
-                return;
-        assert(user->count == 0 && user->bytes == 0);
-        list_unlink(&user->node);
-        free(user);
+        fair_user_unref(TAKE_PTR(h->user)->state.user);
 }
 
 /* Returns the number of the pair, or 0 if the user does not lease the chunk. */

@@ -60,7 +60,7 @@ void leases_set_limits(struct leases *l, const struct lease_limits *limits);
 /* Initializes the leases of a connection of this user. Returns 0 or -ENOMEM. */
 int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin);
 /* Ends the leases of a connection, which must all be released. No effect on a holder of zeros. */
-void lease_holder_fini(struct leases *l, struct lease_holder *h);
+void lease_holder_fini(struct lease_holder *h);
 
 /* Leases a chunk. Returns 0, or LEASE_FULL if a limit of bytes, the user's share or the table is
  * reached, or if too few slabs would be left without leased chunks. */

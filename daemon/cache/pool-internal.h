@@ -57,7 +57,7 @@ struct pool {
         uint32_t move_from;      /* slab at which the next search for a leased slab begins */
         struct pool_stats stats;
         struct histogram evicted_ages;
-        const struct pool_watch *watch;
+        struct list_node watches;       /* struct pool_watch */
         const struct pool_guard *guard; /* NULL if there is none, like `watch` */
         uint32_t first_held,
                 n_held; /* dropped chunks, linked by pool_chunk.next; the list pins them */

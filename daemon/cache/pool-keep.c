@@ -108,10 +108,11 @@ int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_
                 .slot = (uint16_t)slot.slot,
                 .generation = c->generation,
                 .born = p->n_purges,
+                .state = POOL_RESIDENT,
                 .flags = POOL_UNVERIFIED | (kept->flags & (POOL_STORED | POOL_REFUSED)),
                 .user = kept->user,
                 .created_ms = kept->created_ms,
-                .tag = kept->tag,
+                .ref = kept->ref,
         };
         list_init(&c->waiters);
         pool_table_insert(p, chunk);
@@ -136,6 +137,7 @@ int pool_keep_slot(struct pool *p, uint32_t slab, uint32_t slot, uint32_t *ret_c
                 .slab = (uint16_t)slab,
                 .slot = (uint16_t)slot,
                 .generation = c->generation,
+                .state = POOL_RESIDENT,
                 .flags = POOL_DROPPED,
         };
         list_init(&c->waiters);
@@ -161,7 +163,7 @@ void pool_each_kept(const struct pool *p,
                         .created_ms = c->created_ms,
                 };
 
-                if (c->flags & (POOL_DROPPED | POOL_FILLING | POOL_WRITING) || pool_is_dead(p, c))
+                if (c->state != POOL_RESIDENT || c->flags & POOL_DROPPED || pool_is_dead(p, c))
                         continue;
                 evict_save_item(p->evict, i, evict_id(c->hash), &kept.record);
                 each(userdata, &kept);

@@ -64,6 +64,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         if (!p)
                 return -ENOMEM;
         p->backing = (struct backing){ .fd = -1, .writable_fd = -1 };
+        list_init(&p->watches);
         list_init(&p->purges);
         for (unsigned i = 0; i < POOL_PURGE_BUCKETS; i++)
                 list_init(&p->marks[i]);
@@ -287,14 +288,18 @@ void pool_free_chunk(struct pool *p, uint32_t chunk)
         slabs_release(p->slabs, pool_slot_of(c));
         c->generation++;
         c->flags = POOL_DROPPED;
+        pool_set_state(c, POOL_FREE);
         c->next = p->free_chunk;
         p->free_chunk = chunk;
 }
 
 void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
 {
-        if (p->watch)
-                p->watch->changed(p->watch->userdata, chunk, is_there);
+        list_for_each (&p->watches, n) {
+                const struct pool_watch *watch = container_of(n, struct pool_watch, node);
+
+                watch->changed(watch->userdata, chunk, is_there);
+        }
         if (p->guard)
                 p->guard->changed(p->guard->userdata, chunk, is_there);
 }
@@ -380,7 +385,7 @@ static int acquire(struct pool *p, uint32_t namespace_id, const struct key *key,
                 .generation = c->generation,
                 .born = p->n_purges,
                 .pins = 1,
-                .flags = POOL_FILLING,
+                .state = POOL_ACQUIRED,
                 .use = use,
         };
         list_init(&c->waiters);
@@ -403,14 +408,28 @@ int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct ke
         return acquire(p, namespace_id, key, hash, length, use, true, ret);
 }
 
+void pool_set_state(struct pool_chunk *c, enum pool_state state)
+{
+        static const uint8_t before[] = {
+                [POOL_FREE] = 1 << POOL_RESIDENT | 1 << POOL_ACQUIRED,
+                [POOL_RESIDENT] = 1 << POOL_WRITING | 1 << POOL_ACQUIRED | 1 << POOL_READING,
+                [POOL_WRITING] = 1 << POOL_RESIDENT | 1 << POOL_COPYING,
+                [POOL_ACQUIRED] = 1 << POOL_COPYING | 1 << POOL_READING,
+                [POOL_COPYING] = 1 << POOL_ACQUIRED,
+                [POOL_READING] = 1 << POOL_ACQUIRED,
+        };
+
+        assert(before[state] & 1 << c->state);
+        c->state = state;
+}
+
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
 {
         struct pool_chunk *c = pool_chunk(p, chunk);
 
-        assert(c->flags & POOL_FILLING);
         if (pool_is_dead(p, c))
                 pool_drop(p, chunk);
-        c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
+        pool_set_state(c, c->state == POOL_COPYING ? POOL_WRITING : POOL_RESIDENT);
         c->crc = crc;
         if (c->flags & POOL_DROPPED)
                 return;
@@ -429,7 +448,7 @@ void pool_drop(struct pool *p, uint32_t chunk)
                 return;
         c->flags |= POOL_DROPPED;
         pool_table_remove(p, chunk);
-        if (!(c->flags & POOL_FILLING)) {
+        if (!pool_is_filling(c)) {
                 evict_remove(p->evict, chunk);
                 pool_leave(p, chunk);
         }
@@ -573,20 +592,26 @@ uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
         return i;
 }
 
-void pool_set_watch(struct pool *p, const struct pool_watch *watch)
+void pool_add_watch(struct pool *p, struct pool_watch *watch)
 {
-        p->watch = watch;
+        list_append(&p->watches, &watch->node);
+}
+
+void pool_remove_watch(struct pool_watch *watch)
+{
+        list_unlink(&watch->node);
 }
 
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
-               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                            uint32_t length),
                void *userdata)
 {
         for (; *chunk < p->high_water && max_records > 0; max_records--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
                 if (pool_is_resident(p, *chunk))
-                        each(userdata, c->namespace_id, &c->key);
+                        each(userdata, c->namespace_id, &c->key, c->length);
         }
         return *chunk < p->high_water;
 }
@@ -594,7 +619,8 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
 bool pool_is_resident(const struct pool *p, uint32_t chunk)
 {
         return chunk < p->high_water &&
-               !(p->chunks[chunk].flags & (POOL_DROPPED | POOL_FILLING | POOL_UNVERIFIED));
+               !(p->chunks[chunk].flags & (POOL_DROPPED | POOL_UNVERIFIED)) &&
+               !pool_is_filling(&p->chunks[chunk]);
 }
 
 uint32_t pool_max_chunks(const struct pool *p)

@@ -2,7 +2,7 @@
 /* The pool: the memory tier, and the buffer of every read and write. It is one mapping, cut into
  * slabs of equal slots, and a table of the chunks in these slots.
  *
- * A chunk is named by a number and a generation. It is FILLING from pool_acquire() until
+ * A chunk is named by a number and a generation. It is filling from pool_acquire() until
  * pool_commit(). Then it is resident, and may be evicted whenever it is not pinned. A pin keeps the
  * bytes in place; a lease is a pin too. pool_drop() removes a chunk from the table at once, and its
  * last unpin frees the slot. Loop thread. */
@@ -16,25 +16,38 @@
 #include "base/list.h"
 #include "evict/evict.h"
 #include "key.h"
+#include "store/store.h"
 
 struct backing;
+struct fill;
+struct write;
 
 #define POOL_NONE UINT32_MAX
 
 enum pool_answer { POOL_FULL = 1, POOL_TOO_LARGE = 2 };
 
+/* The owner of a chunk's bytes. Only pool_set_state() changes it. */
+enum pool_state {
+        POOL_FREE,     /* the record has no chunk, until pool_acquire() */
+        POOL_RESIDENT, /* complete bytes without an owner; `ref` is the chunk's place in the store.
+                          Ends with a write to the store, or when the slot is freed */
+        POOL_WRITING,  /* complete bytes that `write` writes to the store, until the store has
+                          answered, its device hangs, or the write budget refuses them */
+        POOL_ACQUIRED, /* incomplete bytes of the caller of pool_acquire(), or of a copy or read
+                          that failed; the latter end when the slot is freed */
+        POOL_COPYING,  /* bytes that `write` copies from a client, until the copy ends */
+        POOL_READING,  /* bytes that `fill` reads from the store, until the read ends */
+};
+
 enum pool_flag {
-        POOL_FILLING = 1 << 0, /* the bytes are not complete yet */
-        POOL_READING = 1 << 1, /* filled from disk, not by a client */
-        POOL_STORED = 1 << 2,  /* the store has the chunk, or had it while the pool had it */
-        POOL_WRITING = 1 << 3, /* a write to the store is queued or in flight */
-        POOL_DROPPED = 1 << 4, /* not in the table; exists until its last unpin. Purged chunks get
+        POOL_STORED = 1 << 0,  /* the store has the chunk, or had it while the pool had it */
+        POOL_DROPPED = 1 << 1, /* not in the table; exists until its last unpin. Purged chunks get
                                   this flag later: see pool_is_dropped() */
-        POOL_PREFETCHED = 1 << 5, /* set by the cache: no request has used the bytes yet */
-        POOL_REFUSED = 1 << 6,    /* set by the cache: the write budget refused the chunk */
-        POOL_UNVERIFIED = 1 << 7, /* left by an earlier process and not yet verified, so not found;
+        POOL_PREFETCHED = 1 << 2, /* set by the cache: no request has used the bytes yet */
+        POOL_REFUSED = 1 << 3,    /* set by the cache: the write budget refused the chunk */
+        POOL_UNVERIFIED = 1 << 4, /* left by an earlier process and not yet verified, so not found;
                                      see pool-keep.c */
-        POOL_ASIDE = 1 << 8, /* pinned, and set aside so that searches skip it; see pool-room.c */
+        POOL_ASIDE = 1 << 5, /* pinned, and set aside so that searches skip it; see pool-room.c */
 };
 
 struct pool_chunk {
@@ -47,21 +60,34 @@ struct pool_chunk {
         uint32_t next; /* next record in the bucket, in the free list or among held chunks */
         uint32_t generation;
         uint32_t pins;
-        uint32_t leases; /* the pins that are leases */
-        uint32_t users;  /* used by lease.c: first user that leases the chunk; 0 if none */
-        uint32_t flags : 14;
+        uint32_t leases;     /* the pins that are leases */
+        uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
+        uint32_t flags : 10; /* enum pool_flag */
         uint32_t place : 2;  /* enum evict_place at insertion */
+        uint32_t state : 4;  /* enum pool_state */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
         uint32_t gap : 8;    /* mean gap at insertion, as in evict.h */
         uint32_t use;        /* use at insertion, as in evict.h */
         uint32_t user;       /* used by the cache with POOL_REFUSED: the user that put the chunk */
         uint64_t born;       /* number of the last purge before the chunk was added */
         uint64_t created_ms; /* used by the cache: time of the put, Unix time */
-        uint64_t tag; /* used by the cache: the chunk's place in the store, or its write or read */
+        union {              /* used by the cache; `state` says which it is */
+                struct store_ref ref;
+                struct write *write;
+                struct fill *fill;
+        };
         struct list_node
                 waiters; /* used by the cache: requests that wait for the fill or the write */
 };
 static_assert(sizeof(struct pool_chunk) == 128, "two cache lines, and pool_warm() fetches them");
+
+/* Returns whether the chunk's bytes are not complete yet. */
+static inline bool pool_is_filling(const struct pool_chunk *c)
+{
+        return c->state >= POOL_ACQUIRED;
+}
+/* Changes the state of a chunk; the caller sets the union afterwards. */
+void pool_set_state(struct pool_chunk *c, enum pool_state state);
 
 struct pool;
 
@@ -128,7 +154,7 @@ struct pool_kept {
         uint32_t slab, slot;
         uint32_t flags; /* POOL_STORED, POOL_REFUSED */
         uint32_t user;
-        uint64_t tag;
+        struct store_ref ref;
         uint64_t created_ms;
         struct evict_record record; /* if the policy rejects it, the chunk counts as the youngest */
 };
@@ -170,7 +196,7 @@ uint64_t pool_offset(const struct pool *p, uint32_t chunk);
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
 /* Acquires a slot for a chunk, evicting other chunks if necessary, and adds the chunk to the table
- * as FILLING, with one pin for the caller. The key must not be in the table yet. Returns 0,
+ * as POOL_ACQUIRED, with one pin for the caller. The key must not be in the table yet. Returns 0,
  * POOL_TOO_LARGE, or POOL_FULL if every suitable chunk is pinned, the memory is not populated yet,
  * or the search has given up. */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
@@ -241,11 +267,13 @@ void pool_report_leaving(struct pool *p,
 /* Called when a chunk becomes resident and when it leaves, while it still has its key, from within
  * the function that changes it. */
 struct pool_watch {
+        struct list_node node; /* private to the pool */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         void *userdata;
 };
-/* Sets the watch, or removes it if `watch` is NULL. The pool keeps the pointer. */
-void pool_set_watch(struct pool *p, const struct pool_watch *watch);
+/* Adds a watch, which the caller keeps until it removes it. */
+void pool_add_watch(struct pool *p, struct pool_watch *watch);
+void pool_remove_watch(struct pool_watch *watch);
 /* Clients that find chunks through the pool index and hold them without a message. The pool asks
  * this guard before it reuses a slot that a client may hold (lookup/pool-index.h). */
 struct pool_guard {
@@ -300,7 +328,8 @@ uint32_t pool_max_chunks(const struct pool *p);
  * including chunks that a purge has yet to drop. The caller learns from the watch about chunks that
  * become resident or leave below *chunk. Returns whether records are left. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
-               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                            uint32_t length),
                void *userdata);
 bool pool_is_resident(const struct pool *p, uint32_t chunk);
 

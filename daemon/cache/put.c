@@ -92,8 +92,8 @@ static void write_done(struct write *w, int result)
         if (written && w->drop)
                 write_dropped(w);
 
-        pc->flags &= ~(uint32_t)POOL_WRITING;
-        pc->tag = cache_pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
+        pool_set_state(pc, POOL_RESIDENT);
+        pc->ref = written && !w->drop ? w->store.ref : STORE_REF_NONE;
         if (written)
                 pc->flags |= POOL_STORED;
         else if (!dropped && w->acknowledged)
@@ -137,8 +137,8 @@ static void on_write_abandoned(struct store_put *store)
         c->stats.unwritten_bytes -= w->slot_bytes;
         c->stats.unwritten_chunks--;
         cache_unwritten_end(c, &w->queued);
-        pc->flags &= ~(uint32_t)POOL_WRITING;
-        pc->tag = cache_pack_ref(STORE_REF_NONE);
+        pool_set_state(pc, POOL_RESIDENT);
+        pc->ref = STORE_REF_NONE;
         if (w->drop)
                 c->lost_evictions++;
         list_unlink(&w->dropping);
@@ -185,10 +185,10 @@ static void keep_in_pool(struct write *w)
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = TAKE_PTR(w->req);
 
-        pc->flags &= ~(uint32_t)POOL_WRITING;
+        pool_set_state(pc, POOL_RESIDENT);
+        pc->ref = STORE_REF_NONE;
         pc->flags |= POOL_REFUSED;
         pc->user = req->user;
-        pc->tag = cache_pack_ref(STORE_REF_NONE);
         cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_OK);
         cache_finish_with(c, req, CACHE_OK, w->chunk);
         write_end(w);
@@ -208,8 +208,8 @@ static void on_copied(struct kio_request *copy)
         if (copy->result < 0) {
                 c->stats.file_failures += w->file != NULL;
                 w->req = NULL;
-                pc->flags &= ~(uint32_t)POOL_WRITING;
-                pc->tag = cache_pack_ref(STORE_REF_NONE);
+                pool_set_state(pc, POOL_ACQUIRED);
+                pc->ref = STORE_REF_NONE;
                 pool_drop(c->params.pool, w->chunk);
                 cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_FAILED);
                 cache_finish(c, req, copy->result == -EFAULT ? CACHE_FAULT : CACHE_FAILED);
@@ -300,8 +300,8 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .abandon = on_write_abandoned,
         };
         pc->flags &= ~(uint32_t)POOL_REFUSED;
-        pc->flags |= POOL_WRITING;
-        pc->tag = (uint64_t)(uintptr_t)w;
+        pool_set_state(pc, pc->state == POOL_RESIDENT ? POOL_WRITING : POOL_COPYING);
+        pc->write = w;
         c->stats.unwritten_bytes += w->slot_bytes;
         c->stats.unwritten_chunks++;
         c->pending++;
@@ -383,19 +383,19 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct store_ref ref;
 
-        if (pc->flags & POOL_FILLING) {
+        if (pool_is_filling(pc)) {
                 cache_wait_on(c, req, chunk, WAITING_FILL);
                 return;
         }
         if (req->ack == CACHE_ACCEPTED) {
-                if (pc->flags & POOL_WRITING)
-                        write_of(pc)->acknowledged = true;
+                if (pc->state == POOL_WRITING)
+                        pc->write->acknowledged = true;
                 else if (pc->flags & POOL_REFUSED && pc->use != req->use)
                         cache_admit_again(c, chunk, req->use);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
                 return;
         }
-        if (pc->flags & POOL_WRITING) {
+        if (pc->state == POOL_WRITING) {
                 cache_wait_on(c, req, chunk, WAITING_WRITE);
                 return;
         }

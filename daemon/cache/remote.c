@@ -273,11 +273,10 @@ bool cache_remote_get(struct cache *c, struct cache_request *req)
                                      .user = req->user,
                                      .use = req->use,
                              });
-        if (!f)
+        if (!f || cache_wait_for_remote(c, req) < 0)
                 return false;
         f->last_deadline_ns = MAX(f->last_deadline_ns, req->deadline_ns);
         list_append(&f->waiters, &req->node);
-        cache_wait_for_remote(c, req);
         return true;
 }
 
@@ -380,7 +379,7 @@ void cache_remote_offer_chunk(struct cache *c, uint32_t chunk, bool again)
 {
         const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
-        if (!(pc->flags & (POOL_FILLING | POOL_DROPPED)))
+        if (!pool_is_filling(pc) && !(pc->flags & POOL_DROPPED))
                 cache_remote_offer(c, pc->namespace_id, &pc->key, pc->hash, pc->length, again);
 }
 
@@ -479,7 +478,7 @@ static bool load_from_pool(struct load *l)
         struct remote_put *put = l->put;
         const struct pool_chunk *pc = pool_chunk(c->params.pool, l->chunk);
 
-        if (pc->flags & POOL_FILLING || pc->length != put->length) {
+        if (pool_is_filling(pc) || pc->length != put->length) {
                 l->chunk = POOL_NONE;
                 return false;
         }

@@ -6,7 +6,9 @@
  * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get,
  * or a put of what the shared tier had, when the pool has no slot. A wait ends when there is room,
  * at the request's deadline (BUSY), or when its client cancels it or ends. A request that finds no
- * room for HEAD_OF_LINE_MS does not hold up those behind it any more. */
+ * room for HEAD_OF_LINE_MS does not hold up those behind it any more.
+ *
+ * Failures: without memory for its deadline, a request that would wait is BUSY. */
 #include "cache/internal.h"
 
 #include "base/clock.h"
@@ -22,79 +24,52 @@ enum {
 #define HEAD_OF_LINE_NS (HEAD_OF_LINE_MS * UINT64_C(1000000))
 #define TICK_NS         (UINT64_C(1) << 21) /* the most by which a wait ends late */
 
-/* --- the ends of waits ---
- *
- * Clients choose their deadlines, so the cost of one deadline must not grow with the number of
- * waiting requests. Requests are kept in buckets by the tick after their deadline. The buckets are
- * visited in a circle, and a request that is visited one round too early stays in its bucket. */
+/* Ends the wait of a request whose deadline has passed. */
+static void on_deadline(struct deadline *d, uint64_t now_ns);
 
-static bool has_waiting(const struct cache *c)
+/* Notes that the request waits until its deadline. Deadlines are rounded up to ticks, so that those
+ * of one tick wake the loop once. Returns 0 or -ENOMEM. */
+static int note_wait(struct cache *c, struct cache_request *req)
 {
-        return c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] + c->n_waiting_remote > 0;
-}
+        uint64_t at_ns = MIN(MAX(req->deadline_ns, req->waits_since_ns), UINT64_MAX - TICK_NS);
+        int r;
 
-/* Returns the tick at which the bucket of `tick` is visited next. */
-static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)
-{
-        return c->tick + 1 + (tick - c->tick - 1) % CACHE_DEADLINES;
-}
-
-static void note_deadline(struct cache *c, struct cache_request *req)
-{
-        uint64_t tick = MAX(req->deadline_ns / TICK_NS, c->tick) + 1;
-        uint64_t visit_ns = tick_of_visit(c, tick) * TICK_NS;
-
-        list_append(&c->deadlines[tick % CACHE_DEADLINES], &req->deadline);
-        if (c->next_deadline_ns == 0 || visit_ns < c->next_deadline_ns)
-                c->next_deadline_ns = visit_ns;
-}
-
-static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
-{
-        if (!list_empty(&c->late))
-                return now_ns;
-        if (!has_waiting(c))
-                return 0;
-        for (uint64_t tick = c->tick + 1; tick <= c->tick + CACHE_DEADLINES; tick++)
-                if (!list_empty(&c->deadlines[tick % CACHE_DEADLINES]))
-                        return tick * TICK_NS;
-        return 0;
-}
-
-/* --- the queues --- */
-
-static void note_wait(struct cache *c, struct cache_request *req)
-{
-        /* If no other request waits, no bucket up to the present has to be visited. */
-        if (!has_waiting(c) && list_empty(&c->late))
-                c->tick = MAX(c->tick, req->waits_since_ns / TICK_NS);
-        if (req->owner)
+        req->cache = c;
+        req->deadline.expire = on_deadline;
+        r = deadlines_add(&c->deadlines, &req->deadline, (at_ns / TICK_NS + 1) * TICK_NS);
+        if (r == 0 && req->owner)
                 list_append(req->owner, &req->owned);
-        note_deadline(c, req);
+        return r;
 }
 
-/* Counts a request as waiting for room; the caller has put it into a list of the user, or will. */
-static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
+/* Counts a request as waiting for room; the caller queues it. */
+static int note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
 {
-        note_wait(c, req);
-        req->waits_as = u;
-        c->n_waiting[req->kind]++;
+        int r = note_wait(c, req);
+
+        if (r == 0) {
+                req->waits_as = u;
+                c->n_waiting[req->kind]++;
+        }
+        return r;
 }
 
-void cache_wait_for_remote(struct cache *c, struct cache_request *req)
+int cache_wait_for_remote(struct cache *c, struct cache_request *req)
 {
-        req->waiting = WAITING_REMOTE;
+        int r;
+
         req->waits_since_ns = clock_mono_ns();
-        note_wait(c, req);
-        c->n_waiting_remote++;
+        r = note_wait(c, req);
+        if (r == 0)
+                req->waiting = WAITING_REMOTE;
+        return r;
 }
 
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req)
 {
         req->waiting = WAITING_NOT;
         list_unlink(&req->owned);
-        list_unlink(&req->deadline);
-        c->n_waiting_remote--;
+        deadlines_remove(&c->deadlines, &req->deadline);
 }
 
 /* Removes a request from the user's queue. The caller decides how it continues. */
@@ -103,12 +78,10 @@ static void stop_waiting(struct cache *c, struct cache_request *req)
         struct cache_user *u = req->waits_as;
 
         req->waits_as = NULL;
-        list_unlink(&req->node);
+        turns_remove(&u->waits[req->kind], &req->node);
         list_unlink(&req->owned);
-        list_unlink(&req->deadline);
+        deadlines_remove(&c->deadlines, &req->deadline);
         c->n_waiting[req->kind]--;
-        if (list_empty(&u->waits[req->kind]))
-                list_unlink(&u->turn[req->kind]);
         cache_user_count(c, u);
         cache_user_unref(u);
 }
@@ -121,20 +94,22 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_BUSY);
                 return;
         }
+        req->waits_since_ns = clock_mono_ns();
+        if (note_waiting(c, req, u) < 0) {
+                cache_user_unref(u);
+                cache_finish(c, req, CACHE_BUSY);
+                return;
+        }
         c->stats.waited++;
         req->waiting = WAITING_ROOM;
-        req->waits_since_ns = clock_mono_ns();
         if (c->retry_ns == 0)
                 c->retry_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         /* A chunk from the shared tier precedes other puts: it does not wait for the disk, and it
          * occupies a buffer of the shared tier. */
         if (req->fetched)
-                list_prepend(&u->waits[req->kind], &req->node);
+                turns_add_first(&c->waiting[req->kind], &u->waits[req->kind], &req->node);
         else
-                list_append(&u->waits[req->kind], &req->node);
-        if (list_empty(&u->turn[req->kind]))
-                list_append(&c->waiting[req->kind], &u->turn[req->kind]);
-        note_waiting(c, req, u);
+                turns_add(&c->waiting[req->kind], &u->waits[req->kind], &req->node);
         cache_user_count(c, u);
 }
 
@@ -161,9 +136,9 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         if (c->kicked && !req->nowait)
                 return true;
         u = cache_user_find(c, req->user);
-        if (!u || list_empty(&u->waits[req->kind]))
+        if (!u || !turns_item(&u->waits[req->kind]))
                 return false;
-        list = &u->waits[req->kind];
+        list = &u->waits[req->kind].items;
         if (req->kind == KIND_PUT &&
             cache_over_budget(c, container_of(list->next, struct cache_request, node)))
                 return !req->fetched;
@@ -214,7 +189,8 @@ struct round {
 static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned kind,
                               struct round *round)
 {
-        struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
+        struct cache_request *req =
+                container_of(turns_item(&u->waits[kind]), struct cache_request, node);
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
@@ -232,12 +208,13 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
                 length = req->length;
                 if (round->n_no_room < CACHE_FAILED_TRIES)
                         round->no_room[round->n_no_room++] = length;
-                u->refs++;
-                note_waiting(c, req, u);
-        } else {
-                list_unlink(&req->node);
+                if (note_waiting(c, req, u) < 0) {
+                        cache_finish(c, req, CACHE_BUSY);
+                        return true;
+                }
+                cache_user_ref(u);
         }
-        list_append(&u->stay, &req->node);
+        turns_set_aside(&u->waits[kind], &req->node);
         if (round->now_ns >= head_until_ns)
                 return true;
         if (c->retry_ns == 0 || head_until_ns < c->retry_ns)
@@ -249,69 +226,43 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
  * user in order. */
 static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
 {
-        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
         struct round round = { .now_ns = now_ns };
-        unsigned steps = 0;
+        struct turns_member *waits;
+        struct turns turns;
 
-        list_splice(&turn, &c->waiting[kind]);
-        while (round.n_no_room < CACHE_FAILED_TRIES && steps++ < STEPS && (n = list_pop(&turn))) {
-                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
+        if (turns_is_empty(&c->waiting[kind]))
+                return;
+        /* Users whose requests begin to wait meanwhile have their turn in the next round. */
+        turns_init(&turns);
+        turns_move(&turns, &c->waiting[kind]);
+        for (unsigned steps = 0;
+             round.n_no_room < CACHE_FAILED_TRIES && steps < STEPS && (waits = turns_next(&turns));
+             steps++) {
+                struct cache_user *u = container_of(waits, struct cache_user, waits[kind]);
 
-                bool continues;
-
-                u->refs++;
-                continues = admit_next_waiter(c, u, kind, &round) && !list_empty(&u->waits[kind]);
-                list_unlink(n);
-                if (continues)
-                        list_append(&turn, n);
-                else if (!list_empty(&u->waits[kind]) || !list_empty(&u->stay))
-                        list_append(&over, n);
+                cache_user_ref(u);
+                if (admit_next_waiter(c, u, kind, &round) && turns_item(waits))
+                        turns_requeue(&turns, waits);
+                else
+                        turns_park(&turns, waits);
                 cache_user_unref(u);
         }
         /* Users that were served go behind those that were not. */
-        list_splice(&turn, &over);
-        while ((n = list_pop(&turn))) {
-                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
-
-                list_splice(&u->stay, &u->waits[kind]);
-                list_splice(&u->waits[kind], &u->stay);
-                list_append(&c->waiting[kind], n);
-        }
+        turns_unpark(&turns);
+        turns_move(&c->waiting[kind], &turns);
 }
 
-static void expire(struct cache *c, uint64_t now_ns)
+static void on_deadline(struct deadline *d, uint64_t now_ns)
 {
-        struct list_node ended = LIST_INIT(ended), missed = LIST_INIT(missed);
-        unsigned steps = 0;
+        struct cache_request *req = container_of(d, struct cache_request, deadline);
+        struct cache *c = req->cache;
+        bool is_remote = req->waiting == WAITING_REMOTE;
 
-        for (;;) {
-                struct list_node *n = steps < STEPS ? list_pop(&c->late) : NULL;
-                struct cache_request *req;
-
-                if (!n) {
-                        if (steps == STEPS || c->tick >= now_ns / TICK_NS)
-                                break;
-                        c->tick++;
-                        list_splice(&c->late, &c->deadlines[c->tick % CACHE_DEADLINES]);
-                        continue;
-                }
-                steps++;
-                req = container_of(n, struct cache_request, deadline);
-                if (req->deadline_ns > now_ns) {
-                        note_deadline(c, req);
-                        continue;
-                }
-                if (req->waiting == WAITING_REMOTE) {
-                        cache_remote_leave(c, req);
-                        list_append(&missed, &req->node);
-                        continue;
-                }
+        if (is_remote)
+                cache_remote_leave(c, req);
+        else
                 stop_waiting(c, req);
-                list_append(&ended, &req->node);
-        }
-        c->next_deadline_ns = next_deadline_ns(c, now_ns);
-        finish_all(c, &ended, CACHE_BUSY);
-        finish_all(c, &missed, CACHE_MISS);
+        cache_finish(c, req, is_remote ? CACHE_MISS : CACHE_BUSY);
 }
 
 static bool may_submit(const struct cache *c)
@@ -323,6 +274,8 @@ static bool may_submit(const struct cache *c)
 
 uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
 {
+        uint64_t next_ns;
+
         pool_note_time(c->params.pool, now_ns);
         cache_complete_finished(c);
         if (may_submit(c)) {
@@ -339,11 +292,12 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 admit_waiters(c, KIND_PUT, now_ns);
                 c->kicked |= pool_has_given_up(c->params.pool);
         }
-        if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
-                expire(c, now_ns);
-        if (c->retry_ns != 0 && (c->next_deadline_ns == 0 || c->retry_ns < c->next_deadline_ns))
-                return c->retry_ns;
-        return c->next_deadline_ns;
+        next_ns = deadlines_next(&c->deadlines);
+        if (next_ns != 0 && next_ns <= now_ns) {
+                deadlines_run(&c->deadlines, now_ns, STEPS);
+                next_ns = deadlines_next(&c->deadlines);
+        }
+        return c->retry_ns != 0 && (next_ns == 0 || c->retry_ns < next_ns) ? c->retry_ns : next_ns;
 }
 
 bool cache_has_work(const struct cache *c)
@@ -357,14 +311,13 @@ bool cache_has_work(const struct cache *c)
 void cache_stop(struct cache *c)
 {
         struct list_node cancelled = LIST_INIT(cancelled);
+        struct turns_member *waits;
 
         c->stopping = true;
         for (unsigned kind = 0; kind < KINDS; kind++)
-                while (!list_empty(&c->waiting[kind])) {
-                        struct cache_user *u =
-                                container_of(c->waiting[kind].next, struct cache_user, turn[kind]);
+                while ((waits = turns_next(&c->waiting[kind]))) {
                         struct cache_request *req =
-                                container_of(u->waits[kind].next, struct cache_request, node);
+                                container_of(turns_item(waits), struct cache_request, node);
 
                         stop_waiting(c, req);
                         list_append(&cancelled, &req->node);

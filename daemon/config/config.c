@@ -117,6 +117,7 @@ static void print_where(const struct config *c, const struct config_place *place
                         char ret[static CONFIG_WHERE])
 {
         char variable[64];
+        size_t skip;
 
         ret[0] = '\0';
         switch (place->from) {
@@ -124,7 +125,10 @@ static void print_where(const struct config *c, const struct config_place *place
         case CONFIG_FROM_SET: /* the caller names the option in the error */
                 break;
         case CONFIG_FROM_FILE:
-                snprintf(ret, CONFIG_WHERE, "%s:%u:%u: ", c->file, place->line, place->column);
+                name = c->files.items[place->file];
+                skip = config_name_skip(name);
+                snprintf(ret, CONFIG_WHERE, "%s%s:%u:%u: ", skip > 0 ? "..." : "", name + skip,
+                         place->line, place->column);
                 break;
         case CONFIG_FROM_ENVIRONMENT:
                 variable_name(name, variable);
@@ -267,7 +271,7 @@ void config_init(struct config *c)
         memset(c->given, 0, sizeof(c->given));
 }
 
-static void rows_fini(void *object, const struct config_row *rows, unsigned n)
+void config_rows_fini(void *object, const struct config_row *rows, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
                 switch (rows[i].type) {
@@ -290,64 +294,12 @@ static void rows_fini(void *object, const struct config_row *rows, unsigned n)
 
 void config_fini(struct config *c)
 {
-        rows_fini(c, config_rows, config_n_rows);
+        config_rows_fini(c, config_rows, config_n_rows);
         for (unsigned i = 0; i < c->n_tenants; i++)
-                rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
+                config_rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
         free(c->tenants);
+        config_strings_fini(&c->files);
         *c = (struct config){};
-}
-
-/* --- tenants --- */
-
-int config_tenant_add(struct config *c, struct config_tenant **ret)
-{
-        void *p = realloc(c->tenants, (c->n_tenants + 1) * sizeof(*c->tenants));
-
-        if (!p)
-                return -ENOMEM;
-        c->tenants = p;
-        c->tenants[c->n_tenants] = (struct config_tenant){};
-        *ret = &c->tenants[c->n_tenants++];
-        /* sets the defaults that are not zero; numbers and lists are complete */
-        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
-                const struct config_row *row = &config_tenant_rows[i];
-                char why[CONFIG_WHY];
-
-                if ((row->type == CONFIG_SWITCH || row->type == CONFIG_FILE) &&
-                    config_assign_to(*ret, row, row->initial, false, why) < 0)
-                        return -ENOMEM;
-        }
-        return 0;
-}
-
-void config_tenant_drop(struct config *c)
-{
-        rows_fini(&c->tenants[--c->n_tenants], config_tenant_rows, config_n_tenant_rows);
-}
-
-int config_tenant_check(const struct config *c, const struct config_tenant *t,
-                        char why[static CONFIG_WHY])
-{
-        bool is_default = t->name && strcmp(t->name, "default") == 0;
-        unsigned others = 0;
-
-        if (!t->name)
-                return config_refuse(why, "this tenant has no name");
-        for (const struct config_tenant *o = c->tenants; o < t; o++) {
-                others += strcmp(o->name, "default") != 0;
-                if (strcmp(o->name, t->name) == 0)
-                        return config_refuse(why, "there are two tenants \"%s\"", t->name);
-        }
-        if (is_default && (t->users.n > 0 || t->groups.n > 0 || t->pool > 0))
-                return config_refuse(
-                        why, "tenant \"default\" has limits only: its users and groups are those "
-                             "of access, its pool is memory.pool");
-        if (!is_default && t->users.n == 0 && t->groups.n == 0)
-                return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
-        if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
-                return config_refuse(why, "more than %d tenants, \"default\" included; remove some",
-                                     CONFIG_MAX_TENANTS);
-        return 0;
 }
 
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys)
@@ -567,6 +519,8 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist,
                 if (r < 0 && !path_must_exist && (r == -ENOENT || r == -ENOTDIR))
                         r = 0;
                 r = config_note(ret_error, r);
+                if (r == 0)
+                        r = config_load_drop_ins(c, path, warn, ret_error);
                 if (r < 0)
                         return r;
         }

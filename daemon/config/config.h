@@ -4,7 +4,7 @@
  * config.def has a row for each key: dotted name, member, type, default, range, unit, whether it
  * can be reloaded, and help. The parser, --help, --print-config, the commented conf/kvcache.yaml
  * and the list in the man page are made from it, and tests compare them. Order of precedence:
- * default < file < environment < --set.
+ * default < file < drop-ins < environment < --set.
  *
  * A struct config owns all its text; config_fini() frees it. */
 #pragma once
@@ -22,6 +22,7 @@ enum {
         CONFIG_PREFIX = 128,     /* bytes of remote.prefix, with a NUL */
         CONFIG_MAX_ROWS = 128,
         CONFIG_MAX_TENANT_ROWS = 16,
+        CONFIG_MAX_DROP_INS = 64,
 };
 
 enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFIG_BACKEND_POSIX };
@@ -41,6 +42,7 @@ struct config_place {
                 CONFIG_FROM_SET,
         } from;
         uint32_t line, column; /* in a file, from 1 */
+        uint16_t file;         /* the index of its name in struct config.files */
         bool broken;           /* the given value was refused; the key has its default */
 };
 
@@ -55,6 +57,7 @@ struct config_tenant {
         char *remote_secret;             /* tenants.remote_secret: a path, or "off" */
         uint64_t given[2], automatic[2]; /* one bit per row of tenant.def, as in struct config */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
+        uint16_t file; /* the last file with an entry of this name */
 };
 
 struct config {
@@ -94,6 +97,9 @@ struct config {
                 bool lookup_index; /* memory.lookup_index */
                 bool pool_index;   /* memory.pool_index */
         } memory;
+        struct {
+                uint64_t ring; /* events.ring: bytes for each tenant; 0: none */
+        } events;
         struct {
                 char *backend;    /* io.backend: auto | io_uring | posix */
                 uint64_t workers; /* io.workers; 0 (auto) */
@@ -170,7 +176,7 @@ struct config {
          * "auto" config_resolve() replaced by a value. */
         uint64_t given[2], automatic[2];
         struct config_place place[CONFIG_MAX_ROWS];
-        char file[256]; /* name of the file, as used in errors */
+        struct config_strings files; /* names of the files that were read, in order, for errors */
         /* Not a key: bytes of the pools that an earlier daemon left. They are not available memory,
          * but the new pools use them. */
         uint64_t kept_bytes;
@@ -202,19 +208,31 @@ void config_fini(struct config *c);
  * one per tenant; or the mapping `default` of `users` and `groups`, another way to write
  * access.users and access.groups. `text` need not end with a NUL; errors use `name` for it.
  *
+ * Several files may be loaded into one configuration, one after the other. The last value of a key
+ * wins, and a list replaces the earlier one. Only `tenants` is merged: an entry with the name of an
+ * earlier file's entry changes the keys that it gives, and another name adds a tenant.
+ *
  * In the environment and with --set a list is written with commas, and the last of several values
  * wins. An empty variable counts as unset. */
 enum { CONFIG_MAX_FILE = 1024 * 1024 };
 int config_load_text(struct config *c, const char *name, const char *text, size_t length,
                      struct config_error *ret_error);
 int config_load_file(struct config *c, const char *path, struct config_error *ret_error);
+/* Loads the drop-ins of the file `path`: the regular files in the directory `path`.d whose names
+ * end with ".yaml" and do not begin with a dot, in the order of their names' bytes. A missing
+ * directory has none. Together they are at most CONFIG_MAX_FILE bytes. The directory and the files
+ * must belong to root, to this process's user or, for root, to the owner of `path`, and others must
+ * not be able to write to them, unless the mount is read-only. Calls `warn` for a name that seems
+ * to be meant as a drop-in and is not. */
+int config_load_drop_ins(struct config *c, const char *path, void (*warn)(const char *text),
+                         struct config_error *ret_error);
 int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text),
                             struct config_error *ret_error);
 int config_set(struct config *c, const char *assignment, const char *origin,
                struct config_error *ret_error);
 /* Checks conditions between several keys, such as ranges that depend on each other. */
 int config_check(const struct config *c, struct config_error *ret_error);
-/* Does all of the above, in order, for a `c` initialized by config_init(). Without a file, `path`
+/* Does all of the above, in order, for a `c` initialized by config_init(). Without files, `path`
  * is NULL. Unless `path_must_exist` is set, a missing file counts as empty. Does not resolve
  * "auto". `warn` is as for config_load_environment(). */
 int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that the files of the configuration share: config.c (table, environment, reload),
- * value.c (text to a value), text.c (values that are text), yaml.c (YAML), print.c (values to text)
- * and auto.c ("auto" values). Private to these files. */
+/* The functions that the files of the configuration share: config.c (table, environment), value.c
+ * (text to a value), text.c (values that are text), yaml.c (YAML), files.c (the file and its
+ * drop-ins), tenants.c (entries of `tenants`), print.c (values to text), reload.c and auto.c
+ * ("auto" values). Private to these files. */
 #pragma once
 
 #include <errno.h>
+#include <string.h>
 
 #include "config/config.h"
 
@@ -90,13 +92,32 @@ bool config_http_is_remote(const char *text);
 
 /* Adds a tenant without a name, with every key "auto". Returns 0 or -ENOMEM. */
 int config_tenant_add(struct config *c, struct config_tenant **ret);
-/* Removes the tenant that was added last. */
-void config_tenant_drop(struct config *c);
+/* Removes a tenant. */
+void config_tenant_drop(struct config *c, struct config_tenant *t);
+/* Merges the tenant that was added last into the one of that name that an earlier file has, if any.
+ * Returns the tenant to check: the merged one, or the last one. */
+struct config_tenant *config_tenant_merge(struct config *c, unsigned file);
 /* Checks a complete entry against those before it. Returns 0, or -EINVAL and the reason. */
 int config_tenant_check(const struct config *c, const struct config_tenant *t,
                         char why[static CONFIG_WHY]);
 
 void config_strings_fini(struct config_strings *s);
+/* Frees the members of any object that a table describes. */
+void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
+
+/* Notes the name of a file; a name that is noted already keeps its number. Returns its number, or
+ * -ENOMEM. */
+int config_file_add(struct config *c, const char *name);
+
+/* Returns how many leading bytes of a file's name messages leave out: the end distinguishes long
+ * names. */
+static inline size_t config_name_skip(const char *name)
+{
+        enum { SHOWN = 160 };
+        size_t n = strlen(name);
+
+        return n > SHOWN ? n - SHOWN : 0;
+}
 
 /* Checks the pools of all tenants against the machine's memory and the memory limit of this
  * process's control groups. `root` is as in config_available_memory(). Returns 0 or -EINVAL. */

@@ -240,8 +240,20 @@ static void print_section(unsigned row, const char *before, FILE *out)
         fprintf(out, "%s%.*s:\n", row > 0 ? before : "", (int)n, config_rows[row].name);
 }
 
+/* Prints which drop-in has a value. */
+static void print_drop_in(const struct config *c, const struct config_place *place, FILE *out)
+{
+        const char *name, *slash;
+
+        if (place->from != CONFIG_FROM_FILE || place->file == 0)
+                return;
+        name = c->files.items[place->file];
+        slash = strrchr(name, '/');
+        fprintf(out, "  # %s:%u", slash ? slash + 1 : name, place->line);
+}
+
 /* Prints the keys of a tenant that were given or chosen. */
-static void print_tenant(const struct config_tenant *t, FILE *out)
+static void print_tenant(const struct config *c, const struct config_tenant *t, FILE *out)
 {
         const char *before = "- ";
 
@@ -250,7 +262,11 @@ static void print_tenant(const struct config_tenant *t, FILE *out)
                         continue;
                 fprintf(out, "  %s%s: ", before, key_of(&config_tenant_rows[i]));
                 print_value(t, &config_tenant_rows[i], out);
-                fputs(config_bit(t->automatic, i) ? "  # chosen (auto)\n" : "\n", out);
+                if (config_bit(t->automatic, i))
+                        fputs("  # chosen (auto)", out);
+                else
+                        print_drop_in(c, &t->place[i], out);
+                fputc('\n', out);
                 before = "  ";
         }
 }
@@ -272,12 +288,14 @@ void config_print(const struct config *c, FILE *out)
                         fputs("  # chosen (auto)", out);
                 else if (!config_bit(c->given, i))
                         fputs("  # default", out);
+                else
+                        print_drop_in(c, &c->place[i], out);
                 fputc('\n', out);
         }
         if (c->n_tenants > 0)
                 fputs("tenants:\n", out);
         for (unsigned i = 0; i < c->n_tenants; i++)
-                print_tenant(&c->tenants[i], out);
+                print_tenant(c, &c->tenants[i], out);
 }
 
 /* `text` in lines of at most 100 columns, each behind `prefix`. */
@@ -306,7 +324,9 @@ void config_print_template(FILE *out)
               "# Every key is listed with its default, commented out. An environment variable\n"
               "# (KVCACHE_STORE_LIMIT=64GiB) overrides the file, and an option (--set "
               "store.limit=64GiB) overrides both.\n"
-              "# To check the file, run kvcache-daemon --check-config.\n"
+              "# Files kvcache.yaml.d/NAME.yaml beside this one are read after it, in the order of "
+              "their names.\n"
+              "# To check all of them, run kvcache-daemon --check-config.\n"
               "\n",
               out);
         for (unsigned i = 0; i < config_n_rows; i++) {

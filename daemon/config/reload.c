@@ -44,7 +44,22 @@ static bool row_equal(const void *a, const void *b, const struct config_row *row
         return false;
 }
 
-static unsigned reload_tenant(struct config_tenant *t, const struct config_tenant *next,
+/* Takes over where a value was given. A name that finds no room makes it unknown. */
+static void take_place(struct config *c, struct config_place *place, const struct config *next,
+                       const struct config_place *from)
+{
+        int file = from->from == CONFIG_FROM_FILE
+                           ? config_file_add(c, next->files.items[from->file])
+                           : 0;
+
+        *place = *from;
+        place->file = (uint16_t)MAX(file, 0);
+        if (file < 0)
+                place->from = CONFIG_FROM_NOWHERE;
+}
+
+static unsigned reload_tenant(struct config *c, struct config_tenant *t,
+                              const struct config *next_c, const struct config_tenant *next,
                               const struct config_report *report)
 {
         char why[CONFIG_WHY], text[2 * CONFIG_WHY];
@@ -56,8 +71,10 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                 _cleanup_(freep) char *from = NULL, *to = NULL;
 
                 if (config_bit(t->automatic, i) ? config_row_is_auto(next, row)
-                                                : row_equal(t, next, row))
+                                                : row_equal(t, next, row)) {
+                        take_place(c, &t->place[i], next_c, &next->place[i]);
                         continue;
+                }
                 from = config_format(t, row);
                 to = config_format(next, row);
                 if (!from || !to) {
@@ -75,6 +92,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                 if (config_assign_to(t, row, to, false, why) < 0)
                         continue; /* cannot fail, because `next` was read from such a text */
                 config_bit_set(t->given, i, config_bit(next->given, i));
+                take_place(c, &t->place[i], next_c, &next->place[i]);
                 snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
                          from, to);
                 report->say(report->userdata, CONFIG_APPLIED, text);
@@ -99,7 +117,7 @@ static unsigned reload_tenants(struct config *c, const struct config *next,
                 return 0;
         }
         for (unsigned i = 0; i < c->n_tenants; i++)
-                changed += reload_tenant(&c->tenants[i], &next->tenants[i], report);
+                changed += reload_tenant(c, &c->tenants[i], next, &next->tenants[i], report);
         return changed;
 }
 
@@ -138,8 +156,10 @@ unsigned config_reload(struct config *c, const struct config *next,
                 bool to_auto = config_row_is_auto(next, row);
                 int r = 0;
 
-                if (config_bit(c->automatic, i) ? to_auto : row_equal(c, next, row))
+                if (config_bit(c->automatic, i) ? to_auto : row_equal(c, next, row)) {
+                        take_place(c, &c->place[i], next, &next->place[i]);
                         continue;
+                }
                 from = config_format(c, row);
                 to = config_format(next, row);
                 if (!from || !to) {
@@ -170,6 +190,7 @@ unsigned config_reload(struct config *c, const struct config *next,
                         continue;
                 }
                 config_bit_set(c->given, i, config_bit(next->given, i));
+                take_place(c, &c->place[i], next, &next->place[i]);
                 config_bit_set(c->automatic, i, to_auto && !config_row_is_auto(c, row));
                 snprintf(text, sizeof(text), "%s: %.160s is now %.160s", row->name, from, to);
                 report->say(report->userdata, CONFIG_APPLIED, text);

@@ -2,7 +2,7 @@
 /* YAML to values: libyaml's events, read by a small recursive descent that follows only sections
  * of the table.
  *
- * The file is read whole, at most CONFIG_MAX_FILE bytes, and parsed from memory. A mapping's key is
+ * A file is read whole (files.c) and parsed from memory. A mapping's key is
  * appended to its section's name; the dotted result is looked up. Since recursion follows known
  * sections only, no file can make it deep. YAML beyond mappings, lists and plain values (anchors,
  * aliases, tags, several documents) is refused: the configuration does not need it, and each is a
@@ -11,11 +11,9 @@
  * Errors carry the place, file:line:column counted from 1, of the key or value that they are about.
  * A duplicate key is refused with the line of the first. */
 #include <assert.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <yaml.h>
 
 #include "checked.h"
@@ -28,6 +26,7 @@ enum { MAX_NAME = 80, MAX_SECTIONS = 24 };
 struct reader {
         struct config *c;
         const char *name;
+        unsigned file; /* the index of its name in `c` */
         const unsigned char *text;
         size_t length;
         yaml_parser_t parser;
@@ -47,8 +46,7 @@ struct reader {
 __attribute__((format(printf, 3, 4))) static int fail_at(struct reader *r, yaml_mark_t mark,
                                                          const char *fmt, ...)
 {
-        /* the end distinguishes long names */
-        size_t length = strlen(r->name), skip = length > 160 ? length - 160 : 0;
+        size_t skip = config_name_skip(r->name);
         char text[CONFIG_WHY];
         va_list args;
 
@@ -287,9 +285,10 @@ static int read_list(struct reader *r, void *object, const struct config_row *ro
         return ret;
 }
 
-static struct config_place place_at(yaml_mark_t mark, bool broken)
+static struct config_place place_at(const struct reader *r, yaml_mark_t mark, bool broken)
 {
         return (struct config_place){ .from = CONFIG_FROM_FILE,
+                                      .file = (uint16_t)r->file,
                                       .line = (uint32_t)mark.line + 1,
                                       .column = (uint32_t)mark.column + 1,
                                       .broken = broken };
@@ -306,7 +305,7 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
         ret = note_row(r, (unsigned)row, name, key);
         if (ret < 0)
                 return ret;
-        r->c->place[row] = place_at(mark, true);
+        r->c->place[row] = place_at(r, mark, true);
         switch (r->event.type) {
         case YAML_SCALAR_EVENT:
                 ret = check_whole(r);
@@ -363,7 +362,7 @@ static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned
                         return fail_at(r, mark, "%s", why);
         }
         if (ret == 0) {
-                t->place[row] = place_at(mark, false);
+                t->place[row] = place_at(r, mark, false);
                 config_bit_set(t->given, row, true);
         }
         return ret;
@@ -432,10 +431,14 @@ static int read_tenant(struct reader *r)
                 if (ret < 0)
                         return ret;
         }
-        if (r->ret_error->n == before && config_tenant_check(r->c, t, why) < 0)
-                ret = config_note(r->ret_error, fail_at(r, start, "%s", why));
+        t = &r->c->tenants[r->c->n_tenants - 1];
+        if (r->ret_error->n == before) {
+                t = config_tenant_merge(r->c, r->file);
+                if (config_tenant_check(r->c, t, why) < 0)
+                        ret = config_note(r->ret_error, fail_at(r, start, "%s", why));
+        }
         if (ret == 0 && r->ret_error->n > before)
-                config_tenant_drop(r->c);
+                config_tenant_drop(r->c, t);
         return ret;
 }
 
@@ -572,10 +575,11 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
                 .length = length,
                 .ret_error = ret_error,
         };
-        int ret;
+        int ret = config_file_add(c, name);
 
-        snprintf(c->file, sizeof(c->file), "%s%s", strlen(name) > 160 ? "..." : "",
-                 strlen(name) > 160 ? name + strlen(name) - 160 : name);
+        if (ret < 0)
+                return config_fail(ret_error, ret, "%.160s: out of memory", name);
+        r.file = (unsigned)ret;
         if (length > CONFIG_MAX_FILE)
                 return config_fail(ret_error, -EINVAL,
                                    "%.160s: larger than %d KiB: this is not a configuration file",
@@ -600,40 +604,4 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
         if (ret == -ENOMEM)
                 config_fail(ret_error, ret, "%.160s: out of memory", name);
         return ret;
-}
-
-int config_load_file(struct config *c, const char *path, struct config_error *ret_error)
-{
-        _cleanup_(freep) char *text =
-                malloc((size_t)CONFIG_MAX_FILE + 1); /* one more tells that it is too much */
-        _cleanup_(closep) int fd = -1;
-        size_t length = 0;
-        ssize_t n = -1;
-
-        if (!text)
-                return config_fail(ret_error, -ENOMEM, "%.160s: out of memory", path);
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-        if (fd < 0) {
-                int r = -errno;
-                const char *hint = r == -ENOENT   ? "; write one, or start without --config"
-                                   : r == -EACCES ? "; the daemon's user must be able to read it"
-                                                  : "";
-
-                return config_fail(ret_error, r, "%.160s: %s%s", path, strerror(-r), hint);
-        }
-        while (length <= CONFIG_MAX_FILE && n != 0) {
-                n = read(fd, text + length, (size_t)CONFIG_MAX_FILE + 1 - length);
-                if (n < 0) {
-                        int r = -errno;
-
-                        if (r == -EINTR)
-                                continue;
-                        if (r == -EISDIR)
-                                return config_fail(ret_error, r,
-                                                   "%.160s: is a directory, not a file", path);
-                        return config_fail(ret_error, r, "%.160s: %s", path, strerror(-r));
-                }
-                length += (size_t)n;
-        }
-        return config_load_text(c, path, text, length, ret_error);
 }

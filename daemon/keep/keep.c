@@ -100,7 +100,7 @@ static bool is_current(const struct keep *k, const struct keep_tenant *t,
                 return false;
         ret->flags = (stored || chunk->flags & KEEP_STORED ? POOL_STORED : 0) |
                      (!stored && chunk->flags & KEEP_REFUSED ? POOL_REFUSED : 0);
-        ret->tag = cache_pack_ref(ref);
+        ret->ref = ref;
         return true;
 }
 

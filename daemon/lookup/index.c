@@ -51,6 +51,7 @@ struct tenant {
         uint16_t number; /* the tenant's number in the store */
         struct pool *pool;
         struct pool_watch watch;
+        bool watching;
 
         struct lookup_table *live;
         uint64_t built_ns;
@@ -122,21 +123,22 @@ static void apply(struct tenant *t, struct lookup_table *table, uint32_t namespa
                           lookup_table_room(table) * LOAD_FULL;
 }
 
-static void on_store_changed(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
-                             const struct key *key, bool is_there)
+static void on_store_changed(void *userdata, const struct store_change *change)
 {
         struct lookups *l = userdata;
 
         for (unsigned i = 0; i < l->n_tenants; i++) {
                 struct tenant *t = &l->tenants[i];
 
-                if (t->number != tenant)
+                if (t->number != change->tenant)
                         continue;
                 if (t->live)
-                        apply(t, t->live, namespace_id, key, WIRE_TIER_DISK, is_there);
-                if (t->next &&
-                    (t->phase > PHASE_STORE || (t->phase == PHASE_STORE && at < t->store_cursor)))
-                        apply(t, t->next, namespace_id, key, WIRE_TIER_DISK, is_there);
+                        apply(t, t->live, change->namespace_id, change->key, WIRE_TIER_DISK,
+                              change->is_there);
+                if (t->next && (t->phase > PHASE_STORE ||
+                                (t->phase == PHASE_STORE && change->at < t->store_cursor)))
+                        apply(t, t->next, change->namespace_id, change->key, WIRE_TIER_DISK,
+                              change->is_there);
                 return;
         }
 }
@@ -264,9 +266,12 @@ static int build_start(struct tenant *t)
         t->pool_cursor = 0;
         if (!l->watching) {
                 l->watching = true;
-                store_set_watch(l->store, &l->watch);
+                store_add_watch(l->store, &l->watch);
         }
-        pool_set_watch(t->pool, &t->watch);
+        if (!t->watching) {
+                t->watching = true;
+                pool_add_watch(t->pool, &t->watch);
+        }
         return 0;
 }
 
@@ -304,7 +309,7 @@ struct harvest {
         uint64_t hashes[STEP];
 };
 
-static void reap(void *userdata, uint32_t namespace_id, const struct key *key)
+static void reap(void *userdata, uint32_t namespace_id, const struct key *key, uint32_t length)
 {
         struct harvest *h = userdata;
         const struct lookup_table_name *name = name_of(h->t, h->t->next, namespace_id);
@@ -527,12 +532,14 @@ struct lookups *lookups_free(struct lookups *l)
 {
         if (!l)
                 return NULL;
-        store_set_watch(l->store, NULL);
+        if (l->watching)
+                store_remove_watch(&l->watch);
         for (unsigned i = 0; i < l->n_tenants; i++) {
                 struct tenant *t = &l->tenants[i];
 
                 assert(list_empty(&t->waiting));
-                pool_set_watch(t->pool, NULL);
+                if (t->watching)
+                        pool_remove_watch(&t->watch);
                 assert(!t->is_calling);
                 if (t->live)
                         lookup_table_set_state(t->live, LOOKUP_SUPERSEDED);

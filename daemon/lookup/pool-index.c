@@ -330,7 +330,7 @@ static bool hold_is_of(const struct pool_index *pi, uint64_t hold, uint32_t *ret
                 return false;
         *ret = record;
         c = pool_chunk(pi->pool, record);
-        return c->length == (uint32_t)hold && !(c->flags & POOL_FILLING) &&
+        return c->length == (uint32_t)hold && !pool_is_filling(c) &&
                (c->pins > 0 || pool_is_resident(pi->pool, record));
 }
 

@@ -29,14 +29,14 @@ static void on_deadline(struct deadline *d, uint64_t now_ns);
 
 static void set_waiting(struct reading *rd, bool waits)
 {
-        struct fair *waiting = &rd->remote->waiting;
+        struct sfq *waiting = &rd->remote->waiting;
 
         if (waits == rd->waits)
                 return;
         if (waits)
-                fair_append(waiting, rd->get->tenant, &rd->node, 0);
+                sfq_append(waiting, rd->get->tenant, &rd->node, 0);
         else
-                fair_remove(waiting, rd->get->tenant, &rd->node, 0);
+                sfq_remove(waiting, rd->get->tenant, &rd->node, 0);
         rd->waits = waits;
 }
 
@@ -73,7 +73,7 @@ void gets_fail_waiting(struct remote *r)
 {
         struct list_node *node;
 
-        while ((node = fair_first(&r->waiting, 0))) { /* new gets are refused */
+        while ((node = sfq_first(&r->waiting, 0))) { /* new gets are refused */
                 r->stats.refused[0]++;
                 complete(container_of(node, struct reading, node), false);
         }
@@ -183,7 +183,7 @@ static unsigned reads_most(const struct remote *r)
  * pool has room for it, so a tenant with a full pool must leave buffers for others. */
 static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
 {
-        uint64_t held = r->held[fair_number(tenant)], bound = r->read_buffers.bound;
+        uint64_t held = r->held[sfq_number(tenant)], bound = r->read_buffers.bound;
         bool alone = (r->asking & (r->asking - 1)) == 0;
 
         return alone || held == 0 || held + bytes <= bound - bound / 4;
@@ -220,9 +220,9 @@ static int start(struct reading *rd)
                 return e;
         }
         o->tenant = rd->get->tenant;
-        r->held[fair_number(o->tenant)] += o->buffer.size;
+        r->held[sfq_number(o->tenant)] += o->buffer.size;
         if (rd->waits)
-                fair_charge(&r->waiting, o->tenant, o->buffer.size);
+                sfq_charge(&r->waiting, o->tenant, o->buffer.size);
         set_waiting(rd, false);
         rd->operation = o;
         o->owner = rd;
@@ -244,14 +244,14 @@ void gets_iterate(struct remote *r, uint64_t now_ns)
         uint64_t full = 0; /* tenants that hold as many buffers as they may */
 
         buffers_trim(&r->read_buffers, now_ns);
-        while ((node = fair_first(&r->waiting, full))) {
+        while ((node = sfq_first(&r->waiting, full))) {
                 struct reading *rd = container_of(node, struct reading, node);
                 int e = start(rd);
 
                 if (e == -EAGAIN)
                         return;
                 if (e == -EDQUOT)
-                        full |= UINT64_C(1) << fair_number(rd->get->tenant);
+                        full |= UINT64_C(1) << sfq_number(rd->get->tenant);
         }
 }
 
@@ -278,8 +278,8 @@ bool remote_get(struct remote *r, struct remote_get *get)
                 r->stats.misses++;
                 return false;
         }
-        rd = fair_flow(&r->waiting, get->tenant)->n < GETS_WAITING_MAX ? calloc(1, sizeof(*rd))
-                                                                       : NULL;
+        rd = sfq_flow(&r->waiting, get->tenant)->n < GETS_WAITING_MAX ? calloc(1, sizeof(*rd))
+                                                                      : NULL;
         if (!rd) {
                 r->stats.refused[1]++;
                 return false;
@@ -295,8 +295,8 @@ bool remote_get(struct remote *r, struct remote_get *get)
         }
         get->found = false;
         get->private_data = rd;
-        r->asking |= UINT64_C(1) << fair_number(get->tenant);
-        if (fair_is_empty(&r->waiting))
+        r->asking |= UINT64_C(1) << sfq_number(get->tenant);
+        if (sfq_is_empty(&r->waiting))
                 (void)start(rd);
         else
                 set_waiting(rd, true);

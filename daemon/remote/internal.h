@@ -9,8 +9,8 @@
 #include "remote/breaker.h"
 #include "remote/buffers.h"
 #include "remote/completions.h"
-#include "remote/deadlines.h"
-#include "remote/fair.h"
+#include "base/deadlines.h"
+#include "fair/sfq.h"
 #include "remote/generations.h"
 #include "remote/job.h"
 #include "remote/presence.h"
@@ -121,9 +121,9 @@ struct remote {
         struct rate probe_rate;
 
         struct buffers read_buffers, write_buffers;
-        struct fair waiting;       /* struct reading, by tenant */
-        uint64_t held[FAIR_FLOWS]; /* bytes of read_buffers by tenant */
-        uint64_t asking;           /* bit mask of the tenants that have ever requested a chunk */
+        struct sfq waiting;       /* struct reading, by tenant */
+        uint64_t held[SFQ_FLOWS]; /* bytes of read_buffers by tenant */
+        uint64_t asking;          /* bit mask of the tenants that have ever requested a chunk */
 
         struct queue queue;
         struct rate write_rate;

@@ -220,7 +220,7 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns)
 {
         for (unsigned i = 0; i < r->n_namespaces; i++)
-                if (r->namespaces[i]->next.at_ns != NOT_SOON)
+                if (deadline_ns(&r->namespaces[i]->next) != NOT_SOON)
                         read_at(r->namespaces[i], now_ns);
 }
 

@@ -71,7 +71,7 @@ struct operation *operation_free(struct operation *o)
         r->small -= !o->buffers;
         r->deleting -= o->kind == OPERATION_DELETE;
         if (o->kind == OPERATION_GET)
-                r->held[fair_number(o->tenant)] -= o->buffer.size;
+                r->held[sfq_number(o->tenant)] -= o->buffer.size;
         if (o->buffers)
                 buffers_release(o->buffers, o->buffer, clock_mono_ns());
         else

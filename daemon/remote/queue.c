@@ -13,7 +13,7 @@ int queue_init(struct queue *q, uint64_t bound)
         if (!buckets)
                 return -ENOMEM;
         *q = (struct queue){ .buckets = buckets, .bound = bound };
-        fair_init(&q->waiting);
+        sfq_init(&q->waiting);
         return 0;
 }
 
@@ -51,19 +51,19 @@ static struct queue_entry *entry_of(struct list_node *node)
 
 struct queue_entry *queue_first(const struct queue *q)
 {
-        return entry_of(fair_first(&q->waiting, 0));
+        return entry_of(sfq_first(&q->waiting, 0));
 }
 
 void queue_take(struct queue *q, struct queue_entry *e)
 {
-        fair_remove(&q->waiting, e->tenant, &e->node, e->length);
+        sfq_remove(&q->waiting, e->tenant, &e->node, e->length);
         q->n--;
         q->bytes -= e->length;
 }
 
 void queue_serve(struct queue *q, struct queue_entry *e)
 {
-        fair_charge(&q->waiting, e->tenant, e->length);
+        sfq_charge(&q->waiting, e->tenant, e->length);
         queue_take(q, e);
 }
 
@@ -84,8 +84,8 @@ static bool fits(const struct queue *q, uint32_t length)
 
 bool queue_has_room(const struct queue *q, uint16_t tenant, uint32_t length)
 {
-        const struct fair_flow *own = fair_flow(&q->waiting, tenant);
-        const struct fair_flow *longest = fair_longest(&q->waiting, q->bound, QUEUE_MAX);
+        const struct sfq_flow *own = sfq_flow(&q->waiting, tenant);
+        const struct sfq_flow *longest = sfq_longest(&q->waiting, q->bound, QUEUE_MAX);
 
         return fits(q, length) || (length <= q->bound && longest && longest != own &&
                                    longest->bytes >= own->bytes + length);
@@ -102,7 +102,7 @@ unsigned queue_put(struct queue *q, const struct queue_entry *e)
         if (!new)
                 return 1;
         for (; !fits(q, e->length); dropped++) {
-                const struct fair_flow *longest = fair_longest(&q->waiting, q->bound, QUEUE_MAX);
+                const struct sfq_flow *longest = sfq_longest(&q->waiting, q->bound, QUEUE_MAX);
                 struct queue_entry *oldest = entry_of(longest->waiting.next);
 
                 queue_take(q, oldest);
@@ -112,7 +112,7 @@ unsigned queue_put(struct queue *q, const struct queue_entry *e)
         new->next = *bucket(q, e->hash);
         *bucket(q, e->hash) = new;
         list_init(&new->node);
-        fair_append(&q->waiting, e->tenant, &new->node, e->length);
+        sfq_append(&q->waiting, e->tenant, &new->node, e->length);
         q->n++;
         q->bytes += e->length;
         return dropped;

@@ -9,7 +9,7 @@
 
 #include "base/list.h"
 #include "key.h"
-#include "remote/fair.h"
+#include "fair/sfq.h"
 
 struct queue_entry {
         struct list_node node;    /* in `waiting` */
@@ -25,7 +25,7 @@ struct queue_entry {
 enum { QUEUE_MAX = 65536, QUEUE_BUCKETS = 16384 };
 
 struct queue {
-        struct fair waiting;
+        struct sfq waiting;
         struct queue_entry **buckets;
         uint64_t n, bytes, bound; /* waiting chunks and their bytes */
 };

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +69,7 @@ int remote_new(struct remote **ret, const struct remote_params *params, char ret
         list_init(&r->operations);
         list_init(&r->purges);
         list_init(&r->searches);
-        fair_init(&r->waiting);
+        sfq_init(&r->waiting);
         list_init(&r->abandoned);
         breaker_init(&r->breaker, params->timeout_ns / 2, now_ns);
         buffers_init(&r->read_buffers, params->read_inflight);
@@ -120,7 +121,7 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns)
 
         if (r->stopping)
                 return 0;
-        deadlines_run(&r->deadlines, now_ns);
+        deadlines_run(&r->deadlines, now_ns, UINT_MAX);
         remote_trial(r, now_ns);
         remote_namespaces_iterate(r, now_ns);
         gets_iterate(r, now_ns);

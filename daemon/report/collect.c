@@ -14,6 +14,7 @@
 #include "learned/learned.h"
 #include "build-config.h"
 #include "checked.h"
+#include "events/events.h"
 #include "evict/admission.h"
 #include "remote/remote.h"
 #include "request/request.h"
@@ -324,6 +325,23 @@ static void collect_lookups(const struct lookups *lookups, struct metrics *s)
         s->lookup_overflowed = (double)l.overflowed;
         s->lookup_builds = (double)l.builds;
         s->lookup_failed_builds = (double)l.failed;
+}
+
+static void collect_events(const struct events *events, struct metrics *s)
+{
+        struct events_stats e;
+
+        if (!events)
+                return;
+        events_get_stats(events, &e);
+        s->events_ring_bytes = (double)e.ring_bytes;
+        s->events_waiting = (double)e.waiting;
+        s->events_written = (double)e.written;
+        s->events_overwritten = (double)e.overwritten;
+        s->events_sent = (double)e.sent;
+        s->events_gaps = (double)e.gaps;
+        s->events_resets = (double)e.resets;
+        s->events_snapshot_entries = (double)e.snapshot_entries;
 }
 
 static void collect_admission(const struct admission *admission, struct metrics *s)
@@ -690,6 +708,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_pool(from->service, ret);
         collect_pool_indexes(from->service, ret);
         collect_lookups(from->service->lookups, ret);
+        collect_events(from->service->events, ret);
         collect_store(from->service->store, ret);
         collect_admission(from->service->admission, ret);
         collect_remote(from->service->remote, ret);

@@ -30,7 +30,6 @@
 #include "report/http.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -47,8 +46,8 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "report/history.h"
 #include "report/http-host.h"
+#include "report/http-pages.h"
 #include "report/http-peers.h"
 #include "report/http-socket.h"
 #include "report/page.h"
@@ -64,23 +63,6 @@ enum {
 enum { STATUS_UNAUTHORIZED = 401, STATUS_MISDIRECTED = 421, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
-enum page_kind {
-        PAGE_HTML,
-        PAGE_HTML_PAUSED,
-        PAGE_STATUS,
-        PAGE_HISTORY,
-        PAGE_METRICS,
-        PAGE_OPENMETRICS,
-        PAGE_PROTOBUF,
-};
-
-/* A text that several replies share. */
-struct shared_text {
-        char *bytes;
-        size_t n;
-        unsigned refs;
-};
-
 struct conn {
         struct list_node node;
         struct http *http;
@@ -91,7 +73,7 @@ struct conn {
         bool refused;
         struct list_node waits;     /* in http.waiting or http.answering while `req` is set */
         struct evhttp_request *req; /* waits for a page; NULL: no request */
-        enum page_kind page;
+        enum http_page page;
 };
 
 struct http {
@@ -103,7 +85,7 @@ struct http {
         struct list_node waiting,
                 answering;        /* conns that wait for a page; for a reply with `text` */
         struct shared_text *text; /* NULL: no request is being answered */
-        enum page_kind page;      /* of `text` */
+        enum http_page page;      /* of `text` */
         uint64_t next_page_ns;
         unsigned accepted; /* in this iteration */
         unsigned n_conns;  /* except refused ones */
@@ -284,17 +266,9 @@ static void accept_failed(struct evconnlistener *listener, void *userdata)
 
 /* --- replies --- */
 
-static void text_unref(struct shared_text *text)
-{
-        if (!text || --text->refs > 0)
-                return;
-        free(text->bytes);
-        free(text);
-}
-
 static void free_text(const void *data, size_t bytes, void *userdata)
 {
-        text_unref(userdata);
+        shared_text_unref(userdata);
 }
 
 /* Sends a reply. `text` is NULL if there was no memory for it. */
@@ -319,7 +293,7 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
         if (bytes > 0 && evhttp_request_get_command(req) != EVHTTP_REQ_HEAD) {
                 text->refs++;
                 if (evbuffer_add_reference(body, text->bytes, bytes, free_text, text) < 0)
-                        text_unref(text);
+                        shared_text_unref(text);
         }
         evhttp_send_reply(req, code,
                           code == STATUS_TOO_MANY_REQUESTS ? "Too Many Requests"
@@ -328,128 +302,15 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
                           NULL);
 }
 
-/* Takes `bytes`, and frees them on failure. Returns NULL without memory, or if bytes is NULL. */
-static struct shared_text *text_share(char *bytes, size_t n)
-{
-        struct shared_text *text = bytes ? malloc(sizeof(*text)) : NULL;
-
-        if (!text) {
-                free(bytes);
-                return NULL;
-        }
-        *text = (struct shared_text){ .bytes = bytes, .n = n, .refs = 1 };
-        return text;
-}
-
 static void reply_text(struct http *h, struct evhttp_request *req, int code, const char *what)
 {
         struct shared_text *text;
         char *copy;
         int n = asprintf(&copy, "%s\n", what);
 
-        text = text_share(n < 0 ? NULL : copy, n < 0 ? 0 : (size_t)n);
+        text = shared_text_new(n < 0 ? NULL : copy, n < 0 ? 0 : (size_t)n);
         reply(h, req, code, "text/plain; charset=utf-8", text);
-        text_unref(text);
-}
-
-struct text {
-        FILE *file;
-        char *bytes;
-        size_t n;
-};
-
-static FILE *text_open(struct text *t)
-{
-        *t = (struct text){};
-        t->file = open_memstream(&t->bytes, &t->n);
-        return t->file;
-}
-
-/* Returns the text, which the caller frees, or NULL if memory ran out. */
-static char *text_close(struct text *t)
-{
-        bool failed = ferror(t->file) != 0;
-
-        if (fclose(t->file) != 0 || failed) {
-                free(t->bytes);
-                return NULL;
-        }
-        return t->bytes;
-}
-
-/* Returns the quality that an Accept header gives to a media type, 0 to 1000, or -1 if it is
- * absent. The best of several entries counts. `parameter` must be part of the entry, unless it is
- * "". */
-static int accept_quality(const char *accept, const char *type, const char *parameter)
-{
-        size_t type_length = strlen(type);
-        int best = -1;
-
-        while (accept && *accept) {
-                const char *end = strchrnul(accept, ',');
-                const char *p = accept + strspn(accept, " \t");
-
-                if (strncasecmp(p, type, type_length) == 0 && strchr(" \t;,", p[type_length]) &&
-                    memmem(p, (size_t)(end - p), parameter, strlen(parameter))) {
-                        int quality = 1000;
-
-                        for (p += type_length; p < end; p++) {
-                                const char *q = p + 1 + strspn(p + 1, " \t"), *digit = q + 2;
-
-                                if (*p != ';' || (*q != 'q' && *q != 'Q') || q[1] != '=')
-                                        continue;
-                                quality = *digit == '1' ? 1000 : 0;
-                                if (*digit == '0' && digit[1] == '.') {
-                                        int scale = 100;
-
-                                        for (digit += 2; isdigit((unsigned char)*digit) && scale;
-                                             digit++, scale /= 10)
-                                                quality += (*digit - '0') * scale;
-                                }
-                        }
-                        best = MAX(best, quality);
-                }
-                accept = *end ? end + 1 : end;
-        }
-        return best;
-}
-
-static enum page_kind metrics_page(struct evhttp_request *req)
-{
-        const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
-        int text = accept_quality(accept, "text/plain", "");
-        int openmetrics = accept_quality(accept, "application/openmetrics-text", "");
-        int protobuf =
-                accept_quality(accept, "application/vnd.google.protobuf", "encoding=delimited");
-
-        if (protobuf > 0 && protobuf >= MAX(openmetrics, text))
-                return PAGE_PROTOBUF;
-        return openmetrics > 0 && openmetrics >= text ? PAGE_OPENMETRICS : PAGE_METRICS;
-}
-
-static struct shared_text *make_metrics(struct http *h, enum http_metrics format)
-{
-        struct text t;
-        char *text = NULL;
-
-        if (text_open(&t)) {
-                h->params.print_metrics(h->params.userdata, format, t.file);
-                text = text_close(&t);
-        }
-        return text_share(text, t.n);
-}
-
-static char *status_text(struct http *h, size_t *ret_n)
-{
-        struct text t;
-        char *text = NULL;
-
-        if (text_open(&t)) {
-                h->params.print_status(h->params.userdata, t.file);
-                text = text_close(&t);
-        }
-        *ret_n = t.n;
-        return text;
+        shared_text_unref(text);
 }
 
 static bool is_authorized(const struct http *h, struct evhttp_request *req)
@@ -500,7 +361,7 @@ static void reply_probe(struct http *h, struct evhttp_request *req, enum http_ho
                         const char *no)
 {
         const char *text = NULL;
-        bool fine = probe(h->params.userdata, &text);
+        bool fine = probe(h->params.pages.userdata, &text);
         _cleanup_(freep) char *line = NULL;
 
         if (text && (!is_authorized(h, req) || is_of_another_site(h, host))) {
@@ -510,78 +371,14 @@ static void reply_probe(struct http *h, struct evhttp_request *req, enum http_ho
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
-static struct shared_text *make_html(struct http *h, bool paused)
-{
-        _cleanup_(freep) char *status = NULL;
-        struct page page = { .history = h->params.history,
-                             .now_ns = clock_mono_ns(),
-                             .unix_ms = clock_unix_ms(),
-                             .paused = paused };
-        struct text t = {};
-        char *text = NULL;
-        size_t n;
-
-        page.status = status = status_text(h, &n);
-        page.ready = h->params.is_ready(h->params.userdata, &page.readiness);
-        page.healthy = h->params.is_healthy(h->params.userdata, &page.health);
-        if (text_open(&t)) {
-                page_print(t.file, &page);
-                text = text_close(&t);
-        }
-        return text_share(text, t.n);
-}
-
-static struct shared_text *make_history(struct http *h)
-{
-        struct text t;
-        char *text = NULL;
-
-        if (text_open(&t)) {
-                history_print(h->params.history, clock_mono_ns(), t.file);
-                text = text_close(&t);
-        }
-        return text_share(text, t.n);
-}
-
-static struct shared_text *make_page(struct http *h, enum page_kind page)
-{
-        size_t n;
-        char *status;
-
-        switch (page) {
-        case PAGE_HTML:
-        case PAGE_HTML_PAUSED:
-                return make_html(h, page == PAGE_HTML_PAUSED);
-        case PAGE_HISTORY:
-                return make_history(h);
-        case PAGE_STATUS:
-                status = status_text(h, &n);
-                return text_share(status, n);
-        default:
-                return make_metrics(h, page == PAGE_PROTOBUF      ? HTTP_METRICS_PROTOBUF
-                                       : page == PAGE_OPENMETRICS ? HTTP_METRICS_OPENMETRICS
-                                                                  : HTTP_METRICS_TEXT);
-        }
-}
-
 static void reply_page(struct conn *c)
 {
-        static const char *const types[] = {
-                [PAGE_HTML] = "text/html; charset=utf-8",
-                [PAGE_HTML_PAUSED] = "text/html; charset=utf-8",
-                [PAGE_STATUS] = "application/json; charset=utf-8",
-                [PAGE_HISTORY] = "application/json; charset=utf-8",
-                [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
-                [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                [PAGE_PROTOBUF] = ("application/vnd.google.protobuf; "
-                                   "proto=io.prometheus.client.MetricFamily; encoding=delimited"),
-        };
         struct evhttp_request *req = TAKE_PTR(c->req);
 
-        if (c->page == PAGE_HTML || c->page == PAGE_HTML_PAUSED)
+        if (c->page == HTTP_PAGE_HTML || c->page == HTTP_PAGE_HTML_PAUSED)
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
                                   page_policy);
-        reply(c->http, req, HTTP_OK, types[c->page], c->http->text);
+        reply(c->http, req, HTTP_OK, http_page_type(c->page), c->http->text);
 }
 
 static void work_in(struct http *h, uint64_t ns)
@@ -598,7 +395,7 @@ static void make_for_all(struct http *h)
         uint64_t began_ns = clock_mono_ns(), took_ns;
 
         h->page = container_of(h->waiting.next, struct conn, waits)->page;
-        h->text = make_page(h, h->page);
+        h->text = http_page_make(&h->params.pages, h->page);
         took_ns = clock_mono_ns() - began_ns;
         if (h->params.made)
                 histogram_add(h->params.made, took_ns);
@@ -629,14 +426,14 @@ static void on_work(evutil_socket_t fd, short what, void *userdata)
         for (unsigned i = 0; i < ANSWERS_AT_ONCE && (n = list_pop(&h->answering)); i++)
                 reply_page(container_of(n, struct conn, waits));
         if (list_empty(&h->answering)) {
-                text_unref(h->text);
+                shared_text_unref(h->text);
                 h->text = NULL;
         }
         if (!list_empty(&h->answering) || !list_empty(&h->waiting))
                 work_in(h, 0);
 }
 
-static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page_kind page)
+static void wait_for_page(struct conn *c, struct evhttp_request *req, enum http_page page)
 {
         struct http *h = c->http;
 
@@ -689,13 +486,16 @@ static void handle_page(struct http *h, struct evhttp_request *req, enum http_ho
                            "address, localhost or its host name, or add the name to http.hosts");
         } else if (!path || !*path || strcmp(path, "/") == 0) {
                 wait_for_page(c, req,
-                              query && strcmp(query, "paused") == 0 ? PAGE_HTML_PAUSED : PAGE_HTML);
+                              query && strcmp(query, "paused") == 0 ? HTTP_PAGE_HTML_PAUSED
+                                                                    : HTTP_PAGE_HTML);
         } else if (is_metrics) {
-                wait_for_page(c, req, metrics_page(req));
+                wait_for_page(c, req,
+                              http_page_of_metrics(evhttp_find_header(
+                                      evhttp_request_get_input_headers(req), "Accept")));
         } else if (strcmp(path, "/status") == 0) {
-                wait_for_page(c, req, PAGE_STATUS);
-        } else if (strcmp(path, "/history") == 0 && h->params.history) {
-                wait_for_page(c, req, PAGE_HISTORY);
+                wait_for_page(c, req, HTTP_PAGE_STATUS);
+        } else if (strcmp(path, "/history") == 0 && h->params.pages.history) {
+                wait_for_page(c, req, HTTP_PAGE_HISTORY);
         } else {
                 reply_text(h, req, HTTP_NOTFOUND,
                            "not found; there are /, /status, /history, /metrics, /healthz and "
@@ -720,9 +520,9 @@ static void handle_request(struct evhttp_request *req, void *userdata)
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
                 reply_text(h, req, HTTP_BADMETHOD, "only GET and HEAD are answered here");
         } else if (path && strcmp(path, "/healthz") == 0) {
-                reply_probe(h, req, host, h->params.is_healthy, "ok", "not healthy");
+                reply_probe(h, req, host, h->params.pages.is_healthy, "ok", "not healthy");
         } else if (path && strcmp(path, "/readyz") == 0) {
-                reply_probe(h, req, host, h->params.is_ready, "ready", "not ready");
+                reply_probe(h, req, host, h->params.pages.is_ready, "ready", "not ready");
         } else {
                 handle_page(h, req, host, path, query);
         }
@@ -747,7 +547,7 @@ struct http *http_stop(struct http *h)
         while (!list_empty(&h->conns))
                 conn_free(container_of(h->conns.next, struct conn,
                                        node)); /* accepted in the last iteration */
-        text_unref(h->text);
+        shared_text_unref(h->text);
         http_socket_remove(&h->socket);
         explicit_bzero(&h->params.token, sizeof(h->params.token));
         free(h);

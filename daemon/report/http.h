@@ -25,15 +25,12 @@
 #include <event2/event.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/histogram.h"
+#include "report/http-pages.h"
 #include "report/http-token.h"
 
-struct history;
 struct http;
-
-enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PROTOBUF };
 
 struct http_params {
         const char *address; /* "127.0.0.1:9750", "[::1]:9750", "unix:/path" */
@@ -48,15 +45,8 @@ struct http_params {
         unsigned max_connections;
         uint64_t deadline_ms; /* limit of a connection, from accept; then it is closed */
 
-        void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
-        void (*print_status)(void *userdata, FILE *out); /* JSON */
-        /* Return the state for /readyz and /healthz, and its text in lines without a final newline;
-         * NULL: use a single word. Borrowed until the next call. */
-        bool (*is_ready)(void *userdata, const char **ret_text);
-        bool (*is_healthy)(void *userdata, const char **ret_text);
-        const struct history *history; /* NULL: /history is not served */
-        struct histogram *made;        /* rendering times in ns; NULL: not recorded */
-        void *userdata;
+        struct http_pages pages;
+        struct histogram *made; /* rendering times in ns; NULL: not recorded */
 };
 
 /* Counters since startup: accepted connections, those of them refused for the limit, those closed

@@ -29,6 +29,8 @@ struct status_sources {
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
         const char *keep_why_not; /* the reason if not */
         uint64_t config_reloads, config_reloads_refused;
+        struct cJSON *config_files;   /* names of the files last read; the server owns it */
+        uint64_t config_read_unix_ms; /* before they were read */
         struct cJSON *reload_pending; /* texts of changes that need a restart; the server owns it */
         uint64_t workers_stuck_ns;    /* how long a worker has not advanced; 0: all advance */
         bool ready, draining;         /* ready: startup is complete */

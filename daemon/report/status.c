@@ -183,6 +183,14 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         metrics_walk(s, "lookup", 0, add_number, o);
 }
 
+static void add_events(cJSON *root, const struct status_sources *from, const struct metrics *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "events");
+
+        cJSON_AddBoolToObject(o, "enabled", from->service->events != NULL);
+        metrics_walk(s, "events", 0, add_number, o);
+}
+
 /* Adds the volumes under their earlier name "paths", which existing programs read. */
 static void add_paths(cJSON *o, const struct status_sources *from)
 {
@@ -434,6 +442,19 @@ static void add_reload_pending(cJSON *root, const struct status_sources *from,
         }
 }
 
+/* Adds the names of the files of the configuration, for admins. */
+static void add_configuration(cJSON *root, const struct status_sources *from,
+                              const struct tenant *only, const struct client *viewer)
+{
+        cJSON *o;
+
+        if (only || !viewer || !from->config_files)
+                return;
+        o = cJSON_AddObjectToObject(root, "configuration");
+        cJSON_AddItemToObject(o, "files", cJSON_Duplicate(from->config_files, true));
+        cJSON_AddNumberToObject(o, "read_unix_ms", (double)from->config_read_unix_ms);
+}
+
 static void print_status(const struct status_sources *from, const struct tenant *only,
                          const struct status_namespaces *scope, FILE *out)
 {
@@ -456,6 +477,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
         add_health(root, from);
         add_reload_pending(root, from, only, scope->viewer);
+        add_configuration(root, from, only, scope->viewer);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));
@@ -463,6 +485,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_pool(root, from->service, &s);
         add_kept(root, from);
         add_lookups(root, from, &s);
+        add_events(root, from, &s);
         add_store(root, from, &store, &s);
         add_eviction(root, from->config->eviction.policy, &s);
         add_writes(root, from);

@@ -224,7 +224,7 @@ void admin_list(struct request req, const struct wire_list *msg)
                         store_hash(client->tenant->service->store, c->namespace_id, &c->key);
                 uint32_t chunk = pool_find(client->tenant->pool, c->namespace_id, &c->key, hash);
                 bool in_pool = chunk != POOL_NONE &&
-                               !(pool_chunk(client->tenant->pool, chunk)->flags & POOL_FILLING);
+                               !pool_is_filling(pool_chunk(client->tenant->pool, chunk));
 
                 out.results[i] = (struct wire_list_result){
                         .key = c->key,

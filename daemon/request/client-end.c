@@ -11,6 +11,7 @@
 #include "request/audit.h"
 #include "request/buffers.h"
 #include "request/chain.h"
+#include "request/events-request.h"
 #include "request/hits.h"
 #include "request/internal.h"
 #include "request/recorder.h"
@@ -24,6 +25,7 @@ void client_abandon(struct client *client)
         chain_close(client);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
+        events_request_end(client);
         buffers_end(client);
 }
 
@@ -62,6 +64,6 @@ void client_fini(struct client *client)
                                                client->namespaces[i]);
         (void)client_release_some(client, UINT32_MAX);
         (void)loans_end_some(client, UINT32_MAX);
-        lease_holder_fini(client->tenant->leases, &client->leases);
+        lease_holder_fini(&client->leases);
         assert(!client->staging.base);
 }

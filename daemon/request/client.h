@@ -11,6 +11,7 @@
 
 #include "base/list.h"
 #include "benchmark/benchmark.h"
+#include "events/events.h"
 #include "lookup/index.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
@@ -77,6 +78,7 @@ struct client {
         struct list_node unstarted; /* batches with keys to start, in order */
         struct list_node batches;   /* batches not answered, for CANCEL and client_abandon() */
         struct list_node lookups;   /* struct lookup_wait of LOOKUPs not answered */
+        struct events_wait *events; /* the EVENTS that waits; NULL: none */
         struct chain *chain;        /* the open chain, which the next message may continue */
         struct key chain_last;
         uint64_t chain_ns;            /* when its last message arrived */

@@ -131,7 +131,7 @@ static bool get_leased(struct batch *b, uint32_t i, const struct wire_get *entry
         uint32_t chunk = pool_find(pool, b->head.namespace_id, &entry->key, batch_hash(b, i));
         uint32_t length;
 
-        if (chunk == POOL_NONE || (pool_chunk(pool, chunk)->flags & POOL_FILLING) ||
+        if (chunk == POOL_NONE || pool_is_filling(pool_chunk(pool, chunk)) ||
             !find_range(client, entry, chunk, result, &length) || length > entry->into_length ||
             !client_has_room_for_lease(client, chunk) ||
             client_lease(client, chunk, &result->lease) != WIRE_OK)

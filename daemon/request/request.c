@@ -11,6 +11,7 @@
 #include "request/admin.h"
 #include "base/clock.h"
 #include "request/chain.h"
+#include "request/events-request.h"
 #include "request/internal.h"
 #include "request/handshake.h"
 #include "request/hits.h"
@@ -525,6 +526,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_RECORD:
                 recorder_start(req, msg);
+                break;
+        case WIRE_EVENTS:
+                events_request(req, msg);
                 break;
         case WIRE_BENCH:
                 admin_bench(req, msg);

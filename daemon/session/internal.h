@@ -6,10 +6,10 @@
 #include "session/session.h"
 
 #include "base/log.h"
+#include "fair/turns.h"
+#include "fair/user.h"
 #include "session/fd-closer.h"
 #include "session/staging-closer.h"
-
-enum { SESSIONS_USER_BUCKETS = 64 };
 
 enum session_state {
         SESSION_HANDSHAKE,
@@ -18,15 +18,12 @@ enum session_state {
         SESSION_GONE,  /* the peer has closed: waits for its requests to end */
 };
 
-/* A user with at least one session. */
+/* The sessions of a user that wait for its turn. Each session refers to the user. */
 struct sessions_user {
-        struct list_node node;   /* in its bucket of sessions.users */
-        struct list_node turn;   /* in sessions.costly, while `costly` is not empty */
-        struct list_node costly; /* struct session with a deferred request, in order */
-        struct list_node much; /* struct session with many keys to start, see sessions_iterate() */
-        struct list_node much_turn;
-        uint32_t uid;
-        unsigned n_sessions;
+        struct fair_state state;
+        struct turns_member costly; /* struct session with a deferred request */
+        struct turns_member much;   /* struct session with many keys to start, see
+                                     * sessions_iterate() */
 };
 
 /* A costly request that was read but not begun. */
@@ -79,8 +76,8 @@ struct sessions {
         bool ticks;       /* `tick` is pending */
         bool chains_open; /* some sessions may have open chains */
         uint64_t chains_seen_ns;
-        struct list_node users[SESSIONS_USER_BUCKETS];
-        struct list_node costly; /* users with costly requests, in turn */
+        struct fair_room users; /* struct sessions_user */
+        struct turns costly;    /* sessions with a deferred request, users in turn */
         struct fd_closer *fd_closer;
         struct staging_closer *staging_closer;
         unsigned n_unclosed;
@@ -138,10 +135,8 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
 bool session_iterate(struct session *s);
 /* Begins the deferred request, which is answered now or later. */
 void session_begin_deferred(struct session *s);
-/* Returns the user of a new session, or NULL without memory. sessions_user_put() ends the session's
- * reference. */
+/* Returns the user of a new session with a reference for it, or NULL without memory. */
 struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid);
-void sessions_user_put(struct sessions_user *u);
 /* Queues a session with a deferred request for its user's turn. */
 void sessions_defer(struct sessions *all, struct session *s);
 /* Removes a session from that queue. */

@@ -21,6 +21,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "request/client-end.h"
+#include "request/events-request.h"
 #include "request/hits.h"
 #include "request/reply.h"
 
@@ -77,7 +78,7 @@ static void session_free(struct session *s)
 {
         session_drop_replies(s);
         if (s->user)
-                sessions_user_put(s->user);
+                fair_user_unref(s->user->state.user);
         if (s->client.staging.base)
                 staging_closer_add(s->sessions->staging_closer, &s->client.staging,
                                    &s->client.holds);
@@ -152,6 +153,7 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
         s->state = SESSION_ENDED;
         s->client.ended = true;
         hits_end(&s->client);
+        events_request_end(&s->client);
         stop_events(s);
         (void)shutdown(s->fd, SHUT_WR);
         session_activate(s);
@@ -282,6 +284,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (client_may_register_files(&s->client) ? WIRE_FEATURE_FILES : 0) |
                         (tenant->service->remote ? WIRE_FEATURE_REMOTE : 0) |
+                        (tenant->service->events ? WIRE_FEATURE_EVENTS : 0) |
                         (tenant->pool_index ? WIRE_FEATURE_POOL_INDEX : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
@@ -307,7 +310,7 @@ static bool is_costly(unsigned op)
                op == WIRE_LOOKUP || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT ||
                op == WIRE_VERIFY || op == WIRE_DEVICE || op == WIRE_NAMESPACES ||
                op == WIRE_NAMESPACE_REMOVE || op == WIRE_BENCH || op == WIRE_TRANSFERS ||
-               op == WIRE_RECORD || op == WIRE_RELOAD || op == WIRE_POOL_INDEX;
+               op == WIRE_RECORD || op == WIRE_RELOAD || op == WIRE_POOL_INDEX || op == WIRE_EVENTS;
 }
 
 static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,

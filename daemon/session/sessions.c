@@ -140,6 +140,15 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         }
 }
 
+static int user_init(struct fair_state *state)
+{
+        struct sessions_user *u = (struct sessions_user *)state;
+
+        turns_member_init(&u->costly);
+        turns_member_init(&u->much);
+        return 0;
+}
+
 DEFINE_CLEANUP(struct sessions *, sessions_free);
 
 int sessions_new(struct sessions **ret, const struct sessions_params *params)
@@ -153,9 +162,8 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         list_init(&s->active);
         list_init(&s->unread);
         list_init(&s->waiting);
-        list_init(&s->costly);
-        for (unsigned i = 0; i < SESSIONS_USER_BUCKETS; i++)
-                list_init(&s->users[i]);
+        turns_init(&s->costly);
+        fair_room_init(&s->users, sizeof(struct sessions_user), user_init, NULL);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
@@ -176,6 +184,7 @@ struct sessions *sessions_free(struct sessions *s)
         if (!s)
                 return NULL;
         assert(list_empty(&s->all));
+        fair_room_fini(&s->users);
         fd_closer_free(s->fd_closer);
         staging_closer_free(s->staging_closer);
         if (s->tick)
@@ -265,51 +274,18 @@ refuse:
 
 struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid)
 {
-        struct list_node *bucket = &all->users[uid % SESSIONS_USER_BUCKETS];
-        struct sessions_user *u;
-
-        list_for_each (bucket, n) {
-                u = container_of(n, struct sessions_user, node);
-                if (u->uid == uid) {
-                        u->n_sessions++;
-                        return u;
-                }
-        }
-        u = calloc(1, sizeof(*u));
-        if (!u)
-                return NULL;
-        u->uid = uid;
-        u->n_sessions = 1;
-        list_init(&u->turn);
-        list_init(&u->costly);
-        list_init(&u->much);
-        list_init(&u->much_turn);
-        list_append(bucket, &u->node);
-        return u;
-}
-
-void sessions_user_put(struct sessions_user *u)
-{
-        if (--u->n_sessions > 0)
-                return;
-        assert(list_empty(&u->costly) && list_empty(&u->much));
-        list_unlink(&u->node);
-        free(u);
+        return (struct sessions_user *)fair_state_get(&all->users, uid);
 }
 
 void sessions_defer(struct sessions *all, struct session *s)
 {
-        list_append(&s->user->costly, &s->costly);
-        if (list_empty(&s->user->turn))
-                list_append(&all->costly, &s->user->turn);
+        turns_add(&all->costly, &s->user->costly, &s->costly);
         all->stats.deferred++;
 }
 
 void sessions_undefer(struct session *s)
 {
-        list_unlink(&s->costly);
-        if (list_empty(&s->user->costly))
-                list_unlink(&s->user->turn);
+        turns_remove(&s->user->costly, &s->costly);
         s->sessions->stats.deferred--;
 }
 
@@ -321,30 +297,41 @@ static bool begin_deferred(struct sessions *all)
         struct list_node *n;
         bool more = false;
 
-        if (list_empty(&all->costly))
+        if (turns_is_empty(&all->costly))
                 return false;
         began_ns = now_ns = clock_mono_ns();
-        while (now_ns - began_ns < COSTLY_NS && (n = list_pop(&all->costly))) {
-                struct sessions_user *u = container_of(n, struct sessions_user, turn);
-                struct session *s = container_of(u->costly.next, struct session, costly);
+        while (now_ns - began_ns < COSTLY_NS && (n = turns_take(&all->costly))) {
+                struct session *s = container_of(n, struct session, costly);
 
-                sessions_undefer(s);
-                if (!list_empty(&u->costly))
-                        list_append(&all->costly, n);
+                all->stats.deferred--;
                 session_begin_deferred(s);
                 more |= session_iterate(s); /* to read again */
                 now_ns = clock_mono_ns();
         }
         if (all->params.costly)
                 histogram_add(all->params.costly, now_ns - began_ns);
-        return more || !list_empty(&all->costly);
+        return more || !turns_is_empty(&all->costly);
 }
 
-static void want_much(struct session *s, struct list_node *users)
+/* Continues sessions with many keys to start, one of each user in turn, within the time limit.
+ * Returns whether there is more to do immediately. */
+static bool iterate_much(struct sessions *all, struct turns *much)
 {
-        list_append(&s->user->much, &s->active);
-        if (list_empty(&s->user->much_turn))
-                list_append(users, &s->user->much_turn);
+        uint64_t until_ns = clock_mono_ns() + TURN_NS;
+        struct list_node left = LIST_INIT(left), *n;
+        bool more = false;
+
+        while ((n = turns_take(much))) {
+                more |= session_iterate(container_of(n, struct session, active));
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+        /* Sessions that had no turn go before those that had one. */
+        turns_drain(much, &left);
+        more |= !list_empty(&left);
+        list_splice(&left, &all->active);
+        list_splice(&all->active, &left);
+        return more;
 }
 
 /* Continues all active sessions. Those with few keys to start go first. The others share the rest
@@ -353,13 +340,13 @@ static void want_much(struct session *s, struct list_node *users)
  * busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
-        struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
-        struct list_node *n;
-        uint64_t until_ns;
+        struct list_node turn = LIST_INIT(turn), *n;
+        struct turns much;
         bool more = false;
 
         sessions_woken(all);
         all->steps = SETTLE_STEPS;
+        turns_init(&much);
         list_splice(&turn, &all->active);
         while ((n = list_pop(&turn))) {
                 struct session *s = container_of(n, struct session, active);
@@ -367,27 +354,10 @@ bool sessions_iterate(struct sessions *all)
                 if (request_is_small(&s->client))
                         more |= session_iterate(s);
                 else
-                        want_much(s, &users);
+                        turns_add(&much, &s->user->much, &s->active);
         }
-        until_ns = clock_mono_ns() + TURN_NS;
-        while ((n = list_pop(&users))) {
-                struct sessions_user *u = container_of(n, struct sessions_user, much_turn);
-                struct list_node *first = list_pop(&u->much);
-
-                u->n_sessions++; /* a reference, since the user is freed with its last session */
-                more |= session_iterate(container_of(first, struct session, active));
-                if (!list_empty(&u->much))
-                        list_append(&users, n);
-                sessions_user_put(u);
-                if (clock_mono_ns() >= until_ns)
-                        break;
-        }
-        /* Sessions that had no turn go before those that had one. */
-        while ((n = list_pop(&users)))
-                list_splice(&left, &container_of(n, struct sessions_user, much_turn)->much);
-        more |= !list_empty(&left);
-        list_splice(&left, &all->active);
-        list_splice(&all->active, &left);
+        if (!turns_is_empty(&much))
+                more |= iterate_much(all, &much);
         return begin_deferred(all) || more;
 }
 
@@ -402,7 +372,7 @@ bool sessions_busy(const struct sessions *all)
         list_for_each (&all->all, n)
                 if (container_of(n, struct session, node)->client.inflight > 0)
                         return true;
-        return !list_empty(&all->costly);
+        return !turns_is_empty(&all->costly);
 }
 
 void sessions_stop(struct sessions *all,
@@ -452,7 +422,7 @@ uint64_t sessions_received_ns(const struct sessions *all)
 
 bool sessions_active(const struct sessions *all)
 {
-        return !list_empty(&all->active) || !list_empty(&all->costly);
+        return !list_empty(&all->active) || !turns_is_empty(&all->costly);
 }
 
 unsigned sessions_disposing(const struct sessions *all)

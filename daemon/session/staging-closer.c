@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements staging-closer.h with a queue per user. The thread has the first area of each queue,
- * and gets the next one when that is freed; since the thread runs calls in order, users take turns.
+ * and gets the next one when that is freed. The thread runs calls in order, so users take turns
+ * there.
  *
  * Failures: without memory for the record the area is freed on the loop. */
 #include "session/staging-closer.h"
@@ -9,30 +10,38 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/list.h"
-#include "checked.h"
+#include "fair/user.h"
 #include "cleanup.h"
 #include "store/store.h"
 
-enum { USER_BUCKETS = 64 };
 static_assert((int)STAGING_THREAD > (int)STORE_MAX_VOLUMES,
               "the store numbers its volumes from 1 on");
 
 struct closing {
         struct kio_request call;
         struct staging_closer *closer;
-        struct list_node first; /* in its bucket, if it is its user's first, which the thread has */
-        struct list_node others; /* further areas of the user in order; the list belongs to the
-                                  * first */
+        struct closing_user *user;
+        struct list_node node; /* in user.areas */
         struct staging staging;
         struct quota_holder holds;
 };
 
+struct closing_user {
+        struct fair_state state;
+        struct list_node areas; /* struct closing, in order; the thread has the first one */
+};
+
 struct staging_closer {
         struct kio *io;
-        struct list_node users[USER_BUCKETS];
+        struct fair_room users; /* struct closing_user */
         unsigned count;
 };
+
+static int user_init(struct fair_state *state)
+{
+        list_init(&((struct closing_user *)state)->areas);
+        return 0;
+}
 
 int staging_closer_new(struct staging_closer **ret, struct kio *io)
 {
@@ -41,22 +50,19 @@ int staging_closer_new(struct staging_closer **ret, struct kio *io)
         if (!c)
                 return -ENOMEM;
         c->io = io;
-        for (unsigned i = 0; i < USER_BUCKETS; i++)
-                list_init(&c->users[i]);
+        fair_room_init(&c->users, sizeof(struct closing_user), user_init, NULL);
         *ret = c;
         return 0;
 }
 
 struct staging_closer *staging_closer_free(struct staging_closer *c)
 {
-        assert(!c || c->count == 0);
+        if (!c)
+                return NULL;
+        assert(c->count == 0);
+        fair_room_fini(&c->users);
         free(c);
         return NULL;
-}
-
-static struct list_node *bucket_of(struct staging_closer *c, const struct quota_user *user)
-{
-        return &c->users[quota_user_uid(user) % USER_BUCKETS];
 }
 
 static int run_close(struct kio_request *call)
@@ -69,9 +75,6 @@ static void on_closed(struct kio_request *call);
 
 static void submit(struct closing *it)
 {
-        struct staging_closer *c = it->closer;
-
-        list_append(bucket_of(c, it->holds.user), &it->first);
         it->call = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
@@ -79,20 +82,19 @@ static void submit(struct closing *it)
                 .call = run_close,
                 .complete = on_closed,
         };
-        kio_submit(c->io, &it->call, 0);
+        kio_submit(it->closer->io, &it->call, 0);
 }
 
 static void on_closed(struct kio_request *call)
 {
-        struct closing *it = container_of(call, struct closing, call), *next;
+        struct closing *it = container_of(call, struct closing, call);
+        struct list_node *areas = &it->user->areas;
 
-        list_unlink(&it->first);
-        if (!list_empty(&it->others)) {
-                next = container_of(it->others.next, struct closing, others);
-                list_unlink(&it->others); /* `next` becomes the head of the list */
-                submit(next);
-        }
+        list_unlink(&it->node);
+        if (!list_empty(areas))
+                submit(container_of(areas->next, struct closing, node));
         it->closer->count--;
+        fair_user_unref(it->user->state.user);
         quota_holder_close(&it->holds);
         free(it);
 }
@@ -101,30 +103,26 @@ void staging_closer_add(struct staging_closer *c, struct staging *staging,
                         struct quota_holder *holds)
 {
         struct closing *it = calloc(1, sizeof(*it));
+        struct fair_state *user =
+                it ? fair_state_get(&c->users, quota_user_uid(holds->user)) : NULL;
 
-        if (!it) {
+        if (!user) {
+                free(it);
                 quota_uncharge(holds, QUOTA_STAGING_BYTES, staging->bytes);
                 quota_uncharge(holds, QUOTA_STAGINGS, 1);
                 staging_close(staging);
                 return;
         }
         it->closer = c;
+        it->user = container_of(user, struct closing_user, state);
         it->staging = *staging;
         *staging = (struct staging){ .fd = -1 };
-        list_init(&it->first);
-        list_init(&it->others);
         quota_hand_over(&it->holds, holds, QUOTA_STAGING_BYTES, it->staging.bytes);
         quota_hand_over(&it->holds, holds, QUOTA_STAGINGS, 1);
         c->count++;
-        list_for_each (bucket_of(c, it->holds.user), n) {
-                struct closing *first = container_of(n, struct closing, first);
-
-                if (first->holds.user == it->holds.user) {
-                        list_append(&first->others, &it->others);
-                        return;
-                }
-        }
-        submit(it);
+        list_append(&it->user->areas, &it->node);
+        if (it->user->areas.next == &it->node)
+                submit(it);
 }
 
 unsigned staging_closer_count(const struct staging_closer *c)

@@ -69,6 +69,7 @@ void health_tell_losses(struct member *p)
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason)
 {
         struct store *s = p->store;
+        bool changes = (p->state == STORE_VOLUME_UP) != (state == STORE_VOLUME_UP);
 
         if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP) {
                 p->bypasses++;
@@ -84,6 +85,13 @@ void health_set_state(struct member *p, enum store_volume_state state, const cha
                 s->up |= 1u << p->number;
         else
                 s->up &= ~(1u << p->number);
+        for (const struct list_node *n = s->watches.next; changes && n != &s->watches;
+             n = n->next) {
+                const struct store_watch *watch = container_of(n, struct store_watch, node);
+
+                if (watch->volumes_changed)
+                        watch->volumes_changed(watch->userdata);
+        }
 }
 
 static struct member *volume_of(struct store *s, const struct volume *v)
@@ -496,9 +504,13 @@ static void make_up(struct member *p)
         volume_close(p->volume);
         p->volume = TAKE_PTR(p->next);
         policy = volume_set_policy(p->volume, s->policy_now);
-        volume_set_watch(p->volume, s->watch);
-        if (s->watch)
-                s->watch->replaced(s->watch->userdata);
+        volume_set_watches(p->volume, &s->watches);
+        list_for_each (&s->watches, n) {
+                const struct store_watch *watch = container_of(n, struct store_watch, node);
+
+                if (watch->replaced)
+                        watch->replaced(watch->userdata);
+        }
         for (unsigned i = 0; i < s->n_tenant_limits; i++)
                 capacity_limit_tenant(p, &s->tenant_limits[i]);
         for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)

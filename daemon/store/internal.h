@@ -169,7 +169,7 @@ struct store {
         struct tenant_limit *tenant_limits;
         unsigned n_tenant_limits;
 
-        const struct store_watch *watch;
+        struct list_node watches; /* struct store_watch */
 
         struct list_node fan_outs;
         struct list_node removals; /* removals of namespaces that are not answered yet */

@@ -113,6 +113,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         s = calloc(1, sizeof(*s));
         if (!s)
                 return store_error(ret_error, -ENOMEM, "out of memory");
+        list_init(&s->watches);
         list_init(&s->fan_outs);
         list_init(&s->removals);
         list_init(&s->held);
@@ -370,12 +371,24 @@ static bool is_walked(const struct store *s, unsigned i)
         return member_has_volume(s, i) && volume_is_open(s->volumes[i].volume);
 }
 
-void store_set_watch(struct store *s, const struct store_watch *watch)
+void store_add_watch(struct store *s, struct store_watch *watch)
 {
-        s->watch = watch;
+        list_append(&s->watches, &watch->node);
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (is_walked(s, i))
-                        volume_set_watch(s->volumes[i].volume, watch);
+                        volume_set_watches(s->volumes[i].volume, &s->watches);
+}
+
+void store_remove_watch(struct store_watch *watch)
+{
+        list_unlink(&watch->node);
+}
+
+bool store_is_in_use(const struct store *s, uint64_t at)
+{
+        unsigned volume = (unsigned)(at >> STORE_WALK_RECORD_BITS);
+
+        return volume < s->n_volumes && member_is_up(s, volume);
 }
 
 void store_report_leaving(struct store *s,
@@ -387,14 +400,16 @@ void store_report_leaving(struct store *s,
                         volume_report_leaving(s->volumes[i].volume, each, userdata);
 }
 
-void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
-                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
-                void *userdata)
+static void walk(const struct store *s, uint64_t *cursor, unsigned max_records, bool findable,
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                              uint32_t length),
+                 void *userdata)
 {
-        unsigned volume = (unsigned)(*cursor >> STORE_WALK_RECORD_BITS);
+        uint64_t volume = *cursor >> STORE_WALK_RECORD_BITS;
         uint32_t record = (uint32_t)*cursor;
 
-        while (volume < s->n_volumes && !is_walked(s, volume)) {
+        while (volume < s->n_volumes && (!is_walked(s, (unsigned)volume) ||
+                                         (findable && !member_is_up(s, (unsigned)volume)))) {
                 volume++;
                 record = 0;
         }
@@ -403,7 +418,23 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
                 volume++;
                 record = 0;
         }
-        *cursor = volume < s->n_volumes ? store_walk_at(volume, record) : STORE_WALK_END;
+        *cursor = volume < s->n_volumes ? store_walk_at((unsigned)volume, record) : STORE_WALK_END;
+}
+
+void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
+                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                             uint32_t length),
+                void *userdata)
+{
+        walk(s, cursor, max_records, false, each, userdata);
+}
+
+void store_walk_findable(const struct store *s, uint64_t *cursor, unsigned max_records,
+                         void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                                      uint32_t length),
+                         void *userdata)
+{
+        walk(s, cursor, max_records, true, each, userdata);
 }
 
 /* --- eviction policy and verification --- */

@@ -262,9 +262,12 @@ unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *curs
 
 /* --- change notifications for external indexes --- */
 
-/* Sets the watch of an open store; NULL removes it and costs nothing. The store keeps the
- * pointer. */
-void store_set_watch(struct store *s, const struct store_watch *watch);
+/* Adds a watch to an open store. The caller keeps it until it removes it. Without watches, changes
+ * cost nothing. */
+void store_add_watch(struct store *s, struct store_watch *watch);
+void store_remove_watch(struct store_watch *watch);
+/* Returns whether the volume is in use whose place in the walk is `at`. */
+bool store_is_in_use(const struct store *s, uint64_t at);
 
 /* Calls each() for the chunks that are evicted next, in volumes and classes that evicted chunks
  * since their last report. Each chunk is reported about twice, while it can still be read. each()
@@ -274,13 +277,19 @@ void store_report_leaving(struct store *s,
                           void *userdata);
 
 #define STORE_WALK_END UINT64_MAX
-/* Calls each() for all chunks that the watch is notified of, including those of offline volumes, in
- * a fixed order: visits at most `max_records` places from *cursor on, which is 0 at first and
- * STORE_WALK_END at the end. The watch reports changes below the cursor; the walk meets all
+/* Calls each() for all chunks that watches are notified of, including those of offline volumes, in
+ * a fixed order: visits at most `max_records` places of one volume from *cursor on, which is 0 at
+ * first and STORE_WALK_END at the end. A watch reports changes below the cursor; the walk meets all
  * others. */
 void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
-                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                             uint32_t length),
                 void *userdata);
+/* Acts like store_walk() for the volumes in use. */
+void store_walk_findable(const struct store *s, uint64_t *cursor, unsigned max_records,
+                         void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                                      uint32_t length),
+                         void *userdata);
 
 /* --- eviction policy and verification --- */
 

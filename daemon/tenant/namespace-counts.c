@@ -18,17 +18,19 @@
 
 #include "base/clock.h"
 #include "checked.h"
+#include "fair/user.h"
 
 enum {
         BUCKETS = 8192, /* at least twice the store's limit, so that a search is short */
         LINES_BURST = 4,
 };
-static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "hash tables have room");
+static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "the hash table has room");
 
-struct user_count {
-        uint32_t uid;
-        uint16_t tenant;
-        uint16_t count; /* 0 if the bucket is free */
+/* A user's namespaces by tenant, as in the limits, and those of other tenants together. Each
+ * namespace refers to its user. */
+struct owner {
+        struct fair_state state;
+        uint16_t counts[NAMESPACE_MAX_TENANTS + 1];
 };
 
 struct use {
@@ -50,12 +52,29 @@ struct namespace_counts {
         unsigned count, n_hidden;
         uint32_t highest_id; /* highest id ever counted */
         unsigned tenants[NAMESPACE_MAX_TENANTS];
-        struct user_count users[BUCKETS];
+        struct fair_room owners; /* struct owner */
+        unsigned unattributed;   /* namespaces whose owner was not counted, for lack of memory */
 
         struct use uses[BUCKETS];
         unsigned n_uses;
         uint64_t began_ns, began_ms, removed, expired, refused[NAMESPACE_SCOPES];
 };
+
+/* Forgets the namespaces of each user. */
+static void forget_owners(struct namespace_counts *n)
+{
+        list_for_each_safe (&n->owners.states, i) {
+                struct owner *owner = container_of(i, struct owner, state.node);
+                struct fair_user *user = owner->state.user;
+                unsigned count = 0;
+
+                for (unsigned k = 0; k < ARRAY_SIZE(owner->counts); k++)
+                        count += owner->counts[k];
+                memset(owner->counts, 0, sizeof(owner->counts));
+                while (count-- > 0)
+                        fair_user_unref(user);
+        }
+}
 
 int namespace_counts_new(struct namespace_counts **ret, const struct store *store, uint16_t hidden)
 {
@@ -63,6 +82,7 @@ int namespace_counts_new(struct namespace_counts **ret, const struct store *stor
 
         if (!n)
                 return -ENOMEM;
+        fair_room_init(&n->owners, sizeof(struct owner), NULL, NULL);
         n->store = store;
         n->hidden = hidden;
         n->began_ns = clock_mono_ns();
@@ -74,6 +94,10 @@ int namespace_counts_new(struct namespace_counts **ret, const struct store *stor
 
 struct namespace_counts *namespace_counts_free(struct namespace_counts *n)
 {
+        if (!n)
+                return NULL;
+        forget_owners(n);
+        fair_room_fini(&n->owners);
         free(n);
         return NULL;
 }
@@ -87,23 +111,6 @@ void namespace_counts_set_limits(struct namespace_counts *n, const struct namesp
 
 /* --- counting --- */
 
-static unsigned bucket_of(uint32_t a, uint32_t b)
-{
-        uint64_t x = ((uint64_t)a << 32 | b) * UINT64_C(0x9e3779b97f4a7c15);
-
-        return (unsigned)(x >> 32) % BUCKETS;
-}
-
-/* Returns the user's bucket, or the free one for it. */
-static struct user_count *user_find(struct namespace_counts *n, uint16_t tenant, uint32_t uid)
-{
-        unsigned i = bucket_of(tenant, uid);
-
-        while (n->users[i].count > 0 && (n->users[i].uid != uid || n->users[i].tenant != tenant))
-                i = (i + 1) % BUCKETS;
-        return &n->users[i];
-}
-
 static int tenant_index(const struct namespace_counts *n, uint16_t store_tenant)
 {
         for (unsigned i = 0; i < n->limits.n_tenants; i++)
@@ -112,10 +119,20 @@ static int tenant_index(const struct namespace_counts *n, uint16_t store_tenant)
         return -1;
 }
 
+/* Returns the number of the user's namespaces in a tenant. Namespaces whose owner could not be
+ * counted count for each user, so that no limit is exceeded. */
+static unsigned user_has(const struct namespace_counts *n, int tenant, uint32_t uid)
+{
+        const struct owner *owner = (const struct owner *)fair_state_find(&n->owners, uid);
+
+        return (owner ? owner->counts[tenant >= 0 ? tenant : NAMESPACE_MAX_TENANTS] : 0) +
+               n->unattributed;
+}
+
 static bool count_one(void *userdata, const struct store_namespace *ns)
 {
         struct namespace_counts *n = userdata;
-        struct user_count *user;
+        struct owner *owner;
         int tenant;
 
         n->highest_id = MAX(n->highest_id, ns->id);
@@ -127,12 +144,13 @@ static bool count_one(void *userdata, const struct store_namespace *ns)
         tenant = tenant_index(n, ns->tenant);
         if (tenant >= 0)
                 n->tenants[tenant]++;
-        if (ns->owner != STORE_NO_OWNER) {
-                user = user_find(n, ns->tenant, ns->owner);
-                user->uid = ns->owner;
-                user->tenant = ns->tenant;
-                user->count++;
-        }
+        if (ns->owner == STORE_NO_OWNER)
+                return true;
+        owner = (struct owner *)fair_state_get(&n->owners, ns->owner);
+        if (owner)
+                owner->counts[tenant >= 0 ? tenant : NAMESPACE_MAX_TENANTS]++;
+        else
+                n->unattributed++;
         return true;
 }
 
@@ -142,9 +160,9 @@ static void count_all(struct namespace_counts *n)
 
         if (n->counted && n->version == version)
                 return;
-        n->count = n->n_hidden = 0;
+        n->count = n->n_hidden = n->unattributed = 0;
         memset(n->tenants, 0, sizeof(n->tenants));
-        memset(n->users, 0, sizeof(n->users));
+        forget_owners(n);
         store_namespaces_walk(n->store, false, count_one, n);
         n->version = version;
         n->counted = true;
@@ -186,9 +204,8 @@ bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant
 
         count_all(n);
         tenant = tenant_index(n, store_tenant);
-        uses[0] =
-                (struct namespace_use){ NAMESPACES_OF_USER, user_find(n, store_tenant, uid)->count,
-                                        user_most(n, tenant) };
+        uses[0] = (struct namespace_use){ NAMESPACES_OF_USER, user_has(n, tenant, uid),
+                                          user_most(n, tenant) };
         uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, 0, 1 };
         if (tenant >= 0)
                 uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, n->tenants[tenant],
@@ -238,7 +255,7 @@ void namespace_counts_made(struct namespace_counts *n, uint16_t store_tenant, ui
 
         count_all(n);
         tenant = tenant_index(n, store_tenant);
-        user = user_find(n, store_tenant, uid)->count;
+        user = user_has(n, tenant, uid);
         if (has_come_near(user, user_most(n, tenant))) {
                 snprintf(whose, sizeof(whose), "user %u", uid);
                 warn(n, whose, user, user_most(n, tenant), "limits.uid_namespaces");
@@ -269,10 +286,15 @@ void namespace_counts_log_started(struct namespace_counts *n)
 
 /* --- sessions --- */
 
+static unsigned bucket_of(uint32_t id)
+{
+        return (unsigned)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) % BUCKETS;
+}
+
 /* Returns the namespace's bucket, or the free one for it. */
 static struct use *use_find(const struct namespace_counts *n, uint32_t id)
 {
-        unsigned i = bucket_of(0, id);
+        unsigned i = bucket_of(id);
 
         while (n->uses[i].id != 0 && n->uses[i].id != id)
                 i = (i + 1) % BUCKETS;
@@ -340,7 +362,7 @@ static void use_forget(struct namespace_counts *n, struct use *use)
                 i = (i + 1) % BUCKETS;
                 if (n->uses[i].id == 0)
                         return;
-                home = bucket_of(0, n->uses[i].id);
+                home = bucket_of(n->uses[i].id);
                 if ((i - home) % BUCKETS < (i - hole) % BUCKETS)
                         continue;
                 n->uses[hole] = n->uses[i];
@@ -459,10 +481,15 @@ void namespace_counts_get_stats(struct namespace_counts *n, struct namespace_cou
         memcpy(ret->refused, n->refused, sizeof(ret->refused));
         for (unsigned i = 0; i < n->limits.n_tenants; i++)
                 ret->tenants_near += is_near(n->tenants[i], tenant_most(n, i));
-        for (unsigned i = 0; i < BUCKETS; i++)
-                ret->users_near += n->users[i].count > 0 &&
-                                   is_near(n->users[i].count,
-                                           user_most(n, tenant_index(n, n->users[i].tenant)));
+        list_for_each (&n->owners.states, i) {
+                const struct owner *owner = container_of(i, struct owner, state.node);
+
+                for (int k = 0; k < (int)ARRAY_SIZE(owner->counts); k++)
+                        ret->users_near +=
+                                owner->counts[k] > 0 &&
+                                is_near(owner->counts[k],
+                                        user_most(n, k < NAMESPACE_MAX_TENANTS ? k : -1));
+        }
 }
 
 bool namespace_counts_get_tenant(struct namespace_counts *n, uint16_t store_tenant,
@@ -481,9 +508,11 @@ bool namespace_counts_get_tenant(struct namespace_counts *n, uint16_t store_tena
 struct namespace_use namespace_counts_get_user(struct namespace_counts *n, uint16_t store_tenant,
                                                uint32_t uid)
 {
+        int tenant = tenant_index(n, store_tenant);
+
         count_all(n);
-        return (struct namespace_use){ NAMESPACES_OF_USER, user_find(n, store_tenant, uid)->count,
-                                       user_most(n, tenant_index(n, store_tenant)) };
+        return (struct namespace_use){ NAMESPACES_OF_USER, user_has(n, tenant, uid),
+                                       user_most(n, tenant) };
 }
 
 struct selection {

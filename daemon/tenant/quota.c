@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See quota.h. Owns the tenants' users and groups, as resolved at startup, and a record for each
- * user with a charge.
+/* See quota.h. Owns the tenants' users and groups, as resolved at startup, and a state of each user
+ * with a charge (fair/user.h). Each holder refers to its user.
  *
  * Failures: a user or group that the host does not know fails startup with a text that names it. A
  * refused charge reports whose limit it met, and charges nothing. */
@@ -16,12 +16,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "fair/user.h"
 #include "units.h"
 
-enum { UID_NOBODY = 65534, USER_BUCKETS = 256 };
+enum { UID_NOBODY = 65534 };
 
 struct ids {
         uint32_t *items;
@@ -43,8 +43,7 @@ struct quota_tenant {
 };
 
 struct quota_user {
-        struct list_node node; /* in a bucket of quotas.users */
-        uid_t uid;
+        struct fair_state state;
         uint64_t used[QUOTA_THINGS];
 };
 
@@ -54,9 +53,16 @@ struct quotas {
         struct ids admin_users, admin_groups;
         struct level all;
         struct quota_limits user_limits;
-        struct list_node users[USER_BUCKETS]; /* users with a charge, by uid */
-        uint64_t n_users;
+        struct fair_room users; /* struct quota_user */
 };
+
+static bool has_charge(const struct quota_user *user)
+{
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                if (user->used[i] > 0)
+                        return true;
+        return false;
+}
 
 int peer_from_socket(int fd, struct peer *ret)
 {
@@ -118,8 +124,7 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
                 return -ENOMEM;
         t->all.most = *all;
         t->user_limits = *user;
-        for (unsigned i = 0; i < USER_BUCKETS; i++)
-                list_init(&t->users[i]);
+        fair_room_init(&t->users, sizeof(struct quota_user), NULL, NULL);
         if ((r = resolve(&t->admin_users, admins->users, admins->n_users, false, ret_error)) < 0 ||
             (r = resolve(&t->admin_groups, admins->groups, admins->n_groups, true, ret_error)) < 0)
                 return r;
@@ -158,7 +163,8 @@ struct quotas *quotas_free(struct quotas *t)
         }
         free(t->admin_users.items);
         free(t->admin_groups.items);
-        assert(t->n_users == 0);
+        assert(quotas_users(t) == 0);
+        fair_room_fini(&t->users);
         free(t);
         return NULL;
 }
@@ -269,37 +275,7 @@ uint64_t quotas_digest(const struct quotas *t)
 
 uid_t quota_user_uid(const struct quota_user *user)
 {
-        return user->uid;
-}
-
-static struct quota_user *user_get(struct quotas *t, uid_t uid)
-{
-        struct list_node *bucket = &t->users[uid % USER_BUCKETS];
-        struct quota_user *user;
-
-        list_for_each (bucket, n) {
-                user = container_of(n, struct quota_user, node);
-                if (user->uid == uid)
-                        return user;
-        }
-        user = calloc(1, sizeof(*user));
-        if (!user)
-                return NULL;
-        user->uid = uid;
-        list_append(bucket, &user->node);
-        t->n_users++;
-        return user;
-}
-
-/* Frees the user unless something is charged to it. */
-static void user_put(struct quotas *t, struct quota_user *user)
-{
-        for (unsigned i = 0; i < QUOTA_THINGS; i++)
-                if (user->used[i] > 0)
-                        return;
-        list_unlink(&user->node);
-        free(user);
-        t->n_users--;
+        return user->state.user->uid;
 }
 
 static bool fits(uint64_t used, uint64_t amount, uint64_t most)
@@ -386,11 +362,13 @@ void quota_settle(struct quota_holder *h, enum quota_thing what, uint64_t used)
 void quota_hand_over(struct quota_holder *to, struct quota_holder *from, enum quota_thing what,
                      uint64_t amount)
 {
-        if (!to->tenants)
+        if (!to->tenants) {
                 *to = (struct quota_holder){ .tenants = from->tenants,
                                              .user = from->user,
                                              .tenant = from->tenant,
                                              .admin = from->admin };
+                fair_user_ref(to->user->state.user);
+        }
         assert(to->user == from->user && to->tenant == from->tenant);
         assert(from->used[what] >= amount);
         from->used[what] -= amount;
@@ -403,12 +381,12 @@ int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenan
         int r;
 
         assert(tenant < t->n);
-        h.user = user_get(t, uid);
+        h.user = (struct quota_user *)fair_state_get(&t->users, uid);
         if (!h.user)
                 return -ENOMEM;
         r = quota_charge(&h, QUOTA_CONNECTIONS, 1);
         if (r != 0) {
-                user_put(t, h.user);
+                fair_user_unref(h.user->state.user);
                 return r;
         }
         *ret = h;
@@ -421,7 +399,7 @@ void quota_holder_close(struct quota_holder *h)
                 return;
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 quota_uncharge(h, (enum quota_thing)i, h->used[i]);
-        user_put(h->tenants, h->user);
+        fair_user_unref(h->user->state.user);
         *h = (struct quota_holder){ 0 };
 }
 
@@ -501,16 +479,19 @@ void quotas_get_user_limits(const struct quotas *t, struct quota_limits *ret)
 void quotas_get_largest_user(const struct quotas *t, uint64_t ret[static QUOTA_THINGS])
 {
         memset(ret, 0, QUOTA_THINGS * sizeof(*ret));
-        for (unsigned b = 0; b < USER_BUCKETS; b++)
-                list_for_each (&t->users[b], n) {
-                        const struct quota_user *user = container_of(n, struct quota_user, node);
+        list_for_each (&t->users.states, n) {
+                const struct quota_user *user = container_of(n, struct quota_user, state.node);
 
-                        for (unsigned i = 0; i < QUOTA_THINGS; i++)
-                                ret[i] = MAX(ret[i], user->used[i]);
-                }
+                for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                        ret[i] = MAX(ret[i], user->used[i]);
+        }
 }
 
 uint64_t quotas_users(const struct quotas *t)
 {
-        return t->n_users;
+        uint64_t count = 0;
+
+        list_for_each (&t->users.states, n)
+                count += has_charge(container_of(n, struct quota_user, state.node));
+        return count;
 }

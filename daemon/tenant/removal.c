@@ -8,6 +8,7 @@
 
 #include "base/list.h"
 #include "checked.h"
+#include "events/events.h"
 #include "tenant/tenant.h"
 
 bool removal_sees_all(const struct service *service)
@@ -23,6 +24,7 @@ void removal_forget(struct service *service, uint32_t id)
 {
         if (service->namespace_changed)
                 service->namespace_changed(service->server_userdata, id, false);
+        events_namespace_removed(service->events, id);
         namespace_counts_removed(service->namespace_counts, id);
 }
 

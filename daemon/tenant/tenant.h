@@ -23,6 +23,7 @@ struct admission;
 struct bench;
 struct recorder;
 struct client;
+struct events;
 struct lookups;
 struct mappings;
 struct pool_index;
@@ -58,6 +59,7 @@ struct service {
         struct quotas *quotas;
         struct namespace_counts *namespace_counts;
         struct lookups *lookups; /* lookup indexes of all tenants; NULL if disabled */
+        struct events *events;   /* rings of all tenants; NULL if disabled */
         bool pool_index;         /* each tenant has a pool index */
         struct hits_pace hits;
         struct bench *bench;

@@ -23,6 +23,7 @@ overload     ten times the pool's capacity, for a second per run: bounded memory
 cost         each operation at volume, unread, idle, half closed and killed: charges cover the resources used.
 environment  the world around the store changes while a client puts (directory moved, file cut, disk full, clock set): each loss is reported.
 restart      a store of five million entries is ready two seconds after kill -9.
+events       a subscriber's index is what the daemon lists, after requests, kills, lost connections and sleeps.
 
 The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first finding ends a
 campaign: the finding and the seed are printed, and the daemon's folder is kept. Moments are times, so a seed reproduces the requests and
@@ -47,7 +48,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
 NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
-                                               "hostile", "flood", "fairness", "slow", "overload", "cost", "environment")}
+                                               "hostile", "flood", "fairness", "slow", "overload", "cost", "environment", "events")}
 
 
 class Facts(dict):

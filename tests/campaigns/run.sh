@@ -6,7 +6,7 @@
 # seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss succession succession-disk crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost environment fuzz'
+campaigns='powerloss succession succession-disk crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost environment events fuzz'
 
 # What the specification asks of a long run, or what takes a day.
 long_count() {
@@ -32,6 +32,7 @@ long_count() {
         overload) echo 3600 ;;
         cost) echo 1000 ;;
         environment) echo 10000 ;;
+        events) echo 10000 ;;
         esac
 }
 

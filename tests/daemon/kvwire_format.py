@@ -31,6 +31,7 @@ FEATURE_STAGES = 65536
 FEATURE_LEASE_INTO = 131072
 FEATURE_REMOTE = 262144
 FEATURE_NO_REPLY = 524288
+FEATURE_EVENTS = 2097152
 MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # counters of a namespace: keys found, keys missing
@@ -75,6 +76,7 @@ class Op(enum.IntEnum):
     RELOAD = 31
     SWEEP = 32
     POOL_INDEX = 33
+    EVENTS = 34
 
 
 class Flag(enum.IntFlag):
@@ -117,6 +119,12 @@ class Status(enum.IntEnum):
     @classmethod
     def _missing_(cls, value):
         return cls.FAILED  # section 7: a number that is not known is a failure
+
+
+class EventKind(enum.IntEnum):
+    STORED = 1
+    REMOVED = 2
+    NAMESPACE_REMOVED = 3
 
 
 class NotLent(enum.IntEnum):
@@ -191,10 +199,14 @@ LIST_RESULT = struct.Struct("<32sIH2xQ")
 NAMESPACES = struct.Struct("<QHBBI")
 NAMESPACE_INFO = struct.Struct("<HBBHHIIQQQQQII")
 NAMESPACE_REMOVE = struct.Struct("<BBHI")
+EVENTS = struct.Struct("<QQIHBB")
+EVENTS_RESULT = struct.Struct("<QQQII")
+EVENT = struct.Struct("<32sQIIBB6x")
+EVENT_NAME = struct.Struct("<IHH")
 
 assert HELLO_RESULT.size == 64 and BATCH.size == 48 and PUT_ENTRY.size == GET_ENTRY.size == 56
 assert PIECE.size == 16 and PUT_RESULT.size == 24 and GET_RESULT.size == 32 and STAT_RESULT.size == 40
-assert LIST_RESULT.size == 48 and NAMESPACE_INFO.size == 64
+assert LIST_RESULT.size == 48 and NAMESPACE_INFO.size == 64 and EVENT.size == 56
 MAY_REMOVE = 1
 NO_OWNER = 0xffffffff
 
@@ -203,6 +215,8 @@ Stat = collections.namedtuple("Stat", "status tiers length crc32c leases created
 NamespaceInfo = collections.namedtuple("NamespaceInfo", "name tenant fingerprint may_remove owner sessions chunks "
                                        "stored_bytes chunk_bytes created_ms last_used_ms fingerprint_crc32c lifetime_s")
 Listed = collections.namedtuple("Listed", "key length tiers created_ms")
+Event = collections.namedtuple("Event", "key time_ms namespace length kind tier")
+EventsReply = collections.namedtuple("EventsReply", "epoch first next gap events names following")
 Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
 Loan = collections.namedtuple("Loan", "id generation file offset length")
 Piece = collections.namedtuple("Piece", "offset length region")

@@ -8,9 +8,10 @@ import os
 import struct
 
 from kvwire_format import (
+    EVENT, EVENTS, EVENTS_RESULT, EVENT_NAME, Event, EventKind, EventsReply,
     F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, Flag, LIST, LIST_RESULT, Listed, MAY_REMOVE, NAMESPACE,
     NAMESPACES, NAMESPACE_INFO, NAMESPACE_REMOVE, NamespaceInfo, Op, ProtocolError, Reply, Report, Status,
-    TALLY_BYTES, TRANSFERS_BYTES, Verified)
+    TALLY_BYTES, TRANSFERS_BYTES, Tier, Verified)
 from kvwire_lookup import Lookup
 from kvwire_pool_index import PoolIndex
 
@@ -138,6 +139,34 @@ class Messages:
             yield from entries
             if cursor == 0:
                 return
+
+    def events(self, epoch=0, start=0, wait_ms=0, count=1024, snapshot=False):
+        """One EVENTS (6.34)."""
+        return self.take_events(self.wait(self.ask_events(epoch, start, wait_ms, count, snapshot)), count)
+
+    def ask_events(self, epoch=0, start=0, wait_ms=0, count=1024, snapshot=False):
+        """The tag of an EVENTS that was sent."""
+        return self.submit(Op.EVENTS, EVENTS.pack(epoch, start, wait_ms, count, int(snapshot), 0))
+
+    def take_events(self, reply, count=1024):
+        """Parses a reply to EVENTS."""
+        body, at = reply.body, EVENTS_RESULT.size + reply.count * EVENT.size
+        if len(body) < at or reply.count > count:
+            raise ProtocolError(f"EVENTS: {reply.count} events in {len(body)} bytes")
+        epoch, first, following, flags, _ = EVENTS_RESULT.unpack_from(body)
+        events = [Event(key, time_ms, number, length, EventKind(kind), Tier(tier))
+                  for key, time_ms, number, length, kind, tier in EVENT.iter_unpack(body[EVENTS_RESULT.size:at])]
+        names = {}
+        for _ in range(reply.value):
+            number, length, _ = EVENT_NAME.unpack_from(body, at)
+            text, padded = body[at + EVENT_NAME.size:][:length], -(-(EVENT_NAME.size + length) // 8) * 8
+            if not length or len(text) != length or number in names or any(body[at + EVENT_NAME.size + length:at + padded]):
+                raise ProtocolError("EVENTS: a name that is cut off, empty or sent twice")
+            names[number] = text.decode()
+            at += padded
+        if at != len(body) or epoch == 0 or flags & ~1 or (flags and events) or set(names) - {e.namespace for e in events}:
+            raise ProtocolError(f"EVENTS: {at} of {len(body)} bytes, epoch {epoch}, flags {flags}")
+        return EventsReply(epoch, first, following, bool(flags & 1), events, names, reply.value64)
 
     def namespaces_page(self, cursor=0, count=128, name=b"", tenant=b"", check=True):
         """One NAMESPACES: (entries, next cursor; 0 at the end, how many there are), or the refusal's reply."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion for bash, zsh and fish, made from the tools' tables: what each of these shells completes."""
+"""Completion for bash, zsh and fish: what each of these shells completes for the tools, from their tables, and for the daemon."""
 
+import os
 import pathlib
 import re
 import shutil
@@ -8,16 +9,22 @@ import subprocess
 
 import pytest
 
-from harness import BENCH, CTL, slow
+from harness import BENCH, CTL, DAEMON, SOURCE, slow
 from left_out import first_of
 
 TOOLS = {"kvcachectl": CTL, "kvcache-bench": BENCH}
 SHELLS = ["bash", "zsh", "fish"]
+OF_DAEMON = SOURCE / "daemon/completion"
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+def folder_of(tool):
+    """Returns the folder of a tool's completions."""
+    return pathlib.Path(TOOLS[tool]).parent if tool in TOOLS else OF_DAEMON
+
+
 def complete_bash(tool, *lines):
-    script = f"{TOOLS[tool]}.bash"
+    script = folder_of(tool) / f"{tool}.bash"
     code = ('source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); set -- $(complete -p ' + tool + ');'
             'while [[ $1 != -F ]]; do shift; done; "$2"; printf "%s\\n" "${COMPREPLY[@]}"')
     for words in lines:
@@ -30,7 +37,7 @@ def complete_bash(tool, *lines):
 
 def complete_zsh(tool, *lines):
     typed = [" ".join([tool, *words]) for words in lines]
-    done = subprocess.run(["zsh", "-f", HERE / "complete.zsh", pathlib.Path(TOOLS[tool]).parent, *typed], capture_output=True, text=True,
+    done = subprocess.run(["zsh", "-f", HERE / "complete.zsh", folder_of(tool), *typed], capture_output=True, text=True,
                           check=True, timeout=30 * slow())
     assert not done.stderr
     return [line.split() for line in done.stdout.splitlines()]
@@ -39,7 +46,7 @@ def complete_zsh(tool, *lines):
 def complete_fish(tool, *lines):
     code = 'source $argv[1]; for line in $argv[2..]; complete -C $line; echo =====; end'
     typed = [" ".join([tool, *words]) for words in lines]
-    done = subprocess.run(["fish", "--no-config", "-c", code, f"{TOOLS[tool]}.fish", *typed], capture_output=True, text=True, check=True,
+    done = subprocess.run(["fish", "--no-config", "-c", code, folder_of(tool) / f"{tool}.fish", *typed], capture_output=True, text=True, check=True,
                           timeout=30 * slow())
     assert not done.stderr
     for offered in done.stdout.split("=====\n")[:-1]:
@@ -110,6 +117,61 @@ def test_where_no_word_is_known_files_are_completed(shell, tmp_path, monkeypatch
     wanted = [] if shell == "bash" else ["trace.jsonl"]
     assert complete_all(shell, "kvcache-bench", ["replay", "tra"], ["simulate", "--svg", "tra"]) == [wanted, wanted]
     assert complete_all(shell, "kvcachectl", ["-s", "tra"], ["put", "key", "tra"]) == [wanted, wanted]
+
+
+@pytest.mark.parametrize("shell", first_of(SHELLS))
+def test_the_daemon_s_options_and_keys_are_completed(shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{pathlib.Path(DAEMON).parent}:{os.environ['PATH']}")
+    options = re.findall(r'^        \{ "([a-z-]+)", \w+_argument', (SOURCE / "daemon/main.c").read_text(), re.M)
+    keys = re.findall(r"^ROW\(\w+, (\w+), (\w+),", (SOURCE / "daemon/config/config.def").read_text(), re.M)
+    offered, sets, limit, again, check, nothing = complete_all(
+        shell, "kvcache-daemon", ["--"], ["--set", ""], ["-s", "store.li"], ["--config", "x", "--set", "store.limit=1GiB", "--set", "io.dep"],
+        ["--set", "io.depth=3", "--che"], ["--config", "no-such"])
+    assert sorted(set(offered)) == sorted(f"--{o}" for o in options) and len(options) == 6
+    assert sorted(word.rstrip("=") for word in sets) == sorted(f"{a}.{b}" for a, b in keys)
+    assert [word.rstrip("=") for word in limit + again] == ["store.limit", "io.depth"] and check == ["--check-config"] and nothing == []
+
+
+@pytest.fixture
+def told(make_daemon, directory, tmp_path, monkeypatch):
+    """A daemon with namespaces, some of whose names would do harm in a shell, and the tools in the PATH."""
+    daemon = make_daemon(settings={"store.path": f"{directory / 'one'},{directory / 'two'}"}).start()
+    with daemon.client() as c:
+        for name in ("vllm/llama-1", "vllm/qwen", "a b", "$(touch harm)", "`touch harm`", "-x", "a;touch harm", "a'b", "x:y", "*"):
+            c.namespace(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KVCACHE_SOCKET", str(daemon.socket))
+    monkeypatch.setenv("PATH", ":".join([*(str(pathlib.Path(t).parent) for t in TOOLS.values()), os.environ["PATH"]]))
+    return daemon
+
+
+@pytest.mark.parametrize("shell", first_of(SHELLS))
+def test_names_that_the_tools_know_are_completed(shell, told, directory, tmp_path):
+    namespaces, volumes = ["vllm/llama-1", "vllm/qwen"], sorted(str(directory / name) for name in ("one", "two"))
+    of_ctl = complete_all(shell, "kvcachectl", ["namespace", "stat", ""], ["namespace", "rm", "vllm/q"], ["purge", ""], ["ls", "v"],
+                          ["put", "--namespace", "v"], ["put", "-n", "vllm/l"], ["get", "--namespace=vllm/q"], ["device", "suspend", ""],
+                          ["device", "su"], ["namespace", "st"])
+    assert [sorted(words) for words in of_ctl] == [
+        namespaces, ["vllm/qwen"], namespaces, namespaces, namespaces, ["vllm/llama-1"], ["vllm/qwen"], volumes, ["suspend"], ["stat"]]
+    models, deployment, namespace = complete_all(shell, "kvcache-bench", ["plan", "--model", "llama"], ["kvcache", "--model_config", "block-tp8-pp1"],
+                                                 ["replay", "-n", "vllm/q"])
+    assert sorted(models) == ["llama_3_1_70b", "llama_3_1_8b"] and deployment == ["block-tp8-pp16"] and namespace == ["vllm/qwen"]
+    assert not list(tmp_path.iterdir()), "a name was run as a command"
+
+
+def test_words_without_a_daemon_are_none_and_say_nothing(tmp_path):
+    env = {**os.environ, "KVCACHE_SOCKET": str(tmp_path / "none")}
+    for kind in ("namespaces", "volumes", "no-such-kind", ""):
+        done = subprocess.run([CTL, "--complete", kind], capture_output=True, text=True, env=env)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = subprocess.run([BENCH, "--complete", "models"], capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and "qwen3_8b" in done.stdout.split() and not done.stderr
+    (tmp_path / "models").mkdir()
+    for name in ("good.yaml", "b d.yaml", "$(x).yaml", "none.txt"):
+        (tmp_path / "models" / name).touch()
+    done = subprocess.run([BENCH, "--complete", "models"], capture_output=True, text=True, env={**env, "KVCACHE_DATA_DIR": str(tmp_path)})
+    assert done.stdout == "good\n"
 
 
 def test_a_shell_that_there_is_none_for(tmp_path):

@@ -13,7 +13,7 @@ from harness import CTL, ctl
 from test_gds import STRANGER, needs_users
 
 CHECKS = {"version", "ready", "health", "reload", "io_uring", "registered memory", "volume", "errors", "files", "room", "O_DIRECT", "limits", "socket",
-          "file system", "space", "locked memory", "memory", "cgroup", "clock"}
+          "file system", "space", "configuration", "locked memory", "memory", "cgroup", "clock"}
 # These checks depend on the machine that runs the tests, and not on the daemon.
 MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT"}
 

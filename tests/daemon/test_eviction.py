@@ -184,7 +184,7 @@ def test_metrics_show_how_long_evicted_chunks_were_unused(make):
             assert 0 < daemon.metric(f'kvcache_evicted_age_seconds_sum{{tier="{tier}"}}') < count * (took * 1.2 + 0.2)
             ages = daemon.status()["eviction"][tier]["evicted_age_seconds"]
             assert 0 <= ages["p10"] <= ages["p50"] <= ages["p90"] < took * 1.2 + 0.2 and ages["p90"] > 0
-    assert len(re.findall("(memory|disk) ages +half of what was evicted had been unused for",
+    assert len(re.findall("(memory|disk) ages +a tenth of what was evicted had been unused for at most",
                           ctl("status", "eviction", daemon=daemon).stdout)) == 2
 
 

@@ -85,7 +85,7 @@ def test_completion_is_where_each_shell_looks(root, directory):
     install(root)
     found = {str(path.relative_to(root)) for path in root.rglob("*") if "complet" in str(path) or "site-functions" in str(path)}
     share = data_directory().removesuffix("/kvcache")
-    for tool in ("kvcachectl", "kvcache-bench"):
+    for tool in ("kvcachectl", "kvcache-bench", "kvcache-daemon"):
         assert f"{share}/bash-completion/completions/{tool}.bash" in found
         assert f"{share}/fish/vendor_completions.d/{tool}.fish" in found
         assert found & {f"{share}/zsh/{place}/_{tool}" for place in ("site-functions", "vendor-completions")}

@@ -25,7 +25,7 @@ SUCCEEDS = [
     ("kvcachectl", ["stat", "-n", "a", "k"]), ("kvcachectl", ["ls", "a"]), ("kvcachectl", ["ls", "--namespaces"]),
     ("kvcachectl", ["hint", "-n", "a", "final", "k"]), ("kvcachectl", ["pin", "-n", "a", "k"]), ("kvcachectl", ["unpin", "-n", "a", "k"]), ("kvcachectl", ["prefetch", "-n", "a", "k"]), ("kvcachectl", ["namespace", "ls"]), ("kvcachectl", ["namespace", "stat", "a"]),
     ("kvcachectl", ["device", "ls"]), ("kvcachectl", ["device", "resume", "0"]), ("kvcachectl", ["gds"]), ("kvcachectl", ["doctor"]), ("kvcachectl", ["report", "-o", "REPORT"]), ("kvcachectl", ["verify"]), ("kvcachectl", ["store", "check"]), ("kvcachectl", ["bench", "status", "SNAPSHOT"]),
-    ("kvcachectl", ["record", "-o", "TRACE", "-d", "1s"]), ("kvcachectl", ["reload"]), ("kvcachectl", ["remote"]),
+    ("kvcachectl", ["record", "-o", "TRACE", "-d", "1s"]), ("kvcachectl", ["reload"]), ("kvcachectl", ["remote"]), ("kvcachectl", ["events", "--snapshot"]),
     ("kvcachectl", ["evict", "-n", "a", "k"]), ("kvcachectl", ["namespace", "rm", "--purge", "gone"]), ("kvcachectl", ["purge", "a"]),
     ("kvcache-bench", ["replay", "--synthetic", "chat", "--requests", "3", "--block-bytes", "4KiB"]),
     ("kvcache-bench", ["trace", "--batches", "2", "--block-bytes", "4KiB"]),
@@ -44,7 +44,7 @@ FAILS = [
     ("kvcachectl", ["exists", "--from", "/nowhere"], 5), ("kvcachectl", ["exists"], 2), ("kvcachectl", ["stat", "-n", "none\n\x1b", "hex:1"], 2),
     ("kvcachectl", ["ls", "none"], 1), ("kvcachectl", ["hint", "k"], 2), ("kvcachectl", ["pin"], 2), ("kvcachectl", ["unpin", "hex:1"], 2), ("kvcachectl", ["prefetch", "hex:1"], 2), ("kvcachectl", ["namespace", "stat", "none"], 1),
     ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["gds", "operand"], 2), ("kvcachectl", ["doctor", "operand"], 2), ("kvcachectl", ["report", "-o", "/nowhere/report"], 6), ("kvcachectl", ["verify", "--volume", "99"], 2), ("kvcachectl", ["store", "check", "/nowhere"], 5),
-    ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["record"], 2), ("kvcachectl", ["reload", "now"], 2), ("kvcachectl", ["remote", "sweep"], 2), ("kvcachectl", ["stauts"], 2),
+    ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["record"], 2), ("kvcachectl", ["reload", "now"], 2), ("kvcachectl", ["events", "operand"], 2), ("kvcachectl", ["remote", "sweep"], 2), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
     ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["trace", "--keys", "0"], 2), ("kvcache-bench", ["plan"], 2),
     ("kvcache-bench", ["remote", "tape"], 2), ("kvcache-bench", ["remote", "directory", "--path", "/nowhere", "--bare"], 4),
@@ -76,7 +76,7 @@ def messages(text):
 
 @pytest.fixture
 def filled(make_daemon, directory):
-    daemon = make_daemon(settings={"io.stages": "on"}).start()
+    daemon = make_daemon(settings={"io.stages": "on", "events.ring": "64KiB"}).start()
     (directory / "file").write_bytes(b"x" * 5000)
     (directory / "keys").write_text("# none\n")
     (directory / "bad").write_text("model_name: [\n")

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -22,11 +23,12 @@ DAEMON = POD["containers"][0]
 def test_every_file_is_one_object_of_its_kind():
     assert {name: (f["apiVersion"], f["kind"]) for name, f in FILES.items()} == {
         "configmap": ("v1", "ConfigMap"), "daemonset": ("apps/v1", "DaemonSet"), "engine": ("v1", "Pod"),
-        "podmonitor": ("monitoring.coreos.com/v1", "PodMonitor")}
+        "networkpolicy": ("networking.k8s.io/v1", "NetworkPolicy"), "podmonitor": ("monitoring.coreos.com/v1", "PodMonitor"),
+        "prometheusrule": ("monitoring.coreos.com/v1", "PrometheusRule")}
     for name, f in FILES.items():
         assert f["metadata"]["name"] == ("engine" if name == "engine" else "kvcache")
     labels = FILES["daemonset"]["spec"]["template"]["metadata"]["labels"]
-    for selector in (FILES["daemonset"]["spec"]["selector"], FILES["podmonitor"]["spec"]["selector"]):
+    for selector in (FILES["daemonset"]["spec"]["selector"], FILES["podmonitor"]["spec"]["selector"], FILES["networkpolicy"]["spec"]["podSelector"]):
         assert selector["matchLabels"].items() <= labels.items()
     assert {f["metadata"].get("namespace") for n, f in FILES.items() if n != "engine"} == {"kvcache"}
 
@@ -120,6 +122,54 @@ def test_the_seccomp_profile_is_complete_and_has_io_uring():
     unit = (harness.SOURCE / "systemd/kvcache.service.in").read_text()
     for name in re.findall(r"^SystemCallFilter=(io_uring_setup .*)$", unit, re.M)[0].split():
         assert name in allowed, f"{name} is allowed by the unit"
+
+
+def test_the_rules_are_those_for_prometheus():
+    rules = yaml.safe_load((harness.SOURCE / "conf/prometheus/alerts.yaml").read_text())
+    assert FILES["prometheusrule"]["spec"] == rules, "run the commands at the head of prometheusrule.yaml"
+
+
+def test_only_prometheus_may_scrape():
+    policy = FILES["networkpolicy"]["spec"]
+    rule, = policy["ingress"]
+    assert policy["policyTypes"] == ["Ingress"] and rule["ports"] == [{"protocol": "TCP", "port": DAEMON["ports"][0]["name"]}]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def objects():
+    """Returns the objects that `kubectl apply -k conf` would send."""
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed")
+    made = subprocess.run(["kubectl", "kustomize", str(harness.SOURCE / "conf")], capture_output=True, text=True, timeout=60 * harness.slow())
+    assert made.returncode == 0, made.stderr
+    return list(yaml.safe_load_all(made.stdout))
+
+
+def test_the_kustomization_names_each_file():
+    named = yaml.safe_load((harness.SOURCE / "conf/kustomization.yaml").read_text())
+    assert set(named["resources"]) == {f"kubernetes/{name}.yaml" for name in FILES if name != "engine"}
+    generated, = named["configMapGenerator"]
+    assert all((harness.SOURCE / "conf" / file).is_file() for file in generated["files"])
+    assert named["namespace"] == FILES["daemonset"]["metadata"]["namespace"]
+
+
+def test_the_kustomization_has_all_objects_and_the_dashboard():
+    made = {(o["kind"], o["metadata"]["name"]): o for o in objects()}
+    assert made.keys() == {(f["kind"], f["metadata"]["name"]) for name, f in FILES.items() if name != "engine"} | {("ConfigMap", "kvcache-dashboard")}
+    dashboard = made["ConfigMap", "kvcache-dashboard"]
+    assert dashboard["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    # The server refuses an annotation of more, in which `kubectl apply` keeps the object.
+    assert len(json.dumps(dashboard)) < 256 << 10
+    assert json.loads(dashboard["data"]["kvcache.json"]) == json.loads((harness.SOURCE / "conf/grafana/kvcache.json").read_text())
+    for o in made.values():
+        assert o["metadata"]["namespace"] == "kvcache"
+
+
+def test_the_objects_fit_the_schemas_of_kubernetes():
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    for o in FILES.values():
+        if not o["apiVersion"].startswith("monitoring.coreos.com/"):
+            validate.validate(o, validate.latest_version(), strict=True)
 
 
 def test_the_guide_explains_the_files():

@@ -44,7 +44,7 @@ def test_reload_reports_changes_and_keys_that_need_a_restart(configured):
     path.write_text("limits:\n  leases: 60\n")
     said = json.loads(ctl("--json", "reload", daemon=daemon, check=0).stdout)
     assert said == {"file": str(path), "applied": ["limits.leases: 50 is now 60"], "restart": [], "kept": [], "errors": [],
-                    "refused": False, "n_errors": 0}
+                    "files": [str(path)], "refused": False, "n_errors": 0}
 
 
 def test_changes_that_need_a_restart_are_shown_until_it_happens(configured):

@@ -159,5 +159,6 @@ def policies():
     found = [o for o in gc.get_objects() if isinstance(o, module.LoadPolicy)] if module else []
     return {f"policy{number or ''}": dict(prefill_tokens_per_s=round(p.prefill), memory_bytes_per_s=round(p.rates[0]),
                                           disk_bytes_per_s=round(p.rates[1]), memory_samples=getattr(p, "memory_samples", None),
+                                          memory_sizes=[p.times.least, p.times.most] if hasattr(p, "times") else None,
                                           overhead_ms=round(p.overhead_s * 1e3, 2))
             for number, p in enumerate(found)}

@@ -64,10 +64,12 @@ static void start(void)
                 .inherited_fd = -1,
                 .max_connections = MAX_CONNECTIONS,
                 .deadline_ms = 60000,
-                .print_metrics = print_metrics,
-                .print_status = print_status,
-                .is_ready = yes,
-                .is_healthy = yes,
+                .pages = {
+                        .print_metrics = print_metrics,
+                        .print_status = print_status,
+                        .is_ready = yes,
+                        .is_healthy = yes,
+                },
         };
         int r;
 

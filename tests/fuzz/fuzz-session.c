@@ -2,8 +2,8 @@
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
  * anything in any order: half a greeting, messages before and after it, unexpected descriptors
  *, an end in the middle. Afterwards all have closed, and nothing is held: no lease, no staging
- * area, no byte, no descriptor, no request; the lookup index says what can be found, and no
- * chunk waits for a client of the pool index.
+ * area, no byte, no descriptor, no request; the lookup index and the events say what can be found,
+ * and no chunk waits for a client of the pool index.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
@@ -29,6 +29,7 @@
 #include "benchmark/benchmark.h"
 #include "base/log.h"
 #include "checked.h"
+#include "events/events.h"
 #include "fdpass.h"
 #include "inline-clock.h"
 #include "inline-io.h"
@@ -101,6 +102,7 @@ static void turn(void)
         store_iterate(t.store);
         if (d.service.lookups)
                 lookups_iterate(d.service.lookups, clock_mono_ns(), 0);
+        (void)events_iterate(d.service.events, clock_mono_ns(), &(uint64_t){ 0 });
         (void)hits_retry_ns(&d.service, clock_mono_ns());
         (void)hits_iterate(&d.service, clock_mono_ns());
         sessions_end_revoked(d.sessions);
@@ -205,6 +207,116 @@ static void check_lookups(void)
         munmap(map, bytes);
 }
 
+/* --- the events: an index that is built from them says what can be found --- */
+
+enum { EVENT_RING = 64 * 64, SEEN = 64 };
+
+/* A namespace as the events describe it. */
+struct seen {
+        uint32_t number; /* 0: unused */
+        char letter;     /* 0: not one of the test's, or removed since */
+        uint8_t tiers[KEYS];
+};
+static struct seen seen[SEEN];
+static uint64_t seen_epoch, seen_next;
+static struct events_reply events_reply;
+
+static struct seen *seen_of(uint32_t number)
+{
+        struct seen *unused = NULL;
+
+        for (unsigned i = 0; i < SEEN; i++) {
+                if (seen[i].number == number)
+                        return &seen[i];
+                if (seen[i].number == 0)
+                        unused = &seen[i];
+        }
+        assert(unused);
+        unused->number = number;
+        return unused;
+}
+
+static void apply(const struct wire_event *e)
+{
+        struct seen *s = seen_of(e->namespace_number);
+
+        if (e->kind == WIRE_EVENT_NAMESPACE_REMOVED) {
+                *s = (struct seen){ 0 };
+                return;
+        }
+        assert(e->tier == WIRE_TIER_MEMORY || e->tier == WIRE_TIER_DISK);
+        if (e->key.bytes[0] != 1 || e->key.bytes[1] >= KEYS)
+                return;
+        for (unsigned i = 2; i < sizeof(e->key.bytes); i++)
+                if (e->key.bytes[i] != 0)
+                        return;
+        if (e->kind == WIRE_EVENT_STORED)
+                s->tiers[e->key.bytes[1]] |= e->tier;
+        else
+                s->tiers[e->key.bytes[1]] &= (uint8_t)~e->tier;
+}
+
+static void apply_reply(void)
+{
+        const uint8_t *at = events_reply.body + sizeof(struct wire_events_result);
+        const uint8_t *end = events_reply.body + events_reply.bytes;
+
+        for (unsigned i = 0; i < events_reply.head.count; i++, at += sizeof(struct wire_event))
+                apply((const struct wire_event *)at);
+        for (unsigned i = 0; i < events_reply.head.value; i++) {
+                struct wire_event_name name;
+
+                memcpy(&name, at, sizeof(name));
+                if (name.name_length == 1)
+                        seen_of(name.namespace_number)->letter = (char)at[sizeof(name)];
+                at += round_up(sizeof(name) + name.name_length, 8);
+        }
+        assert(at == end);
+}
+
+static void take_snapshot(void)
+{
+        uint64_t cursor = 0;
+
+        memset(seen, 0, sizeof(seen));
+        do {
+                events_snapshot(d.service.events, 0, cursor, 100, &events_reply);
+                apply_reply();
+                cursor = events_reply.head.value64;
+        } while (cursor != 0);
+}
+
+static void check_events(void)
+{
+        struct wire_events_result head;
+
+        do {
+                events_read(d.service.events, 0, seen_epoch, seen_next, 100, &events_reply);
+                memcpy(&head, events_reply.body, sizeof(head));
+                seen_epoch = head.epoch;
+                seen_next = events_reply.head.value64;
+                if (head.flags & WIRE_EVENTS_GAP)
+                        take_snapshot();
+                else
+                        apply_reply();
+        } while (seen_next != head.next);
+        for (const char *name = namespace_names; *name != '\0'; name++) {
+                const struct store_namespace *ns = find_namespace(*name);
+
+                for (unsigned k = 0; ns && k < KEYS; k++) {
+                        struct key key = { .bytes = { 1, (uint8_t)k } };
+                        unsigned truth = cache_find(t.cache, ns->id, &key,
+                                                    cache_hash(t.cache, ns->id, &key), NULL, NULL);
+                        unsigned said = 0;
+
+                        for (unsigned i = 0; i < SEEN; i++)
+                                if (seen[i].number != 0 && seen[i].letter == *name)
+                                        said |= seen[i].tiers[k];
+                        assert(said == truth);
+                }
+        }
+}
+
 /* The index is made for the first client, and keeps its descriptor. */
 static void make_pool_index(void)
 {
@@ -282,6 +394,14 @@ static void start(void)
                                 .min_buckets = 8,
                         });
         assert(r == 0);
+        r = events_new(&d.service.events,
+                       &(struct events_params){
+                               .store = t.store,
+                               .tenants = &(struct events_tenant){ .pool = t.pool },
+                               .n_tenants = 1,
+                               .ring_bytes = EVENT_RING,
+                       });
+        assert(r == 0);
         make_pool_index();
         r = bench_new(&d.service.bench, &(struct bench_params){ .io = t.io });
         assert(r == 0);
@@ -308,6 +428,8 @@ static void clean_up(void)
 {
         lookups_stop(d.service.lookups);
         d.service.lookups = lookups_free(d.service.lookups);
+        events_stop(d.service.events);
+        d.service.events = events_free(d.service.events);
         bench_free(d.service.bench);
         d.tenant.pool_index = pool_index_free(d.tenant.pool_index);
         readers_fini(&d.tenant.readers);
@@ -485,6 +607,22 @@ static void say_of_namespaces(int fd)
         say(fd, &msg, head + 1, false);
 }
 
+static void say_events(int fd, uint32_t x)
+{
+        struct wire_events msg = { .hdr = { .len = sizeof(msg), .op = WIRE_EVENTS },
+                                   .from = x & 32 ? take(2) : seen_next,
+                                   .max = (uint16_t)(1 + (x & 128 ? take(1) : 100)) };
+
+        if (x & 64) {
+                msg.kind = WIRE_EVENTS_SNAPSHOT;
+                msg.from <<= x & 1 ? 48 : 0;
+        } else {
+                msg.epoch = seen_epoch;
+                msg.wait_ms = x & 16 ? 1 : 10000;
+        }
+        say(fd, &msg, sizeof(msg), false);
+}
+
 static void say_lookup(int fd)
 {
         uint32_t x = take(1);
@@ -494,6 +632,10 @@ static void say_lookup(int fd)
                                               : WIRE_LOOKUP,
                                 .flags = (x & 7) == 1 ? WIRE_F_TALLY : 0 };
 
+        if (x & 8) {
+                say_events(fd, x);
+                return;
+        }
         say(fd, &msg, sizeof(msg), false);
 }
 
@@ -805,6 +947,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         resume_store();
         make_lookups();
         check_lookups();
+        check_events();
         quotas_get_usage(d.quotas, TENANT_DEFAULT, &usage);
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert(usage.used[i] == 0);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/queue.h>
 #include <time.h>
 
@@ -21,6 +22,7 @@
 enum {
         MAX_MEMORY = 64,
         MAX_FAULTS = 64,
+        POISONED = 1 << 20, /* bytes of a new area of device memory */
         ERROR_UNKNOWN = 999,
         ERROR_ALREADY_REGISTERED = 712,
         ERROR_NOT_REGISTERED = 713,
@@ -159,15 +161,49 @@ static int memory_add(uint64_t base, uint64_t bytes, bool is_device, bool is_rea
         return CU_ERROR_OUT_OF_MEMORY;
 }
 
-static bool memory_remove(uint64_t base, bool is_device)
+/* Returns the bytes that were there, or 0. */
+static uint64_t memory_remove(uint64_t base, bool is_device)
 {
         for (unsigned i = 0; i < MAX_MEMORY; i++)
                 if (memory[i].bytes != 0 && memory[i].base == base &&
                     memory[i].is_device == is_device) {
+                        uint64_t bytes = memory[i].bytes;
+
                         memory[i].bytes = 0;
-                        return true;
+                        return bytes;
                 }
-        return false;
+        return 0;
+}
+
+/* A large area is a mapping whose pages exist once they are used: bounce buffers are large, short
+ * lived and mostly unused, and sanitizers pay for each byte of an allocation. */
+static bool is_mapped(uint64_t bytes)
+{
+        return bytes > POISONED;
+}
+
+static void *memory_new(uint64_t bytes)
+{
+        void *p;
+
+        if (!is_mapped(bytes)) {
+                p = aligned_alloc(512, round_up(bytes, 512));
+        } else {
+                p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                if (p == MAP_FAILED)
+                        return NULL;
+        }
+        if (p)
+                memset(p, 0xdd, MIN(bytes, (uint64_t)POISONED));
+        return p;
+}
+
+static void memory_free(void *p, uint64_t bytes)
+{
+        if (is_mapped(bytes))
+                munmap(p, bytes);
+        else
+                free(p);
 }
 
 /* Where the CPU finds what the device sees at `address`, or NULL. */
@@ -575,13 +611,12 @@ cu_result cuMemAlloc_v2(cu_address *ret, size_t bytes)
         int r;
 
         BEGIN_IN_CONTEXT();
-        p = aligned_alloc(512, round_up(bytes, 512));
+        p = memory_new(bytes);
         if (!p)
                 return leave(CU_ERROR_OUT_OF_MEMORY);
-        memset(p, 0xdd, bytes);
         r = memory_add((uintptr_t)p, bytes, true, false);
         if (r != 0) {
-                free(p);
+                memory_free(p, bytes);
                 return leave(r);
         }
         count.allocations++;
@@ -591,10 +626,13 @@ cu_result cuMemAlloc_v2(cu_address *ret, size_t bytes)
 
 cu_result cuMemFree_v2(cu_address p)
 {
+        uint64_t bytes;
+
         BEGIN();
-        if (!(p & DEVICE) || !memory_remove(p & ~DEVICE, true))
+        bytes = p & DEVICE ? memory_remove(p & ~DEVICE, true) : 0;
+        if (bytes == 0)
                 return leave(CU_ERROR_INVALID_VALUE);
-        free((void *)(uintptr_t)(p & ~DEVICE));
+        memory_free((void *)(uintptr_t)(p & ~DEVICE), bytes);
         count.allocations--;
         return leave(CU_OK);
 }

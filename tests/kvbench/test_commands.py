@@ -242,6 +242,42 @@ def test_models_and_deployments_by_name(tmp_path):
         "iosize", *conf("qwen3_8b", "layer-tp1-pp1"))
 
 
+def test_the_names_of_kvbench_s_examples(tmp_path):
+    """Where the examples are not there, our files of those names are taken, and named."""
+    def examples(*words):
+        result = clean(run(*words, cwd=tmp_path))
+        assert result.returncode == OK, result.stderr
+        return result.stdout, result.stderr.splitlines()
+
+    text, said = examples("iosize", "--model", "./examples/model_deepseek_r1.yaml", "--model_config", "./examples/block-tp1-pp8.yaml")
+    assert text == ok("iosize", *conf("deepseek_r1", "block-tp1-pp8")) and len(said) == 2
+    assert said[0] == f"kvcache-bench: ./examples/model_deepseek_r1.yaml: No such file or directory; using {model('deepseek_r1')}"
+    assert said[1].endswith(f"using {deployment('block-tp1-pp8')}")
+    text, said = examples("iosize", "--model", "model_qwen3_8b", "--model_configs", "/kvbench/examples/layer-tp1-*.yaml", "--json")
+    assert len(json.loads(text)["configurations"]) == 5 and len(said) == 2
+    text, said = examples("plan", "--model", "examples/model_gpt_oss_20b.yaml", "--model_configs", "./examples/block-tp8-pp2.yaml",
+                          "./examples/block-tp8-pp4.yaml")
+    assert text.count("nixlbench \\") == 2 and len(said) == 3
+    # A file that exists goes first.
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/model_deepseek_r1.yaml").write_text(model("qwen3_8b").read_text())
+    text, said = examples("iosize", "--model", "./examples/model_deepseek_r1.yaml", "--model_config", "block-tp1-pp8")
+    assert text == ok("iosize", *conf("qwen3_8b", "block-tp1-pp8")) and said == []
+    for name in ("./examples/model_deepsek_r1.yaml", "./example/model_deepseek_r1.yaml", "myexamples/model_deepseek_r1.yaml",
+                 "./examples/models/deepseek_r1.yaml", "./examples/", "examples/model_", "model_"):
+        error = refused("iosize", "--model", name, "--model_config", "block-tp1-pp8", cwd=tmp_path)
+        assert ('did you mean "deepseek_r1"?' in error) == ("deepsek" in name), error
+
+
+def test_the_ca_bundle_is_printed_where_it_is_given():
+    """KVBench takes and drops it; plan's other forms are KVBench's without it."""
+    words = ["plan", *conf("qwen3_8b", "block-tp1-pp1"), "--backend", "OBJ"]
+    assert "ca_bundle" not in ok(*words) + ok(*words, "--format", "json") + ok(*words, "--format", "csv")
+    assert flags(ok(*words, "--obj_ca_bundle", "/etc/ca.pem"))["obj_ca_bundle"] == "/etc/ca.pem"
+    assert json.loads(ok(*words, "--obj-ca-bundle=/etc/ca.pem", "--format", "json"))[0]["obj_ca_bundle"] == "/etc/ca.pem"
+    assert read_csv(ok(*words, "--obj_ca_bundle", "/etc/ca.pem", "--format", "csv"))[0]["obj_ca_bundle"] == "/etc/ca.pem"
+
+
 def test_data_directory_from_the_environment(tmp_path, monkeypatch):
     for folder, file, name in (("models", MODELS / "qwen3_8b.yaml", "mine"), ("deployments", DEPLOYMENTS / "block-tp1-pp1.yaml", "d")):
         (tmp_path / folder).mkdir()

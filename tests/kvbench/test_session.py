@@ -133,6 +133,20 @@ def test_export_is_read_again(tmp_path):
     assert os.listdir(tmp_path) == ["out.json"]
 
 
+def test_the_words_of_dynamo_s_tool(tmp_path):
+    """export FORMAT FILE, as its help has it, and the short options."""
+    ok("export", "csv", tmp_path / "out.csv", "--session", B)
+    assert (tmp_path / "out.csv").read_text() == ok("export", B, "-o", "-", "--format", "csv")
+    error = refused("export", "xml", tmp_path / "out.xml", status=USAGE)
+    assert "'xml' is not one of json, csv, jsonl" in error and not (tmp_path / "out.xml").exists()
+    for option in (["--format", "csv"], ["-o", tmp_path / "other"]):
+        assert "are a format and a file" in refused("export", "csv", tmp_path / "out.csv", *option, status=USAGE)
+    assert "one operand too many" in refused("export", "csv", tmp_path / "out.csv", "third", status=USAGE)
+    assert ok("report", B, "-f", "csv") == ok("report", B, "--format", "csv")
+    assert ok("export", B, "-o", "-", "-f", "csv") == ok("export", B, "-o", "-", "--format", "csv")
+    assert ok("test", "-c", "10") == ok("test", "--count", "10")
+
+
 def test_export_replaces_a_file_whole_or_not_at_all(tmp_path):
     (tmp_path / "out.json").write_text("before")
     (tmp_path / "bad.json").write_text("{")

@@ -161,3 +161,45 @@ int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd)
                 *ret_fd = fake_admin.record_fd;
         return r;
 }
+
+/* Returns the next of `n` results, and copies its events. */
+static int take_events(const int **results, size_t *n, struct kvcache_event *ret, size_t max)
+{
+        int r;
+
+        if (*n == 0)
+                return 0;
+        r = *(*results)++;
+        --*n;
+        assert(r <= (int)max);
+        for (int i = 0; i < r; i++)
+                ret[i] = *fake_admin.events++;
+        return r;
+}
+
+int kvcache_events_next_sized(struct kvcache *kv, struct kvcache_events_position *position,
+                              struct kvcache_event *ret, size_t event_size, size_t max,
+                              uint32_t wait_ms)
+{
+        int r = fake_begin(kv, FAKE_EVENTS);
+
+        assert(event_size == sizeof(*ret));
+        if (r == 0 && wait_ms > 0 && fake_admin.n_event_results == 0)
+                return -EPIPE;
+        if (r == 0)
+                r = take_events(&fake_admin.event_results, &fake_admin.n_event_results, ret, max);
+        if (r == -ESTALE)
+                *position = (struct kvcache_events_position){ .epoch = 1, .next = 9, .oldest = 5 };
+        return r;
+}
+
+int kvcache_events_snapshot_sized(struct kvcache *kv,
+                                  const struct kvcache_events_position *position, uint64_t *cursor,
+                                  struct kvcache_event *ret, size_t event_size, size_t max)
+{
+        int r = take_events(&fake_admin.snapshot_results, &fake_admin.n_snapshot_results, ret, max);
+
+        assert(event_size == sizeof(*ret) && position->epoch == 1);
+        *cursor = fake_admin.n_snapshot_results;
+        return r;
+}

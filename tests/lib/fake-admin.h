@@ -18,6 +18,12 @@ struct fake_admin {
         const char *reloaded;               /* kvcache_reload(); NULL: "{}" */
         bool reload_refused;
         int record_fd; /* kvcache_record() passes it to the caller */
+        /* Results of successive calls of kvcache_events_next(), and of kvcache_events_snapshot(),
+         * each of which is one chunk: -errno, or the number of events. Later calls return 0, or
+         * -EPIPE if they would wait. */
+        const int *event_results, *snapshot_results;
+        size_t n_event_results, n_snapshot_results;
+        const struct kvcache_event *events; /* the next events, of both calls together */
 
         /* Arguments of the last call of each kind: */
         char name[256]; /* name of the namespace */

@@ -37,6 +37,7 @@ enum fake_call {
         FAKE_SWEEP,
         FAKE_RELOAD,
         FAKE_RECORD,
+        FAKE_EVENTS,
         FAKE_CALLS,
 };
 

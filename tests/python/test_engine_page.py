@@ -58,7 +58,8 @@ def test_a_rank_s_words_reach_the_scheduler(engine):
     one.set_variant(3)
     one.set_counters(stored_bytes=1 << 40, failed_stores=2)
     assert engine.page.states() == [NONE, ATTACHED] and engine.page.description(1) == described(1)
-    assert engine.page.counted(1, "stored_bytes") == 1 << 40 and engine.page.counted(1, "rescued_loads") == 0
+    counted = dict(zip(page.COUNTERS, engine.page.all_counted()[1]))
+    assert counted["stored_bytes"] == 1 << 40 and counted["rescued_loads"] == 0
     assert not engine.page.serves(11), "one rank has not published the pool"
     engine.ranks[0].set_pools([12, 11])
     assert engine.page.serves(11) and engine.page.serves(12) and not engine.page.serves(13) and not engine.page.serves(0)

@@ -93,6 +93,20 @@ def test_servers_share_only_if_their_adapters_are_named(make, caplog):
     assert named[0].store(keys) and named[1].find(keys) == [True] * 3 and named[2].find(keys) == [False] * 3
 
 
+def test_options_of_the_fs_adapter_are_accepted_and_named(make, caplog):
+    host = make(base_path="/mnt/kv", use_odirect=True, max_capacity_gb=0.5)
+    keys = host.keys("former", 2)
+    assert host.store(keys) and host.find(keys) == [True] * 2
+    assert host.adapter.get_usage().total_capacity_bytes == 1 << 29
+    said = [r.getMessage() for r in caplog.records if "LMCache's fs adapter" in r.getMessage()]
+    assert [text.split()[0] for text in said] == ["base_path", "use_odirect"] and "store.path" in said[0] and "io.direct" in said[1]
+    assert "max_capacity_gb is taken as capacity_bytes: 536870912" in caplog.text
+    assert make(max_capacity_gb=1, capacity_bytes=4096).adapter.get_usage().total_capacity_bytes == 4096
+    for wrong in (-1, True, "1", float("nan"), float("inf"), 1 << 33):
+        with pytest.raises(ValueError, match="max_capacity_gb"):
+            make(max_capacity_gb=wrong)
+
+
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
                                      {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"},
                                      {"threads": 0}, {"threads": 65}, {"threads": True}, {"threads": "4"}, {"capacity_bytes": -1},

@@ -328,7 +328,11 @@ def test_overhead_is_told_from_bytes():
     p = policy(memory_bytes_per_s=0.0)
     for chunks in (16, 512, 16, 16, 64, 16, 16, 16, 512, 16, 16):
         p.saw_load(chunks * 2 * MIB, 0, 0.008 + chunks * 2 * MIB / 40e9)
-    assert p.rates[MEMORY] == pytest.approx(40e9, rel=0.02) and p.overhead_s == pytest.approx(0.008, rel=0.02)
+    assert p.times.slope == pytest.approx(1 / 40e9, rel=0.02) and p.overhead_s == pytest.approx(0.008, rel=0.02)
+    best = 512 * 2 * MIB / (0.008 + 512 * 2 * MIB / 40e9)  # no more is claimed than a tenth above it
+    assert p.rates[MEMORY] == pytest.approx(1.1 * best)
+    for chunks in (16, 64, 512):
+        assert p.times.seconds(chunks * 2 * MIB) == pytest.approx(0.008 + chunks * 2 * MIB / 40e9, rel=0.01)
     assert p.worth([MEMORY] * 1024) == 1024 and p.worth([MEMORY] * 512) == 512
     assert p.worth([MEMORY] * 16) == 16  # 8.8 ms of the bus instead of 6.4 of the GPU
     assert p.worth([MEMORY] * 64) == 64

@@ -21,6 +21,7 @@ def rooms(count=32):
 def test_requests_are_awaited(daemon):
     async def main():
         async with await kvcache.AsyncClient.open(daemon.socket) as client:
+            assert repr(client) == f"<AsyncClient of {client.client!r}>" and "connected" in repr(client)
             blocks = client.namespace("test", {"model": "m"})
             assert await blocks.match(KEYS) == 0
             assert (await blocks.put(KEYS, VALUES)).ok

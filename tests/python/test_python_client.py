@@ -132,6 +132,35 @@ def test_wrong_keys(blocks, keys, error):
             call(keys)
 
 
+def test_what_objects_print_as(client, blocks, daemon):
+    """An object prints what it is and its state in one line, without a message to the daemon."""
+    keys, values = pairs("repr", 3)
+    region = client.allocate(3 * LENGTH)
+    assert repr(client) == f"<Client '{daemon.socket}': connected, 1 registered>"
+    assert repr(blocks) == f"<Namespace 'test' of {client!r}>"
+    assert repr(region).startswith(f"<Region of {len(region)} bytes, registered")
+    assert repr(kvcache.Keys(keys)) == f"<Keys 3: {keys[0].hex()[:16]}...>" and repr(kvcache.Keys(b"")) == "<Keys 0>"
+    assert repr(kvcache.Places(values)) == f"<Places 3: {3 * LENGTH} bytes, read-only>"
+    assert repr(region.places([0, 64], 64, 2)) == "<Places 1: 128 bytes, 2 pieces each>"
+    assert repr(kvcache.Batch(keys, rooms(3))) == f"<Batch 3: {3 * LENGTH} bytes>"
+    done = blocks.put(keys, values)
+    assert repr(done) == "<Done tag=None 3 of 3>"
+    with blocks.get_map([*keys, key_of("repr", 9)]) as leased:
+        assert repr(leased) == f"<Leased 3 of 4: {3 * LENGTH} bytes>"
+    assert repr(leased) == "<Leased 3 of 4: released>"
+    region.unregister()
+    assert "copied: " in repr(region)
+    client.close()
+    assert repr(client) == f"<Client '{daemon.socket}': closed>" and "closed" in repr(blocks)
+    for half in (kvcache.Namespace, kvcache.Region, kvcache.Keys, kvcache.Places, kvcache.Batch, kvcache.Leased):
+        assert repr(half.__new__(half)).startswith(f"<{half.__name__}")  # a traceback prints it where the constructor fails
+
+
+def test_an_unreachable_daemon_is_named():
+    with kvcache.Client("/nonexistent/kvcache.sock") as lost:
+        assert repr(lost).startswith("<Client '/nonexistent/kvcache.sock': ") and "connected" not in repr(lost).split(": ", 1)[1][:9]
+
+
 def test_the_key_of_zeros_is_invalid(blocks):
     assert blocks.exists([bytes(32)]) == bytes([kvcache.INVALID])
     assert blocks.put([bytes(32)], [b"x"]).status == bytes([kvcache.INVALID])

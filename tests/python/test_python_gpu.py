@@ -163,6 +163,9 @@ def test_what_is_missing_or_of_another_length_has_a_status(daemon, source):
             else:
                 raise SystemExit("taken")
         assert gpu.get(ns, memory.layout, [], []) == b""
+        assert repr(gpu) == "<Gpu 0: attached>", gpu
+        assert repr(memory.layout).startswith(f"<Layout outer-first: {LAYERS} layers x 2 x {TOKENS} tokens x {INNER} x 2 bytes, "), memory.layout
+        assert repr(Layout.of_regions([(4096, 128, 64)], blocks=9)) == "<Layout of 1 regions, 9 blocks>"
         try:
             Layout(CONTIGUOUS, layers=2, outer=2, page_tokens=1, dtype_bytes=2, inner=1, blocks=1, bases=[1, 2])
         except kvcache.ArgumentError:

@@ -61,7 +61,9 @@ def test_what_is_saved_comes_back(adapter, client):
     store, cache, ids = make_store(adapter, client), make_cache(22), list(range(100, 122))
     fresh, known = store.load(ids)
     assert known == 0 and fresh.layers[0].keys is None
+    assert repr(store) == f"<PrefixStore {store.namespace.name!r}: blocks of {BLOCK} tokens, {store.block_bytes} bytes>"
     assert store.save(cache, ids) == 20 and store.match(ids) == 20 and store.way == "host"
+    assert repr(store).endswith(" bytes, last by host>")
     fresh, known = store.load(ids)
     assert known == 20 and fresh.layers[0].keys.shape == (1, 2, 20, 4) and same_prefix(fresh, cache, 20)
     # the same prefix, and then something else

@@ -87,6 +87,16 @@ def test_both_versions_find_each_other_s_pages(make):
     sglang_scenarios.check_load(make(), keys)
 
 
+def test_options_of_the_file_backend_are_accepted_and_named(make, monkeypatch, caplog):
+    monkeypatch.setenv("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", "/mnt/kv")
+    host = make(max_size="200G", eviction_ratio=0.9)
+    keys = sglang_scenarios.keys_of("former", 2)
+    assert all(host.store(keys))
+    said = [r.getMessage() for r in caplog.records if "SGLang's file backend" in r.getMessage()]
+    assert [text.split()[0] for text in said] == ["eviction_ratio", "max_size", "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"]
+    assert "needs no such setting" in said[0] and "store.limit" in said[1] and "store.path" in said[2] and "/mnt/kv" not in caplog.text
+
+
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
                                      {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}])
 def test_wrong_options_are_named(make, options):

@@ -187,6 +187,16 @@ def test_a_daemon_without_room_for_the_rows_is_said(make_daemon, version, caplog
         host.tier.shutdown()
 
 
+def test_options_of_the_fs_tier_are_accepted_and_named(make, caplog):
+    host = make(root_dir="/mnt/kv", n_read_threads=16)
+    keys = vllm_scenarios.keys_of("former", 2)
+    vllm_scenarios.store(host, "a", keys)
+    said = [r.getMessage() for r in caplog.records if "vLLM's fs tier" in r.getMessage()]
+    assert [text.split()[0] for text in said] == ["n_read_threads", "root_dir"] and "store.path" in said[1] and "/mnt/kv" not in caplog.text
+    with pytest.raises(TypeError, match="root_dirs"):
+        make(root_dirs="/mnt/kv")
+
+
 @pytest.mark.parametrize("options", [{"load_policy": "never"}, {"ack": "soon"}, {"part_bytes": 100}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -100,6 +100,10 @@ class Rank:
         return ns(pools=mover._gpu.pools(), rescued=mover.loads.rescued, stored=mover.stored_bytes, names=self.worker.spec.names,
                   fields=self.worker.spec.fields)
 
+    def slow_stores(self, seconds):
+        self.clock = base.Clock()
+        self.clock.slow_stores(self.worker, seconds)
+
     def attach_soon(self):
         self.worker.mover.attach_soon()
 
@@ -288,6 +292,27 @@ def chunks_of_three_blocks():
         assert host.all("wrong_blocks", contents[4:15], blocks) == [[], []]
         host.end(context)
         host.close()
+
+
+def stores_that_cost_ranks_too_much():
+    """The scheduler's side decides by what its ranks spend, and all of them stop and go on storing together."""
+    clock, lines = base.Clock(), base.logged()
+    host = Engine(prefill_tokens_per_s=10.0)
+    host.all("slow_stores", 1.0)
+    stored = base.paused_by_its_stores(host, clock)
+    before = host.stored_bytes()
+    assert before == [2 * stored * CHUNK] * 2 and len(lines) == 1, (stored, before, lines)
+    assert host.stored("paused", keys_of("paused", 3)) == 0 and host.stored_bytes() == before
+    host.works(clock, 59)
+    for i in range(50):
+        assert host.found(f"hit {i}", keys_of("new 1", 2)) == 2
+        host.works(clock, 1)
+        if len(lines) == 2:
+            break
+    assert len(lines) == 2 and lines[1].startswith("stores resume"), lines
+    assert host.stored("resumed", keys_of("paused", 3)) == 3
+    assert host.stored_bytes() == [b + 3 * CHUNK for b in before]
+    host.close()
 
 
 def killed_after_a_store():

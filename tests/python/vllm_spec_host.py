@@ -11,6 +11,7 @@ import ctypes
 import errno
 import faulthandler
 import hashlib
+import logging
 import os
 import pickle
 import sys
@@ -28,7 +29,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
+from kvcache.vllm import breakeven, hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -269,6 +270,14 @@ class Host:
             self.load(keys[:hits], context)
         self.end(context)
         return hits
+
+    def works(self, clock, seconds):
+        """The engine has a request, and steps, for so long by a clock of its own."""
+        context = self.begin(f"works until {clock.now + seconds}")
+        for _ in range(seconds):
+            self.step()
+            clock.now += 1.0
+        self.end(context)
 
     def counts(self):
         for name, value in self.manager.get_stats().values.items():
@@ -624,6 +633,42 @@ def beside_the_forward_pass():
     host.close()
 
 
+def a_step_that_did_not_say_that_it_began():
+    """vLLM's step has an event before it only where it has loads. A load of another step follows all that the stream holds."""
+    host, keys, begun = Host(), keys_of("not begun", 4), []
+    host.stored("1", keys)
+    begins = vllm_worker._beginning(lambda *a: None)
+    loads, step_begins = host.worker.mover.loads, host.worker.mover.loads.step_begins
+    loads.step_begins = lambda: begun.append(1) or step_begins()
+    for metadata, count in ((ns(load_jobs={}), 0), (ns(load_jobs={7: None}), 1), (ns(), 1), (None, 1)):
+        begins(None, ns(kv_connector_metadata=metadata))
+        assert len(begun) == count, metadata
+        begun.clear()
+    del loads.step_begins
+    for seed in range(20):
+        context = host.begin(str(seed))
+        assert host.lookup(keys, context) == 4
+        vllm_worker.step_begins()
+        host.worker.get_finished()
+        cuda.stub_run(False)
+        for block in range(40, 44):
+            for one in host.caches.tensors:
+                one.tensor.write(block, b"Z" * PAGE)
+        number, steps = load_of(host, keys, context, 40), seed
+        ended = []
+        while not ended:
+            assert cuda.stub_step(steps)
+            steps, ended = steps + 1, host.worker.get_finished()
+        cuda.stub_run(True)
+        assert [e.job_id for e in ended] == [number]
+        for i, key in enumerate(keys):
+            for layer, one in enumerate(host.caches.tensors):
+                assert one.tensor.read(40 + i) == value_of(key, layer), "a load came before earlier work of the engine's"
+        host.manager.complete_load(keys, context)
+        host.end(context)
+    host.close()
+
+
 def prefill_rate():
     """vLLM has a step's chunks offered while it schedules the step: what computes them comes after that. And it offers what its own
     prefix cache has."""
@@ -944,6 +989,94 @@ def hung_while_it_stores():
     host.close()
 
 
+class Clock:
+    """The adapter's clock for costs stands still unless a test sets it."""
+
+    def __init__(self):
+        self.now = 1000.0
+        breakeven.clock = lambda: self.now
+        mover.GATHER_S = 0.0  # nothing is stored a little later
+
+    def slow_stores(self, worker, seconds):
+        """Has each store cost the engine's thread so long."""
+        submit = worker.mover.submit
+
+        def submits(number, parts, *more):
+            self.now += seconds if parts else 0.0
+            submit(number, parts, *more)
+
+        worker.mover.submit = submits
+
+
+def logged():
+    """Returns a list that gets the lines of the adapter's log about stores that pause and resume."""
+    lines = []
+    log = logging.getLogger("kvcache.vllm")
+    log.setLevel(logging.INFO)
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage()) if record.getMessage().startswith("stores ") else None
+    log.addHandler(handler)
+    return lines
+
+
+def paused_by_its_stores(host, clock):
+    """Stores new chunks until stores pause. Returns how often."""
+    n = 0
+    while not host.manager._watchdog.stores_pause:
+        assert host.stored(f"new {n}", keys_of(f"new {n}", 2)) == 2
+        host.works(clock, 2)
+        n += 1
+        assert n < 200, "stores never pause"
+    return n
+
+
+def stores_that_cost_too_much():
+    """Stores pause where they cost the engine's thread more than hits save, lookups and loads go on, and stores resume when hits pay."""
+    clock, lines = Clock(), logged()
+    host = Host(prefill_tokens_per_s=10.0)
+    clock.slow_stores(host.worker, 1.0)
+    stored = paused_by_its_stores(host, clock)
+    assert stored > 5 and len(lines) == 1 and lines[0].startswith("stores pause"), (stored, lines)
+    asked, where = [], promises.Promises.where_by_shard
+    promises.Promises.where_by_shard = lambda self, keys: asked.append(keys) or where(self, keys)
+    context = host.begin("paused")
+    assert host.store(keys_of("paused", 3), context) == 0 and not asked, "what is not stored is looked up"
+    host.end(context)
+    counts = host.counts()
+    assert VERSION == "real" or (counts["paused_chunks"], counts["stores_paused"]) == (3, 1.0), counts
+    assert VERSION == "real" or counts["store_call_seconds"] == stored <= counts["call_seconds"], counts
+    host.works(clock, 59)
+    rounds = 0
+    while host.manager._watchdog.stores_pause:  # 32 tokens of each hit are 3.2 s of prefill
+        assert host.found(f"hit {rounds}", keys_of("new 1", 2)) == 2
+        host.works(clock, 1)
+        rounds += 1
+        assert rounds < 50, "stores never resume"
+    assert len(lines) == 2 and lines[1].startswith("stores resume: hits have saved"), lines
+    assert host.stored("resumed", keys_of("paused", 3)) == 3 and host.found("again", keys_of("paused", 3)) == 3
+    for i in range(80):  # with such hits they go on
+        host.found(f"more {i}", keys_of("new 2", 2))
+        assert host.stored(f"more new {i}", keys_of(f"more {i}", 1)) == 1
+        host.works(clock, 1)
+    assert len(lines) == 2, lines
+    assert VERSION == "real" or host.counts()["stores_paused"] == 0.0 and host.counts()["balance_seconds"] > 0
+    assert host.counted.keys() <= {n.removeprefix("vllm:kv_offload_kvcache_") for n in type(host.spec).build_metric_definitions({})}
+    host.close()
+
+
+def stores_that_cost_little_or_are_always_wanted():
+    """An engine without any hits stores on where that costs it nothing, or where the option says so."""
+    clock, lines = Clock(), logged()
+    for name, options, seconds in (("normal", {}, 0.01), ("always", {"store_policy": "always"}, 1.0)):
+        host = Host(name, prefill_tokens_per_s=10.0, kvcache_namespace=name, **options)
+        clock.slow_stores(host.worker, seconds)
+        for i in range(40):
+            assert host.stored(f"new {i}", keys_of(f"{name} {i}", 1)) == 1
+            host.works(clock, 4)
+        host.close()
+    assert not lines, lines
+
+
 def without_a_worker():
     host = Host(worker=False)
     context = host.begin("1")
@@ -954,13 +1087,26 @@ def without_a_worker():
 
 def refused():
     for said, make in (("up to 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
-                       ("load_policy", lambda: Host(load_policy="never")), ("kvcache_start", lambda: Host(kvcache_start="yes"))):
+                       ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")),
+                       ("kvcache_start", lambda: Host(kvcache_start="yes"))):
         try:
             make()
         except ValueError as e:
             assert said in str(e), e
         else:
             raise SystemExit(f"{said}: taken")
+
+
+def former_options():
+    """The spec accepts the options of llm-d's backend, and names them without their values."""
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("kvcache.vllm").addHandler(handler)
+    Host(worker=False, shared_storage_path="/mnt/kv", threads_per_gpu="64", gds_mode="read_only", access_key="a-secret", lookup_mode="dict")
+    named = sorted(text for text in said if "llm-d" in text)
+    assert [text.split()[0] for text in named] == ["access_key", "gds_mode", "lookup_mode", "shared_storage_path", "threads_per_gpu"], named
+    assert "remote.credentials" in named[0] and "io.gds and io.gds_puts" in named[1] and "needs no such setting" in named[2]
+    assert not any("a-secret" in text for text in said), said
 
 
 if __name__ == "__main__":

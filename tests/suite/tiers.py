@@ -23,7 +23,7 @@ PYTHON, DAEMON = ["tests/python", "tests/kvbench", "tests/suite"], ["tests/daemo
 # Runs of each campaign at night; the submission tier runs the counts of tests/campaigns/meson.build.
 NIGHTLY_CAMPAIGNS = {"powerloss": 20000, "crashpoint": 10000, "succession": 5000, "misdirect": 5000, "bitflip": 30000, "nth-failure": 2000,
                      "succession-disk": 500, "kill": 200, "admin": 300, "clientkill": 1000, "settled": 60, "hostile": 280, "parity": 5,
-                     "restart": 10, "filesystems": 14, "flood": 200, "fairness": 34, "slow": 60, "overload": 20, "cost": 60}
+                     "restart": 10, "filesystems": 14, "events": 300, "flood": 200, "fairness": 34, "slow": 60, "overload": 20, "cost": 60}
 
 
 def sanitizer_build(root, kind, folder=None, *, fuzz=False, targets=None):

@@ -350,7 +350,7 @@ static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_
         assert_int_equal(stats().queued_reads, READS - WINDOW + 2);
         release();
         wait_for_more_reads();
-        assert_true(other.req.read.in_store);
+        assert_true(other.req.read.item.in_flight);
         expect(&other, CACHE_OK);
         expect(&pooled, CACHE_OK);
         assert_true(other.req.direct);

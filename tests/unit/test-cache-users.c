@@ -104,7 +104,7 @@ static uint64_t asked_for(uint32_t user)
 {
         const struct cache_user *u = cache_user_find(t.cache, user);
 
-        return u ? u->reads[0].in_store : 0;
+        return u ? u->reads[0].in_flight : 0;
 }
 
 static void test_R16_another_users_read_stands_behind_a_window_at_most(void **state)

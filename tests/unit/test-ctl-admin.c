@@ -285,9 +285,10 @@ static const char metrics[] =
         "\"kvcache_hits_total\":{\"memory\":1500,\"disk\":0,\"note\":\"n/a\"},"
         "\"kvcache_start_time_seconds\":1700000000,\"kvcache_uptime_seconds\":3661,"
         "\"kvcache_last_purge_timestamp_seconds\":-1,"
-        "\"kvcache_get_duration_seconds\":{\"count\":3,\"p50\":0.0015,\"p90\":0.002},"
+        "\"kvcache_get_duration_seconds\":{\"count\":3,\"p50\":0.001507327,\"p90\":0.002},"
         "\"kvcache_put_duration_seconds\":{\"written\":{\"count\":0,\"p50\":0},\"durable\":{"
-        "\"count\":1,\"p50\":2}}}";
+        "\"count\":1,\"p50\":2}},"
+        "\"kvcache_transfer_size_bytes\":{\"count\":2,\"p50\":524288}}";
 
 static void stats_prints_metrics_by_kind_with_their_units(void **state)
 {
@@ -303,9 +304,10 @@ static void stats_prints_metrics_by_kind_with_their_units(void **state)
                    "kvcache_uptime_seconds                                  1 h 1 min\n"
                    "kvcache_last_purge_timestamp_seconds                        never\n"
                    "\n"
-                   "                                       count     p50   p90  p99\n"
-                   "kvcache_get_duration_seconds               3  1.5 ms  2 ms    -\n"
-                   "kvcache_put_duration_seconds  durable      1     2 s     -    -\n",
+                   "                                       count       p50    p90  p99\n"
+                   "kvcache_get_duration_seconds               3   ≤1.6 ms  ≤2 ms    -\n"
+                   "kvcache_put_duration_seconds  durable      1      ≤2 s      -    -\n"
+                   "kvcache_transfer_size_bytes                2  ≤512 KiB      -    -\n",
                    "", "stats");
 }
 

@@ -370,7 +370,7 @@ static void eviction_section_is_shown_in_full_only(void **state)
         static const char eviction[] =
                 "{'eviction':{'policy':'learned','chunk_bytes':40,'ghost_bytes':16,"
                 "'memory':{'ghosts':1,'ghosts_max':10,'ghost_hits':3,"
-                "'evicted_age_seconds':{'p10':1,'p50':60,'p90':3600}},'disk':{'ghosts_max':0,'"
+                "'evicted_age_seconds':{'p10':1,'p50':41.7,'p90':4123}},'disk':{'ghosts_max':0,'"
                 "later':1}}}";
 
         section("eviction", eviction,
@@ -378,9 +378,9 @@ static void eviction_section_is_shown_in_full_only(void **state)
                 "  policy            learned\n"
                 "  takes             40 bytes for each chunk, 16 for each evicted one\n"
                 "  memory            1 evicted chunks remembered, of at most 10; 3 came back\n"
-                "  memory ages       half of what was evicted had been unused for 1 min, a tenth "
-                "for at most 1.0 s, a "
-                "tenth for 1 h and more\n"
+                "  memory ages       a tenth of what was evicted had been unused for at most 1.0 "
+                "s, "
+                "half for at most 42 s, nine tenths for at most 1 h 10 min\n"
                 "  later             1\n");
         section(NULL, eviction, "");
 }

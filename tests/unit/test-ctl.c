@@ -116,6 +116,20 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         return 0;
 }
 
+int kvcache_events_next_sized(struct kvcache *kv, struct kvcache_events_position *position,
+                              struct kvcache_event *ret, size_t event_size, size_t max,
+                              uint32_t wait_ms)
+{
+        return -EOPNOTSUPP;
+}
+
+int kvcache_events_snapshot_sized(struct kvcache *kv,
+                                  const struct kvcache_events_position *position, uint64_t *cursor,
+                                  struct kvcache_event *ret, size_t event_size, size_t max)
+{
+        return -EOPNOTSUPP;
+}
+
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
 {
         if (fake.verify < 0)

@@ -66,10 +66,12 @@ static int setup(void **state)
                 .inherited_fd = -1,
                 .max_connections = CONNECTIONS,
                 .deadline_ms = 600000,
-                .print_metrics = print_metrics,
-                .print_status = print_status,
-                .is_ready = is_fine,
-                .is_healthy = is_fine,
+                .pages = {
+                        .print_metrics = print_metrics,
+                        .print_status = print_status,
+                        .is_ready = is_fine,
+                        .is_healthy = is_fine,
+                },
         };
         char error[256];
 

@@ -91,12 +91,14 @@ static int start_at(const char *address, int inherited_fd)
                 .n_hosts = ARRAY_SIZE(further_names),
                 .max_connections = 8,
                 .deadline_ms = 60000,
-                .history = fake.history,
-                .print_metrics = print_metrics,
-                .print_status = print_status,
-                .is_ready = is_ready,
-                .is_healthy = is_healthy,
-                .userdata = &fake,
+                .pages = {
+                        .history = fake.history,
+                        .print_metrics = print_metrics,
+                        .print_status = print_status,
+                        .is_ready = is_ready,
+                        .is_healthy = is_healthy,
+                        .userdata = &fake,
+                },
         };
 
         return http_start(&http, base, &params, error);

@@ -2,6 +2,7 @@
 /* Numbers for people, both ways, and the exact percentiles that they are shown. */
 #include <errno.h>
 #include <setjmp.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -73,6 +74,23 @@ static void times_have_the_unit_that_fits(void **state)
         assert_text(human_percent(1000, 1000, text_), "100.0 %");
         assert_text(human_percent(99999, 100000, text_), "99.9 %");
         assert_text(human_percent(1, 0, text_), "-");
+}
+
+static void bounds_are_rounded_up_to_two_digits(void **state)
+{
+        static const double good[][2] = {
+                { 43007, 44000 },     { 0.0015, 0.0015 }, { 0.00150001, 0.0016 }, { 99.1, 100 },
+                { 100, 100 },         { 1, 1 },           { 0.15, 0.15 },         { 1e-9, 1e-9 },
+                { 2097152, 2100000 }, { 0, 0 },           { -3.21, -3.21 }
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+                double got = human_round_up(good[i][0]);
+
+                if (fabs(got - good[i][1]) > fabs(good[i][1]) * 1e-9)
+                        fail_msg("%g is rounded up to %.12g", good[i][0], got);
+        }
+        assert_true(isnan(human_round_up(NAN)) && isinf(human_round_up(INFINITY)));
 }
 
 static void sizes_are_read_as_people_write_them(void **state)
@@ -210,6 +228,7 @@ int main(void)
                 cmocka_unit_test(bytes_have_the_unit_that_fits),
                 cmocka_unit_test(counts_are_grouped_by_three),
                 cmocka_unit_test(times_have_the_unit_that_fits),
+                cmocka_unit_test(bounds_are_rounded_up_to_two_digits),
                 cmocka_unit_test(sizes_are_read_as_people_write_them),
                 cmocka_unit_test(durations_are_read_with_a_unit_or_in_seconds),
                 cmocka_unit_test(every_round_size_survives_a_round_trip),

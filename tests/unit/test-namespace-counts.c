@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "fair/user.h"
 #include "tenant/namespace-counts.h"
 #include "checked.h"
 
@@ -72,6 +73,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
         namespace_counts = namespace_counts_free(namespace_counts);
+        assert_int_equal(fair_users(), 0);
         return 0;
 }
 
@@ -125,6 +127,35 @@ static void the_limits_of_user_tenant_and_store_hold(void **state)
         namespace_counts_get_stats(namespace_counts, &stats);
         assert_int_equal(stats.refused[NAMESPACES_OF_USER], 0);
         assert_int_equal(stats.refused[NAMESPACES_OF_STORE], 1);
+}
+
+/* Namespaces keep a user object only while they exist, also if something else keeps it longer. */
+static void owners_exist_while_they_have_namespaces(void **state)
+{
+        struct fair_user *connected = fair_user_get(1);
+        struct namespace_counts_stats stats;
+
+        limit(3, 2, 100);
+        make(0, 1, 3);
+        for (uint32_t uid = 2; uid < 20; uid++)
+                make(10, uid, 2);
+        make(10, 1, 2);
+        make(77, 1, 1); /* no configured tenant */
+        assert_int_equal(refused_by(0, 1), NAMESPACES_OF_USER);
+        assert_int_equal(refused_by(10, 1), -1);
+        assert_int_equal(fair_users(), 19);
+        namespace_counts_get_stats(namespace_counts, &stats);
+        assert_int_equal(stats.users_near, 1);
+        drop_last(n_list);
+        assert_int_equal(refused_by(0, 1), -1);
+        assert_int_equal(fair_users(), 1);
+        make(0, 1, 3);
+        fair_user_unref(connected);
+        assert_int_equal(refused_by(0, 1), NAMESPACES_OF_USER);
+        assert_int_equal(fair_users(), 1);
+        drop_last(3);
+        assert_int_equal(refused_by(0, 1), -1);
+        assert_int_equal(fair_users(), 0);
 }
 
 /* Returns the namespace that has been unused for longest; 0: there is none. */
@@ -301,6 +332,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
                 TEST(the_limits_of_user_tenant_and_store_hold),
+                TEST(owners_exist_while_they_have_namespaces),
                 TEST(by_default_each_has_a_share),
                 TEST(who_is_near_a_limit_is_counted),
                 TEST(sessions_are_counted_whatever_the_order),

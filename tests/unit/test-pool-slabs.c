@@ -109,8 +109,8 @@ static int teardown(void **state)
         (void)lease_release_some(leases, &user, UINT32_MAX);
         (void)lease_release_some(leases, &other, UINT32_MAX);
         assert_int_equal(leased_slabs(), 0);
-        lease_holder_fini(leases, &user);
-        lease_holder_fini(leases, &other);
+        lease_holder_fini(&user);
+        lease_holder_fini(&other);
         leases = leases_free(leases);
         pool = pool_free(pool);
         return 0;

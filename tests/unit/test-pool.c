@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -165,9 +167,9 @@ static void a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinne
 
         assert_int_equal(acquire(p, 1, 10000, &a), 0);
         assert_int_equal(find(p, 1), a);
-        assert_true(pool_chunk(p, a)->flags & POOL_FILLING);
+        assert_int_equal(pool_chunk(p, a)->state, POOL_ACQUIRED);
         pool_commit(p, a, 7);
-        assert_false(pool_chunk(p, a)->flags & POOL_FILLING);
+        assert_int_equal(pool_chunk(p, a)->state, POOL_RESIDENT);
         memset(pool_at(p, a), 'a', 10000);
 
         pool_drop(p, a);
@@ -491,7 +493,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
         struct pool_stats stats;
 
         t.p = new_pool(16 * MIB);
-        pool_set_watch(t.p, &watch);
+        pool_add_watch(t.p, &watch);
         for (unsigned ns = 0; ns < N_NAMESPACES; ns++)
                 forget_all_of(&t, ns);
         for (unsigned i = 0; i < N_PURGES; i++)
@@ -518,7 +520,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
                 } else if (what < 54 && n_held > 0) {
                         uint32_t at = n % n_held, chunk = held[at];
 
-                        if (pool_chunk(t.p, chunk)->flags & POOL_FILLING) {
+                        if (pool_is_filling(pool_chunk(t.p, chunk))) {
                                 pool_commit(t.p, chunk, 0);
                         } else {
                                 (void)pool_unpin(t.p, chunk);
@@ -539,7 +541,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
         while (n_held > 0) {
                 uint32_t chunk = held[--n_held];
 
-                if (pool_chunk(t.p, chunk)->flags & POOL_FILLING)
+                if (pool_is_filling(pool_chunk(t.p, chunk)))
                         pool_commit(t.p, chunk, 0);
                 (void)pool_unpin(t.p, chunk);
         }
@@ -653,8 +655,8 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_equal(mine.count, 0);
         assert_int_equal(pool_chunk(p, chunk)->pins, 0);
         assert_int_equal(mine.bytes, 0);
-        lease_holder_fini(l, &mine);
-        lease_holder_fini(l, &other);
+        lease_holder_fini(&mine);
+        lease_holder_fini(&other);
         leases_free(l);
         pool_free(p);
 }
@@ -681,7 +683,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
         release_all(l, &mine);
         add(p, ++n, MIB);
         assert_int_equal(find(p, 0), POOL_NONE);
-        lease_holder_fini(l, &mine);
+        lease_holder_fini(&mine);
         leases_free(l);
         pool_free(p);
 }
@@ -707,8 +709,8 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         release_all(l, &one);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
         release_all(l, &two);
-        lease_holder_fini(l, &one);
-        lease_holder_fini(l, &two);
+        lease_holder_fini(&one);
+        lease_holder_fini(&two);
         leases_free(l);
         pool_free(p);
 }
@@ -750,7 +752,7 @@ static void each_user_of_a_chunk_is_charged_until_its_last_lease_ends(void **sta
                 assert_int_equal(pool_leased_bytes(p), 0);
         }
         for (unsigned i = 0; i < USERS; i++)
-                lease_holder_fini(l, &users[i]);
+                lease_holder_fini(&users[i]);
         leases_free(l);
         pool_free(p);
 }
@@ -801,9 +803,9 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         release_all(l, &second);
         release_all(l, &greedy[0]);
         for (unsigned i = 0; i < HOLDERS; i++)
-                lease_holder_fini(l, &greedy[i]);
-        lease_holder_fini(l, &second);
-        lease_holder_fini(l, &third);
+                lease_holder_fini(&greedy[i]);
+        lease_holder_fini(&second);
+        lease_holder_fini(&third);
         leases_free(l);
         pool_free(p);
 }
@@ -825,9 +827,46 @@ static void a_place_outside_the_staging_is_no_place(void **state)
         assert_null(staging_at(&l, 0, 1));
 }
 
+static bool is_legal(enum pool_state from, enum pool_state to)
+{
+        struct pool_chunk c = { .state = from };
+        int status;
+        pid_t child = fork();
+
+        assert_true(child >= 0);
+        if (child == 0) {
+                if (!freopen("/dev/null", "w", stderr))
+                        _exit(2);
+                pool_set_state(&c, to);
+                _exit(c.state != to);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (WIFSIGNALED(status)) {
+                assert_int_equal(WTERMSIG(status), SIGABRT);
+                return false;
+        }
+        assert_int_equal(status, 0);
+        return true;
+}
+
+/* A chunk has one owner at a time, so no owner takes it from another. */
+static void a_state_follows_from_its_predecessors_only(void **state)
+{
+        static const char *const legal[] = {
+                [POOL_FREE] = "......",     [POOL_RESIDENT] = "F.W...", [POOL_WRITING] = ".R....",
+                [POOL_ACQUIRED] = "FR..CR", [POOL_COPYING] = "..WA..",  [POOL_READING] = ".R.A..",
+        };
+
+        for (unsigned from = POOL_FREE; from <= POOL_READING; from++)
+                for (unsigned to = POOL_FREE; to <= POOL_READING; to++)
+                        assert_int_equal(is_legal((enum pool_state)from, (enum pool_state)to),
+                                         legal[from][to] != '.');
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_state_follows_from_its_predecessors_only),
                 cmocka_unit_test(a_client_cannot_write_punch_or_resize_the_pool),
                 cmocka_unit_test(what_is_populated_keeps_what_is_in_it),
                 cmocka_unit_test(huge_pages_are_counted_as_the_kernel_counts_them),

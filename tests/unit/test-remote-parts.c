@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of the shared tier that have no clock of their own: objects, the breaker, buffers,
- * presence, searches, fair queueing, the queue, deadlines, the file of generations. */
+ * presence, searches, the queue, deadlines, the file of generations. */
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -20,8 +20,7 @@
 #include "remote/breaker.h"
 #include "remote/buffers.h"
 #include "remote/completions.h"
-#include "remote/deadlines.h"
-#include "remote/fair.h"
+#include "base/deadlines.h"
 #include "remote/generations.h"
 #include "remote/object.h"
 #include "remote/presence.h"
@@ -498,94 +497,6 @@ static void a_search_may_take_every_so_many_keys(void **state)
         search_fini(&s);
 }
 
-/* --- fair queueing --- */
-
-struct waits {
-        struct list_node node;
-        uint16_t tenant;
-        uint64_t bytes;
-};
-
-static void append(struct fair *f, struct waits *w, uint16_t tenant, uint64_t bytes)
-{
-        *w = (struct waits){ .tenant = tenant, .bytes = bytes };
-        list_init(&w->node);
-        fair_append(f, tenant, &w->node, bytes);
-}
-
-static struct waits *serve(struct fair *f)
-{
-        struct list_node *node = fair_first(f, 0);
-        struct waits *w = node ? container_of(node, struct waits, node) : NULL;
-
-        if (w) {
-                fair_charge(f, w->tenant, w->bytes);
-                fair_remove(f, w->tenant, node, w->bytes);
-        }
-        return w;
-}
-
-static void those_of_a_tenant_are_served_in_order(void **state)
-{
-        struct waits all[20];
-        struct fair f;
-
-        fair_init(&f);
-        assert_null(fair_first(&f, 0));
-        assert_true(fair_is_empty(&f));
-        for (unsigned i = 0; i < ARRAY_SIZE(all); i++)
-                append(&f, &all[i], 3, i);
-        fair_remove(&f, 3, &all[7].node, 7); /* its deadline */
-        for (unsigned i = 0; i < ARRAY_SIZE(all); i++)
-                if (i != 7)
-                        assert_ptr_equal(serve(&f), &all[i]);
-        assert_null(serve(&f));
-        assert_int_equal(fair_flow(&f, 3)->bytes, 0);
-}
-
-static void tenants_get_the_same_bytes_however_much_they_have_waiting(void **state)
-{
-        static struct waits many[2000], few[20];
-        uint64_t bytes[3] = { 0 };
-        struct fair f;
-
-        fair_init(&f);
-        for (unsigned i = 0; i < ARRAY_SIZE(many); i++)
-                append(&f, &many[i], 1, 100);
-        for (unsigned i = 0; i < ARRAY_SIZE(few); i++)
-                append(&f, &few[i], 2, 1000);
-        for (unsigned i = 0; fair_flow(&f, 2)->n > 0; i++) {
-                const struct waits *w = serve(&f);
-
-                bytes[w->tenant] += w->bytes;
-                assert_in_range(bytes[1] + 1000, bytes[2], bytes[2] + 2000);
-        }
-        assert_int_equal(bytes[2], 20000);
-        while (serve(&f))
-                ;
-}
-
-static void a_tenant_that_had_nothing_waiting_has_no_credit(void **state)
-{
-        static struct waits of_one[1000], of_two[100];
-        uint64_t served[3] = { 0 };
-        struct fair f;
-
-        fair_init(&f);
-        for (unsigned i = 0; i < ARRAY_SIZE(of_one); i++)
-                append(&f, &of_one[i], 1, 100);
-        for (unsigned i = 0; i < 500; i++)
-                serve(&f);
-        for (unsigned i = 0; i < ARRAY_SIZE(of_two); i++)
-                append(&f, &of_two[i], 2, 100);
-        for (unsigned i = 0; i < 40; i++)
-                served[serve(&f)->tenant]++;
-        assert_in_range(served[1], 19, 21);
-        assert_ptr_equal(fair_first(&f, UINT64_C(1) << 1), fair_flow(&f, 2)->waiting.next);
-        assert_ptr_equal(fair_first(&f, UINT64_C(1) << 2), fair_flow(&f, 1)->waiting.next);
-        assert_null(fair_first(&f, 3 << 1));
-}
-
 /* --- the queue --- */
 
 static struct queue_entry entry(uint64_t hash, uint32_t length)
@@ -704,8 +615,8 @@ static unsigned n_expired;
 
 static void on_expire(struct deadline *d, uint64_t now)
 {
-        assert_int_equal(d->place, 0);
-        expired[n_expired++] = d->at_ns;
+        assert_int_equal(d->node.place, 0);
+        expired[n_expired++] = deadline_ns(d);
 }
 
 static void deadlines_expire_in_their_order(void **state)
@@ -727,7 +638,7 @@ static void deadlines_expire_in_their_order(void **state)
                 deadlines_remove(&s, &d[i]);
         }
         for (uint64_t now = 0; deadlines_next(&s) != 0; now += 7)
-                deadlines_run(&s, now);
+                deadlines_run(&s, now, 1 + now % 3 * 200);
         assert_int_equal(n_expired, 150);
         for (unsigned i = 1; i < n_expired; i++)
                 assert_true(expired[i] >= expired[i - 1]);
@@ -923,9 +834,6 @@ int main(void)
                 cmocka_unit_test(an_object_is_marked_once_a_day),
                 cmocka_unit_test(a_search_finds_the_end_with_few_probes),
                 cmocka_unit_test(a_search_may_take_every_so_many_keys),
-                cmocka_unit_test(those_of_a_tenant_are_served_in_order),
-                cmocka_unit_test(tenants_get_the_same_bytes_however_much_they_have_waiting),
-                cmocka_unit_test(a_tenant_that_had_nothing_waiting_has_no_credit),
                 cmocka_unit_test(the_queue_is_bounded_and_drops_the_oldest),
                 cmocka_unit_test(the_queue_is_bounded_by_number_too),
                 cmocka_unit_test(a_tenant_with_much_in_the_queue_is_at_its_own_expense),

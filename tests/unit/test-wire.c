@@ -30,6 +30,7 @@ union message {
         struct wire_device device;
         struct wire_bench bench;
         struct wire_record record;
+        struct wire_events events;
         struct wire_sweep sweep;
         struct wire_register register_buffer;
         struct wire_unregister unregister_buffer;
@@ -230,6 +231,12 @@ static void minimal(union message *m, unsigned op)
         case WIRE_SWEEP:
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(m->sweep), .op = WIRE_SWEEP };
+                break;
+        case WIRE_EVENTS:
+                memset(m, 0, sizeof(*m));
+                m->events = (struct wire_events){
+                        .hdr = { .len = sizeof(m->events), .op = WIRE_EVENTS }, .max = 1
+                };
                 break;
         case WIRE_REGISTER:
                 memset(m, 0, sizeof(*m));
@@ -1244,6 +1251,37 @@ static void a_sweep_has_one_option(void **state)
         assert_refused(&m);
 }
 
+static void events_are_asked_for_within_bounds(void **state)
+{
+        minimal(&m, WIRE_EVENTS);
+        m.events.epoch = m.events.from = UINT64_MAX;
+        m.events.wait_ms = WIRE_MAX_EVENTS_WAIT_MS;
+        m.events.max = WIRE_MAX_KEYS;
+        assert_accepted(&m);
+        m.events.wait_ms++;
+        assert_refused(&m);
+        minimal(&m, WIRE_EVENTS);
+        m.events.max = 0;
+        assert_refused(&m);
+        m.events.max = WIRE_MAX_KEYS + 1;
+        assert_refused(&m);
+        minimal(&m, WIRE_EVENTS);
+        m.events.reserved = 1;
+        assert_refused(&m);
+        minimal(&m, WIRE_EVENTS);
+        m.events.kind = WIRE_EVENTS_SNAPSHOT;
+        m.events.from = UINT64_MAX;
+        assert_accepted(&m);
+        m.events.wait_ms = 1;
+        assert_refused(&m);
+        m.events.wait_ms = 0;
+        m.events.epoch = 1;
+        assert_refused(&m);
+        minimal(&m, WIRE_EVENTS);
+        m.events.kind = WIRE_EVENTS_END;
+        assert_refused(&m);
+}
+
 static void releases_follow_the_entries(void **state)
 {
         for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
@@ -1450,6 +1488,7 @@ int main(void)
                 cmocka_unit_test(lists_purges_and_reports_are_in_range),
                 cmocka_unit_test(a_session_is_named_where_one_is_meant),
                 cmocka_unit_test(a_sweep_has_one_option),
+                cmocka_unit_test(events_are_asked_for_within_bounds),
                 cmocka_unit_test(releases_follow_the_entries),
                 cmocka_unit_test(a_reply_to_the_largest_request_fits_a_message),
                 cmocka_unit_test(everything_has_a_name),

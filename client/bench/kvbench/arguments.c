@@ -41,12 +41,14 @@ enum {
 #define FILE_OPTIONS                                                                               \
         { OPTION_MODEL, "model", "FILE",                                                           \
           "the model's architecture: a file, or a name\n"                                          \
-          "such as llama_3_1_8b" },                                                                \
-                { OPTION_MODEL_CONFIG, "model_config", "FILE",                                     \
-                  "a deployment (conf/deployments)" },                                             \
+          "such as llama_3_1_8b",                                                                  \
+          "@models" },                                                                             \
+                { OPTION_MODEL_CONFIG, "model_config", "FILE", "a deployment (conf/deployments)",  \
+                  "@deployments" },                                                                \
                 { OPTION_MODEL_CONFIGS, "model_configs", "GLOB",                                   \
                   "deployments, by a pattern; may be given again, and be\n"                        \
-                  "followed by files" },                                                           \
+                  "followed by files",                                                             \
+                  "@deployments" },                                                                \
                 { OPTION_PP, "pp", "N", "instead of the file's strategy.pp_size" },                \
                 { OPTION_TP, "tp", "N", "instead of strategy.tp_size" },                           \
                 { OPTION_ISL, "isl", "TOKENS", "instead of runtime.isl" },                         \

@@ -14,11 +14,14 @@
 static const char rule[] =
         "================================================================================";
 
-/* Returns the name of a parameter in the target tool, or NULL if it has none. */
+/* Returns the name of a parameter in the target tool, or NULL if it has none. KVBench takes
+ * --obj_ca_bundle and drops it, so the bundle is a parameter only where it is given. */
 static const char *parameter_name(const struct kvbench_options *options, enum kvbench_parameter id)
 {
         const struct kvbench_parameter_row *row = &kvbench_parameter_rows[id];
 
+        if (id == KVBENCH_OBJ_CA_BUNDLE && !parameters_given(&options->parameters, id))
+                return NULL;
         if (options->target != KVBENCH_TARGET_NIXLBENCH_2025_06)
                 return row->name;
         if (!row->in_2025_06)

@@ -66,6 +66,7 @@ static const enum kvbench_parameter not_used[] = {
         KVBENCH_OBJ_USE_VIRTUAL_ADDRESSING,
         KVBENCH_OBJ_ENDPOINT_OVERRIDE,
         KVBENCH_OBJ_REQ_CHECKSUM,
+        KVBENCH_OBJ_CA_BUNDLE,
         KVBENCH_LARGE_BLK_ITER_FTR,
         KVBENCH_RECREATE_XFER,
         KVBENCH_POSIX_API_TYPE,

@@ -72,15 +72,37 @@ size_t data_file_directories(const char *folder,
         return n;
 }
 
-bool data_file_find(const char *folder, const char *name, char ret[static DATA_FILE_BYTES])
+const char *data_file_of_example(const char *name)
+{
+        static const char folder[] = "examples/", prefix[] = "model_";
+        const size_t folder_bytes = strlen(folder), prefix_bytes = strlen(prefix);
+        const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+        size_t before = (size_t)(base - name);
+
+        if (slash &&
+            (before < folder_bytes || memcmp(base - folder_bytes, folder, folder_bytes) != 0 ||
+             (before > folder_bytes && base[-(ptrdiff_t)folder_bytes - 1] != '/')))
+                return NULL;
+        if (strncmp(base, prefix, prefix_bytes) == 0)
+                return base + prefix_bytes;
+        return slash ? base : NULL;
+}
+
+void data_file_note(const char *name, const char *path)
+{
+        char shown[KVBENCH_SHOWN_BYTES];
+
+        if (data_file_of_example(name) && strcmp(name, path) != 0)
+                complain(0, "%s: %s; using %s", yaml_file_shown(name, shown, sizeof(shown)),
+                         strerror(ENOENT), path);
+}
+
+/* Searches our directories for a name without '/'. */
+static bool find_named(const char *folder, const char *name, char ret[static DATA_FILE_BYTES])
 {
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES];
-        size_t n = strchr(name, '/') ? 0 : data_file_directories(folder, directories);
+        size_t n = data_file_directories(folder, directories);
 
-        if (access(name, F_OK) == 0 || errno != ENOENT) {
-                snprintf(ret, DATA_FILE_BYTES, "%s", name);
-                return strlen(name) < DATA_FILE_BYTES;
-        }
         for (size_t i = 0; i < n && *name; i++) {
                 static const char *const ends[] = { "", ".yaml" };
 
@@ -93,6 +115,46 @@ bool data_file_find(const char *folder, const char *name, char ret[static DATA_F
         return false;
 }
 
+bool data_file_find(const char *folder, const char *name, char ret[static DATA_FILE_BYTES])
+{
+        const char *example = data_file_of_example(name);
+
+        if (access(name, F_OK) == 0 || errno != ENOENT) {
+                snprintf(ret, DATA_FILE_BYTES, "%s", name);
+                return strlen(name) < DATA_FILE_BYTES;
+        }
+        if (!strchr(name, '/') && find_named(folder, name, ret))
+                return true;
+        return example && find_named(folder, example, ret);
+}
+
+/* Gets the name of a YAML file without its extension. Returns false for another file. */
+static bool stem_of(const struct dirent *entry, char ret[static KVBENCH_SHOWN_BYTES])
+{
+        const char *end = strrchr(entry->d_name, '.');
+        size_t n = end ? (size_t)(end - entry->d_name) : 0;
+
+        if (n == 0 || n >= KVBENCH_SHOWN_BYTES || strcmp(end, ".yaml") != 0)
+                return false;
+        snprintf(ret, KVBENCH_SHOWN_BYTES, "%.*s", (int)n, entry->d_name);
+        return true;
+}
+
+void data_file_each(const char *folder, void (*name)(const char *stem))
+{
+        char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], stem[KVBENCH_SHOWN_BYTES];
+        size_t n = data_file_directories(folder, directories);
+
+        for (size_t i = 0; i < n; i++) {
+                _cleanup_(closedirp) DIR *dir = opendir(directories[i]);
+                const struct dirent *entry;
+
+                while (dir && (entry = readdir(dir)))
+                        if (stem_of(entry, stem))
+                                name(stem);
+        }
+}
+
 /* Finds the file name in a directory, without extension, that is most similar to `name`. */
 static void suggest_in(const char *directory, const char *name, struct suggestion *meant,
                        char ret[static KVBENCH_SHOWN_BYTES])
@@ -101,13 +163,10 @@ static void suggest_in(const char *directory, const char *name, struct suggestio
         const struct dirent *entry;
 
         while (dir && (entry = readdir(dir))) {
-                const char *end = strrchr(entry->d_name, '.');
-                size_t n = end ? (size_t)(end - entry->d_name) : 0;
                 char stem[KVBENCH_SHOWN_BYTES];
 
-                if (n == 0 || n >= sizeof(stem) || strcmp(end, ".yaml") != 0)
+                if (!stem_of(entry, stem))
                         continue;
-                snprintf(stem, sizeof(stem), "%.*s", (int)n, entry->d_name);
                 suggest_try(meant, name, stem);
                 if (meant->text == stem) {
                         memcpy(ret, stem, sizeof(stem));
@@ -121,11 +180,13 @@ int data_file_complain(const char *folder, const char *name)
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES];
         char shown[KVBENCH_SHOWN_BYTES], stem[KVBENCH_SHOWN_BYTES], alike[KVBENCH_SHOWN_BYTES],
                 searched[DATA_FILE_DIRECTORIES * (DATA_FILE_BYTES + 2)] = "";
-        size_t n = strchr(name, '/') ? 0 : data_file_directories(folder, directories), used = 0;
+        const char *example = data_file_of_example(name);
+        size_t n = strchr(name, '/') && !example ? 0 : data_file_directories(folder, directories),
+               used = 0;
         struct suggestion meant;
         char *end;
 
-        snprintf(stem, sizeof(stem), "%s", name);
+        snprintf(stem, sizeof(stem), "%s", example ? example : name);
         end = strrchr(stem, '.');
         if (end && strcmp(end, ".yaml") == 0)
                 *end = '\0';

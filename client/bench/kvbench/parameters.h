@@ -66,6 +66,7 @@ enum kvbench_kind { KVBENCH_COUNT, KVBENCH_FLAG, KVBENCH_WORD };
         X(OBJ_ENDPOINT_OVERRIDE, "obj_endpoint_override", WORD, 0, "", 0, "URL", "OBJ: endpoint")  \
         X(OBJ_REQ_CHECKSUM, "obj_req_checksum", WORD, 0, "supported", 0, "WHEN",                   \
           "OBJ: supported or required")                                                            \
+        X(OBJ_CA_BUNDLE, "obj_ca_bundle", WORD, 0, "", 0, "FILE", "OBJ: CA certificates")          \
         X(LARGE_BLK_ITER_FTR, "large_blk_iter_ftr", COUNT, 16, NULL, 0, "N",                       \
           "fewer iterations of blocks above 1 MiB, by this factor")                                \
         X(RECREATE_XFER, "recreate_xfer", FLAG, 0, NULL, 0, "[BOOL]",                              \

@@ -48,18 +48,21 @@ static int names_add(struct names *names, const char *name)
 }
 
 /* Expands a pattern, also in the directories of data_file_find(). */
-static int find_pattern(const char *pattern, glob_t *found)
+static int find_pattern(const char *given, glob_t *found)
 {
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES],
                 path[DATA_FILE_BYTES + sizeof(".yaml")];
+        const char *example = data_file_of_example(given), *pattern = example ? example : given;
         size_t n = strchr(pattern, '/') ? 0 : data_file_directories("deployments", directories);
-        int r = glob(pattern, GLOB_NOESCAPE, NULL, found);
+        int r = glob(given, GLOB_NOESCAPE, NULL, found);
 
         for (size_t i = 0; i < 2 * n && r == GLOB_NOMATCH; i++) {
                 globfree(found);
                 if (snprintf(path, sizeof(path), "%s/%s%s", directories[i / 2], pattern,
                              i % 2 ? ".yaml" : "") < (int)sizeof(path))
                         r = glob(path, GLOB_NOESCAPE, NULL, found);
+                if (r == 0)
+                        data_file_note(given, path);
         }
         return r;
 }
@@ -157,6 +160,7 @@ static int load_one(const struct kvbench_options *options, struct kvbench_worklo
 
         if (!data_file_find("deployments", w->config_file, path))
                 return data_file_complain("deployments", w->config_file);
+        data_file_note(w->config_file, path);
         if (deployment_load(&w->deployment, path) < 0)
                 return KVBENCH_FAILED;
         deployment_override(&w->deployment, &options->overrides);
@@ -183,6 +187,7 @@ int kvbench_workloads_load(const struct kvbench_options *options, struct kvbench
         *ret = (struct kvbench_set){ 0 };
         if (!data_file_find("models", options->model, path))
                 return data_file_complain("models", options->model);
+        data_file_note(options->model, path);
         if (model_load(&ret->model, path) < 0)
                 return KVBENCH_FAILED;
         status = find_files(options, &names);

@@ -32,20 +32,20 @@ static const char *const action_names[] = { "init",  "status", "report",  "expor
                                             "reset", "enable", "disable", "list",   "delete",
                                             "test",  "run",    NULL };
 /* An action that requires sessions has exactly this number of operands. */
-static const int most_operands[ACTIONS] = { 1, 1, 1, 1, 2, 1, 1, 1, 0, 1, 0, 0 };
+static const int most_operands[ACTIONS] = { 1, 1, 1, 2, 2, 1, 1, 1, 0, 1, 0, 0 };
 
 enum option {
+        OPTION_COUNT = 'c',
+        OPTION_FORMAT = 'f',
         OPTION_SESSION = OPTION_LONG,
         OPTION_RESUME,
         OPTION_FORCE,
-        OPTION_FORMAT,
         OPTION_PATH,
         OPTION_LAYOUT,
         OPTION_NO_CLOCK,
         OPTION_COMPAT,
         OPTION_BY,
         OPTION_FAIL,
-        OPTION_COUNT,
         OPTION_IO,
         OPTION_LAYOUTS,
         OPTION_REGIONS,
@@ -284,6 +284,24 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
         }
 }
 
+/* Reads `export FORMAT FILE`, as Dynamo's tool has it. Returns false if that is wrong usage. */
+static bool take_format_and_file(struct ctl *ctl, const struct command *self,
+                                 struct session_arguments *a)
+{
+        if (a->format || a->output) {
+                ctl->exit_status = usage_error(
+                        self,
+                        "export: '%s' and '%s' are a format and a file, and %s is "
+                        "given, too",
+                        a->operands[0], a->operands[1], a->format ? "--format" : "--output");
+                return false;
+        }
+        a->format = a->operands[0];
+        a->output = a->operands[1];
+        a->n_operands = 0;
+        return true;
+}
+
 /* Checks combinations of options and operands. */
 static bool check_operands(struct ctl *ctl, const struct command *self, enum action action,
                            const struct session_arguments *a)
@@ -340,6 +358,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         }
         for (; action >= 0 && first < argc; first++)
                 a->operands[a->n_operands++] = argv[first];
+        if (action == EXPORT && a->n_operands == 2 && !take_format_and_file(ctl, self, a))
+                return -1;
         return action >= 0 && check_operands(ctl, self, (enum action)action, a) ? action : -1;
 }
 
@@ -574,7 +594,8 @@ const struct command command_session = {
                 "  status [SESSION]   print a summary of the counters\n"
                 "  report [SESSION]   print the figures as text, JSON, CSV, a chart, or a page "
                 "with a chart\n"
-                "  export [SESSION]   print the raw counters\n"
+                "  export [SESSION]   write the raw counters to --output; export FORMAT FILE, "
+                "too\n"
                 "  compare A B        compare two sessions, by key or by layout\n"
                 "  reset [NAME]       to zero\n"
                 "  disable, enable    stop and continue counting; the counters stay [NAME]\n"

@@ -96,7 +96,7 @@ static void print_metric(const struct snapshot *s, const struct snapshot_metric 
         for (unsigned i = 0; i < FIGURES_QUANTILES; i++) {
                 char label[32];
 
-                snprintf(label, sizeof(label), "latency %s", figures_quantiles[i].name);
+                snprintf(label, sizeof(label), "latency %s <=", figures_quantiles[i].name);
                 number_line(out, label, f.latency_secs[i] * 1e6, "us");
         }
         for (unsigned i = 1; i < TRANSFER_RESULTS; i++) {

@@ -34,6 +34,9 @@ class AsyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[Done]] = set()
 
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {getattr(self, 'client', None)!r}>"
+
     @classmethod
     async def open(cls, *args: Any, **options: Any) -> Self:
         self = cls.__new__(cls)
@@ -110,6 +113,9 @@ class AsyncNamespace:
 
     def __init__(self, client: AsyncClient, namespace: Namespace) -> None:
         self._client, self.namespace, self.name = client, namespace, namespace.name
+
+    def __repr__(self) -> str:
+        return f"<AsyncNamespace of {self.namespace!r}>"
 
     async def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
                   parent: Buffer | None = None, timeout: float | None = None) -> Done:

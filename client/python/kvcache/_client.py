@@ -110,6 +110,19 @@ class Client:
             self.close()
             raise Error(-error, self._unreachable)
 
+    def __repr__(self) -> str:
+        """Says which daemon this is and whether it answers, without asking it."""
+        path = getattr(self, "_texts", (b"",))[0].rstrip(b"\0").decode(errors="replace")
+        if getattr(self, "_closed", True):
+            state = "closed"
+        elif self._fork != _leases.forks:
+            state = "of the parent process"
+        else:
+            state = self._unreachable or "connected"
+        counts = "".join(f", {n} {what}" for n, what in ((len(getattr(self, "_regions", ())), "registered"),
+                                                          (len(getattr(self, "_flights", ())), "in flight")) if n)
+        return f"<Client {repr(path) if path else 'of the usual socket'}: {state}{counts}>"
+
     # --- its life ---
 
     def close(self) -> None:

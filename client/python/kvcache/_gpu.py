@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._namespace import Namespace
 
 CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST, REGIONS = 1, 2, 3, 4
+_KINDS = {CONTIGUOUS: "contiguous", BLOCK_FIRST: "block-first", OUTER_FIRST: "outer-first"}
 NO_BLOCK = 2**64 - 1  # in place of a block that is left out of a chunk
 
 # struct kvcache_layout, _layout_info, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
@@ -87,6 +88,15 @@ class Layout:
         self._packed = _LAYOUT.pack(_LAYOUT.size, REGIONS, 0, 0, 0, 0, 0, 0, blocks, 0, 0, self._bases.buffer_info()[0],
                                     len(regions), 0)
         return self
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_packed"):
+            return "<Layout of nothing>"
+        kind, layers, outer, page_tokens, dtype_bytes, inner, _, blocks, _, _, _, regions, _ = _LAYOUT.unpack(self._packed)[1:]
+        if kind == REGIONS:
+            return f"<Layout of {regions} regions, {blocks} blocks>"
+        name = _KINDS.get(kind, f"kind {kind}")
+        return f"<Layout {name}: {layers} layers x {outer} x {page_tokens} tokens x {inner} x {dtype_bytes} bytes, {blocks} blocks>"
 
     @property
     def block_bytes(self) -> int:
@@ -148,6 +158,11 @@ class Gpu:
         self._retry_at = 0.0
         self.reason = ""
         self.copy_s = 0.0
+        self._device = device
+
+    def __repr__(self) -> str:
+        state = "attached" if getattr(self, "_gpu", None) is not None else "not attached"
+        return f"<Gpu {getattr(self, '_device', '?')}: {state}{': ' + self.reason if getattr(self, 'reason', '') else ''}>"
 
     @property
     def attached(self) -> bool:

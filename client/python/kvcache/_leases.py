@@ -111,6 +111,13 @@ class Leased:
             self._all = memoryview(span).cast("B").toreadonly()
             in_use.add(self)
 
+    def __repr__(self) -> str:
+        if not hasattr(self, "_all"):
+            return "<Leased nothing>"
+        there = [n for n, address in zip(self.lengths, self._addresses) if address]
+        state = f"{sum(there)} bytes" if self._all is not None or not there else "released"
+        return f"<Leased {len(there)} of {len(self.status)}: {state}>"
+
     def __len__(self) -> int:
         return len(self.status)
 

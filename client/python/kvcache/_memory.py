@@ -175,6 +175,10 @@ class Keys:
         if rest:
             raise ArgumentError(f"{len(self.words) * 8} bytes are no whole number of keys of 32 bytes")
 
+    def __repr__(self) -> str:
+        first = getattr(self, "words", array("Q"))[:4].tobytes().hex()
+        return f"<Keys {getattr(self, 'count', 0)}{': ' + first[:16] + '...' if first else ''}>"
+
     def __len__(self) -> int:
         return self.count
 
@@ -231,6 +235,12 @@ class Places:
         self.readonly = any([p[2] for p in pins])
         self._keep = pins
 
+    def __repr__(self) -> str:
+        if not hasattr(self, "count"):
+            return "<Places of nothing>"
+        pieces = f", {self.pieces} pieces each" if self.pieces > 1 else ""
+        return f"<Places {self.count}: {sum(self.lengths)} bytes{pieces}{', read-only' if self.readonly else ''}>"
+
     def __len__(self) -> int:
         return self.count
 
@@ -270,6 +280,11 @@ class Batch:
         self.entries = entries
         self.readonly = places.readonly
         self._keep = (places, pieces)
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_keep"):
+            return "<Batch of nothing>"
+        return f"<Batch {self.count}: {sum(self._keep[0].lengths)} bytes{', read-only' if self.readonly else ''}>"
 
     def __len__(self) -> int:
         return self.count

@@ -54,6 +54,9 @@ class Namespace:
         self._options = c.NAMESPACE_OPTIONS.pack(c.NAMESPACE_OPTIONS.size, 0, c.address_of(self._name),
                                                  c.address_of(self._fingerprint), chunk_bytes, lifetime_s, 0)
 
+    def __repr__(self) -> str:
+        return f"<Namespace {getattr(self, 'name', None)!r} of {getattr(self, '_client', None)!r}>"
+
     @property
     def client(self) -> Client:
         """The client whose connection the namespace uses."""

@@ -51,6 +51,11 @@ class Region:
     def __del__(self) -> None:
         self._close_fd()
 
+    def __repr__(self) -> str:
+        pin = getattr(self, "_pin", None)
+        state = "registered" if getattr(self, "_number", None) is not None else f"copied: {getattr(self, 'reason', '') or 'not registered'}"
+        return f"<Region of {pin.nbytes if pin is not None else 0} bytes, {state}>"
+
     def __len__(self) -> int:
         return self._pin.nbytes
 

@@ -115,6 +115,13 @@ class PrefixStore:
         self._region: Region | None = None
         self.way, self.reason = "", ""
 
+    def __repr__(self) -> str:
+        namespace = getattr(self, "namespace", None)
+        if namespace is None:
+            return "<PrefixStore of nothing>"
+        last = f", last by {self.way}" if self.way else f", {self.reason}" if self.reason else ""
+        return f"<PrefixStore {namespace.name!r}: blocks of {self.block_tokens} tokens, {self.block_bytes} bytes{last}>"
+
     def close(self) -> None:
         """Gives back the GPU and the memory, and removes a private namespace. Before the client is closed."""
         for gpu in self._gpus.values():

@@ -145,8 +145,7 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
                 v->payload_bytes -= c->length;
                 v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
                 c->flags &= ~(unsigned)CHUNK_DISPLACED;
-                if (v->watch)
-                        chunk_notify(v, i, ns->seen.tenant, false);
+                chunk_notify(v, i, ns->seen.tenant, false);
         }
         if (c->pins == 0)
                 chunk_release(v, i);

@@ -253,13 +253,14 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
         return n;
 }
 
-void volume_set_watch(struct volume *v, const struct store_watch *watch)
+void volume_set_watches(struct volume *v, const struct list_node *watches)
 {
-        v->watch = watch;
+        v->watches = watches;
 }
 
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
-                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                              uint32_t length),
                  void *userdata)
 {
         uint32_t high = index_high(v->index);
@@ -271,7 +272,7 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                 if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED)
                         continue;
                 key = c->key;
-                each(userdata, c->namespace_id, &key);
+                each(userdata, c->namespace_id, &key, c->length);
         }
         return *i < high;
 }

@@ -34,6 +34,7 @@
 #include "base/histogram.h"
 #include "base/list.h"
 #include "evict/evict.h"
+#include "fair/turns.h"
 #include "slab/slab.h"
 #include "store/volume/dir.h"
 #include "store/volume/format.h"
@@ -117,8 +118,7 @@ enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 struct tenant_room {
         uint64_t bytes, limit;
         uint64_t retained;        /* the part of `bytes` that clients have pinned */
-        struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
-        struct list_node turn;    /* in volume.slot_waiting while it has some */
+        struct turns_member puts; /* struct store_put, for a slot; unused: zero */
 };
 
 /* Puts that are answered together, and have payloads at the device. */
@@ -170,7 +170,7 @@ struct volume {
         bool full;                       /* the file system refused the last request for space */
         uint64_t full_ns, full_refusals; /* time of the last refusal, number of refusals */
         uint64_t displaced;              /* chunks whose placement is another volume */
-        const struct store_watch *watch; /* NULL: none */
+        const struct list_node *watches; /* struct store_watch, the store's; NULL: none */
 
         struct index *index;
         struct slabs *slabs;
@@ -250,7 +250,7 @@ struct volume {
         int table_error; /* error of the failed write, while the superblock mark for it is being
                             written */
         uint32_t void_position, void_pages;        /* pages of the failed write */
-        struct list_node slot_waiting;             /* struct tenant_room, in the order of service */
+        struct turns slot_waiting;                 /* struct tenant_room.puts, tenants in turn */
         uint64_t n_slot_waiting;                   /* puts that wait for a slot */
         struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
                                                       table */
@@ -403,7 +403,7 @@ void put_table_is_void(struct volume *v, int r);
 void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
-/* Reports to the watch that a chunk has become visible or has been removed. */
+/* Reports to the watches, if there are any, that a chunk has become visible or has been removed. */
 void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* Makes a chunk visible to lookups, because its entry is in the table, and counts it. */
 void chunk_publish(struct volume *v, uint32_t i);

@@ -53,7 +53,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         list_init(&v->sync_flying);
         list_init(&v->records_waiting);
         list_init(&v->records_flying);
-        list_init(&v->slot_waiting);
+        turns_init(&v->slot_waiting);
         list_init(&v->sweeps);
         list_init(&v->gets_flying);
         list_init(&v->puts_flying);

@@ -295,20 +295,14 @@ static struct tenant_room *room_of(struct volume *v, const struct store_put *req
 {
         struct tenant_room *room = &v->tenants[req->tenant];
 
-        if (!room->waiting.next) {
-                list_init(&room->waiting);
-                list_init(&room->turn);
-        }
+        if (!room->puts.items.next)
+                turns_member_init(&room->puts);
         return room;
 }
 
 static void wait_for_slot(struct volume *v, struct store_put *req)
 {
-        struct tenant_room *room = room_of(v, req);
-
-        list_append(&room->waiting, &req->node);
-        if (list_empty(&room->turn))
-                list_append(&v->slot_waiting, &room->turn);
+        turns_add(&v->slot_waiting, &room_of(v, req)->puts, &req->node);
         v->n_slot_waiting++;
 }
 
@@ -323,9 +317,9 @@ static int acquire_room(struct volume *v, uint32_t chunk, unsigned class, uint32
 }
 
 /* Serves the tenant's next put. Returns false if there is no slot for it now. */
-static bool serve_next(struct volume *v, struct tenant_room *room)
+static bool serve_next(struct volume *v, struct turns_member *puts)
 {
-        struct store_put *req = container_of(room->waiting.next, struct store_put, node);
+        struct store_put *req = container_of(turns_item(puts), struct store_put, node);
         int r;
 
         if (!sweep_is_kept(v, req->ref.index))
@@ -343,7 +337,7 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
                         return false;
                 r = -ENOSPC;
         }
-        list_unlink(&req->node);
+        turns_remove(puts, &req->node);
         v->n_slot_waiting--;
         if (r == 0)
                 put_write(v, req);
@@ -356,18 +350,22 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
  * delay the others. */
 void put_serve_waiting(struct volume *v)
 {
-        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
+        struct turns_member *puts;
+        struct turns turns;
 
-        list_splice(&turn, &v->slot_waiting);
-        while ((n = list_pop(&turn))) {
-                struct tenant_room *room = container_of(n, struct tenant_room, turn);
-
-                if (!serve_next(v, room))
-                        list_append(&over, n);
-                else if (!list_empty(&room->waiting))
-                        list_append(&turn, n);
+        if (turns_is_empty(&v->slot_waiting))
+                return;
+        /* Acquiring a slot may call this function again, which then finds no waiting puts. */
+        turns_init(&turns);
+        turns_move(&turns, &v->slot_waiting);
+        while ((puts = turns_next(&turns))) {
+                if (serve_next(v, puts))
+                        turns_requeue(&turns, puts);
+                else
+                        turns_park(&turns, puts);
         }
-        list_splice(&v->slot_waiting, &over);
+        turns_unpark(&turns);
+        turns_move(&v->slot_waiting, &turns);
 }
 
 int volume_put(struct volume *v, struct store_put *req)
@@ -413,8 +411,8 @@ int volume_put(struct volume *v, struct store_put *req)
                 (void)evict_hint(v->evict, i, req->hint);
         chunk_pin(v, i);
 
-        r = list_empty(&v->slot_waiting) ? acquire_room(v, i, (unsigned)class, req->use)
-                                         : ROOM_WAIT;
+        r = turns_is_empty(&v->slot_waiting) ? acquire_room(v, i, (unsigned)class, req->use)
+                                             : ROOM_WAIT;
         if (r != 0 && r != ROOM_WAIT) {
                 chunk_remove(v, i);
                 chunk_unpin(v, i);
@@ -451,17 +449,32 @@ void chunk_publish(struct volume *v, uint32_t i)
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
-        if (v->watch)
-                chunk_notify(v, i, ns->seen.tenant, true);
+        chunk_notify(v, i, ns->seen.tenant, true);
 }
 
 void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
 {
-        const struct chunk *c = volume_chunk_at(v, i);
-        struct key key = c->key;
+        const struct chunk *c;
+        struct store_change change;
+        struct key key;
 
-        v->watch->changed(v->watch->userdata, store_walk_at(v->number, i), c->namespace_id, tenant,
-                          &key, is_there);
+        if (!v->watches || list_empty(v->watches))
+                return;
+        c = volume_chunk_at(v, i);
+        key = c->key;
+        change = (struct store_change){
+                .at = store_walk_at(v->number, i),
+                .namespace_id = c->namespace_id,
+                .length = c->length,
+                .tenant = tenant,
+                .is_there = is_there,
+                .key = &key,
+        };
+        list_for_each (v->watches, n) {
+                const struct store_watch *watch = container_of(n, struct store_watch, node);
+
+                watch->changed(watch->userdata, &change);
+        }
 }
 
 /* --- callbacks of the table --- */

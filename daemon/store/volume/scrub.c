@@ -502,7 +502,7 @@ static bool others_first(struct scrub *s, uint64_t now_ns)
         struct kio_stats io;
 
         kio_get_stats(s->v->io, &io);
-        if (list_empty(&s->v->slot_waiting) && io.queued == 0)
+        if (turns_is_empty(&s->v->slot_waiting) && io.queued == 0)
                 return false;
         if (s->held_since_ns == 0)
                 s->held_since_ns = now_ns;

@@ -332,7 +332,7 @@ static bool is_quiet(struct volume *v)
 {
         uint64_t now;
 
-        if (v->pins > v->lent_pins || !list_empty(&v->slot_waiting)) {
+        if (v->pins > v->lent_pins || !turns_is_empty(&v->slot_waiting)) {
                 v->quiet_from_ns = 0;
                 return false;
         }

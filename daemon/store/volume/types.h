@@ -292,15 +292,27 @@ struct store_purge {
         bool written, swept, wrapped;
 };
 
-/* Called when a chunk becomes findable and when it is removed, from within the function that
- * changes it. The callback must not call the store, except to look up namespaces. `at` is the
- * chunk's place in the walk. */
+/* A chunk that has become findable or has been removed. */
+struct store_change {
+        uint64_t at; /* the chunk's place in the walk */
+        uint32_t namespace_id;
+        uint32_t length;
+        uint16_t tenant;
+        bool is_there;
+        const struct key *key; /* valid until the callback returns */
+};
+
+/* changed() is called from within the function that changes a chunk. The callbacks must not call
+ * the store, except to look up namespaces. */
 struct store_watch {
-        void (*changed)(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
-                        const struct key *key, bool is_there);
+        struct list_node node; /* private to the store */
+        void (*changed)(void *userdata, const struct store_change *change);
         /* Called when a volume was resumed. Its old and new chunks were not reported, so walk
-         * again. */
+         * again. NULL: not needed. */
         void (*replaced)(void *userdata);
+        /* Called when a volume has begun or ceased to be in use, so that its chunks are findable or
+         * not. NULL: not needed. */
+        void (*volumes_changed)(void *userdata);
         void *userdata;
 };
 

@@ -233,12 +233,13 @@ bool volume_sweep(struct volume *v);
 bool volume_is_sweeping(const struct volume *v);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
-/* volume_set_watch() acts like store_set_watch() for an open volume. volume_walk() calls each() for
- * the visible chunks in up to `max_records` records from *i on, and returns whether records are
- * left. */
-void volume_set_watch(struct volume *v, const struct store_watch *watch);
+/* volume_set_watches() gives an open volume the store's list of watches, which outlives it.
+ * volume_walk() calls each() for the visible chunks in up to `max_records` records from *i on, and
+ * returns whether records are left. */
+void volume_set_watches(struct volume *v, const struct list_node *watches);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
-                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
+                              uint32_t length),
                  void *userdata);
 /* Acts like store_report_leaving() for this volume. */
 void volume_report_leaving(struct volume *v,

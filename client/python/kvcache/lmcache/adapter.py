@@ -27,6 +27,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 from .._memory import Pin
+from ..engine import former
 from ..engine.weights import CHECKS
 from ..sglang import link
 from ..sglang.link import Link
@@ -134,10 +135,14 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     part_bytes   longer objects are stored in parts (64 MiB)
     threads      that load at a time, each over a connection of its own, and that store at a time (4)
     capacity_bytes  the capacity that LMCache's policy LRU evicts for; 0 (default): LMCache knows none, and the daemon evicts
-    timeout_s    of a load, and of a request to store (5)"""
+    timeout_s    of a load, and of a request to store (5)
+
+    The options of LMCache's fs adapter are accepted, too (kvcache.engine.former)."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
-        options = dict(params or {})
+        options = former.capacity_of(log, params or {})
+        former.note(log, "LMCache's fs adapter", former.LMCACHE_FS, options)
+        options = {name: value for name, value in options.items() if name not in former.LMCACHE_FS}
         _check(options)
         super().__init__(options.get("capacity_bytes", 0))
         self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from ..engine import former
 from ..engine.weights import CHECKS
 from . import facts, identity
 from .chain import Chain
@@ -92,6 +94,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         options = dict(storage_config.extra_config or {})
+        former.note(log, "SGLang's file backend", former.SGLANG_FILE, options)
+        former.note(log, "SGLang's file backend", former.SGLANG_VARIABLES, os.environ)
         self._ack, self._share = options.get("ack", "accepted"), options.get("share", True)
         self._part_bytes, timeout_s = options.get("part_bytes", 64 << 20), options.get("timeout_s", 5.0)
         self._prefix, socket = options.get("namespace", "sglang"), options.get("socket")

@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from vllm.v1.kv_offload.base import LoadStoreSpec
 
-from .identity import group_of
-
 _GROUP_BYTES = 4
 
 
@@ -53,12 +51,12 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
         if any(len(h) != self._hash_bytes for h in hashes):
             raise ValueError("block hashes of one request have different lengths")
         self._hashes = b"".join(hashes)
-        for group, run in itertools.groupby(map(group_of, keys)):
-            self._groups.extend((group, len(list(run))))
+        for suffix, run in itertools.groupby([k[-_GROUP_BYTES:] for k in keys]):
+            self._groups.extend((int.from_bytes(suffix, "big"), len(list(run))))
         if any(map(any, present)):
             bits = sum(1 << i for i, said in enumerate(itertools.chain.from_iterable(present)) if said)
             self.present = bits.to_bytes(-(-len(present) * len(keys) // 8), "little")
-        self.checks = tuple(i for i, k in enumerate(keys) if k in checks)
+        self.checks = tuple(i for i, k in enumerate(keys) if k in checks) if checks else ()
         self.tokens, self.scheduled = tokens, time.monotonic()
         return self
 

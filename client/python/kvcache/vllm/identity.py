@@ -13,15 +13,15 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..engine.identity import Unknown, compose, digest_of, model_digest, new_start, printable, warn
 from ..engine.weights import dummy_weights, weights_of
 from . import delivery, hooks
 
-__all__ = ["compose", "fields_of", "group_of", "namespace_base", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
-           "weights_of", "weights_of_engine"]
+__all__ = ["by_group", "compose", "fields_of", "group_of", "names_of", "namespace_base", "namespace_name", "new_start", "of_engine",
+           "parts_of", "printable", "warn", "weights_of", "weights_of_engine"]
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -260,6 +260,24 @@ def namespace_name(prefix: str, fields: Mapping[str, object], group: int) -> str
 
 def group_of(key: bytes) -> int:
     return int.from_bytes(key[-4:], "big")
+
+
+def by_group(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
+    """Returns the keys of each group, in their order."""
+    groups: dict[int, list[bytes]] = {}
+    last = b""
+    listed: list[bytes] = []  # neighbours mostly have one group
+    for key in keys:
+        suffix = key[-4:]
+        if suffix != last:
+            last, listed = suffix, groups.setdefault(int.from_bytes(suffix, "big"), [])
+        listed.append(key)
+    return groups
+
+
+def names_of(keys: Sequence[bytes]) -> list[bytes]:
+    """Returns the daemon's key of each of vLLM's keys that is stored in one part."""
+    return [k[:-4] if len(k) == KEY_BYTES + 4 else parts_of(k, 1)[0] for k in keys]
 
 
 def parts_of(key: bytes, parts: int) -> list[bytes]:

@@ -63,7 +63,8 @@ class Loads:
         self._jobs: dict[int, _Job] = {}
         self._ended: deque[Ended] = deque()
         self.samples: deque[tuple[int, float]] = deque()  # bytes, and the seconds of their copies by the GPU's clock
-        self._step = 0          # an event before the engine's current step; 0: none was recorded
+        self._step = 0          # an event; 0: none was recorded
+        self._has_begun = False  # the event is before the engine's current step
         self._plain_stream = 0  # chunks that the library does not copy come through this stream
         self._latest = -1       # the number of the latest load, as the scheduler's side counts them
         self.rescued = 0        # blocks that were copied without the library
@@ -75,6 +76,7 @@ class Loads:
             self._step = self._cuda.record(self._current_stream())
         elif not self._cuda.record_again(self._step, self._current_stream()):
             self._step = 0
+        self._has_begun = self._step != 0
 
     def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
         """Begins to copy. `load` is the number that the scheduler's side has given the load; it counts them. RuntimeError: the engine's
@@ -83,7 +85,7 @@ class Loads:
         job = _Job(number, nbytes, load, is_expedited)
         stream = self._current_stream()
         # An expedited load comes before the step's own work, and is followed by it: the step's event would do, too.
-        event = 0 if is_expedited else self._step
+        event = 0 if is_expedited or not self._has_begun else self._step
         self._jobs[number] = job
         self._latest = max(self._latest, load)
         try:
@@ -153,7 +155,8 @@ class Loads:
         self._ended.append(Ended(job.number, job.success, job.nbytes, time.monotonic() - job.started))
 
     def finished(self) -> list[Ended]:
-        """Returns what has ended since the last time, each load once."""
+        """Returns what has ended since the last time, each load once. vLLM asks at the end of each step."""
+        self._has_begun = False
         if self._jobs:
             self._look()
         ended = []

@@ -6,20 +6,23 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_offload.base import LookupResult, OffloadingManager, PrepareStoreOutput, RequestOffloadingContext
 
 from .. import TIER_MEMORY, TIER_REMOTE
-from . import canary, delivery, hooks, identity, windows
+from . import canary, delivery, hooks, identity, watchdog, windows
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
+from .learned import Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, LoadsUnderWay, Promises
 from .ranks import Ranks
 from .shards import Shard
 from .shared import SharedTier, Sought
+from .watchdog import Watchdog, timed, timed_store
 
 if TYPE_CHECKING:
     from .spec import KvcacheOffloadingSpec
@@ -44,13 +47,7 @@ COUNTERS = {
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
     **canary.COUNTERS,
-}
-GAUGES = {
-    "up": "1 while kvcache-daemon answers.",
-    "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "memory_bytes_per_second": "The rate of loads from the daemon's memory.",
-    "disk_bytes_per_second": "The rate of loads from the daemon's disk.",
-    "remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
+    **watchdog.COUNTERS,
 }
 
 
@@ -91,6 +88,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._learned = Learned()
+        self._watchdog = Watchdog(spec.store_policy == "auto")
+        self.spent = self._watchdog.spent
         if spec.world_size > 1:
             delivery.discard(spec.config.engine_id, spec.world_size)
 
@@ -131,17 +131,24 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     # --- lookups ---
 
+    @timed
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._drop(self._requests.get(req_context.req_id))
         self._requests[req_context.req_id] = _Request()
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
-        name = req_context.req_id
-        request = self._requests.get(name)
+        request = self._requests.get(req_context.req_id)
         if request is not None and key in request.ready:
             return LookupResult.HIT
-        promises = self._ready()
+        result = self._lookup(key, req_context, request)
+        if result is LookupResult.HIT_PENDING:
+            self._watchdog.waits()
+        return result
+
+    @timed
+    def _lookup(self, key: bytes, req_context: Any, request: _Request | None) -> LookupResult:
+        promises, name = self._ready(), req_context.req_id
         if promises is None:
             return LookupResult.MISS
         if request is None:
@@ -161,7 +168,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts["failed_loads"] += 1
             request.answers[key] = False
             return LookupResult.MISS
-        request.ready.add(key)
+        request.ready.update(promises.leased(name))
         return LookupResult.HIT
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
@@ -319,7 +326,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._counts["declined"] += run - worth
         worth = self._loadable(group, chain[:worth], request)
         self._counts["hits"] += worth
-        request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
+        request.answers.update(dict.fromkeys(chain[:worth], True))
+        request.answers.update(dict.fromkeys(chain[worth:run + 1], False))
         promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
         return worth, DISK not in tiers[:worth]
 
@@ -333,7 +341,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
         """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
-        if request is None or self._canary is None:
+        if request is None or self._canary is None or self._canary.mode == canary.OFF:
             return None
         group = identity.group_of(keys[0])
         if any(self._is_tail(key, group, context) for key in keys):  # nothing is computed behind the prefix
@@ -380,20 +388,30 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     # --- jobs ---
 
+    @timed
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> KvcacheLoadStoreSpec:
         assert self._promises is not None
         name = req_context.req_id
         held = [self._promises.held(name, k) for k in keys]
         request = self._requests.get(name)
         fetched = request.fetched if request is not None else set()
-        moved = {"memory": 0, "disk": 0, "remote": 0}
-        for key, one in zip(keys, held):
-            tier = "remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
-            moved[tier] += self._chunk_bytes[identity.group_of(key)]
-        for tier, nbytes in moved.items():
-            self._counts[f"loaded_{tier}_bytes"] += nbytes
-        number = self._loads.begin(name, held, sum(moved.values()))
+        groups, moved = identity.by_group(keys), 0
+        are_alike = not fetched and len({one.tiers for one in held}) == 1
+        for group, listed in groups.items():
+            if are_alike:
+                tiers = {_tier_name(held[0].tiers): len(listed)}
+            else:
+                tiers = Counter("remote" if k in fetched else _tier_name(self._promises.held(name, k).tiers) for k in listed)
+            for tier, n in tiers.items():
+                self._counts[f"loaded_{tier}_bytes"] += n * self._chunk_bytes[group]
+            moved += len(listed) * self._chunk_bytes[group]
+        number = self._loads.begin(name, held, moved)
+        self._watchdog.loads(max((len(listed) * self._spec.tokens[g] for g, listed in groups.items()), default=0), self._prefill())
         return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
+
+    def _prefill(self) -> float:
+        """Tokens per second; 0: not known."""
+        return next((p.prefill for p in self._policies.values()), 0.0)
 
     def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
         """Returns the offsets of the chunks in the pool, by rank."""
@@ -402,6 +420,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
         return [[one.offsets[of_group[rank]] for one, of_group in zip(held, owned)] for rank in range(self._ranks.world_size)]
 
+    @timed
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
         self._loads.complete(req_context.req_id)
         request = self._requests.get(req_context.req_id)
@@ -412,30 +431,40 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if self._promises is not None:
             self._promises.release(req_context.req_id)
 
+    @timed_store
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
         """Returns the chunks that lack a shard. Nothing, while the daemon does not answer: vLLM takes that as stored."""
         promises = self._ready()
-        if promises is None:
+        groups = identity.by_group(keys)
+        self._watchdog.offered(len(keys) > len(groups))
+        pauses = self._watchdog.stores_pause
+        if promises is None or pauses and (self._canary is None or self._canary.mode == canary.OFF):
+            self._watchdog.left_out(len(keys) if promises is not None else 0)
             return PrepareStoreOutput(keys_to_store=[], store_spec=KvcacheLoadStoreSpec.of_store([]), evicted_keys=[])
-        groups: dict[int, list[bytes]] = {}
-        for key in keys:
-            groups.setdefault(identity.group_of(key), []).append(key)
         missing: dict[bytes, bytes] = {}  # the tiers of each shard
         checks: set[bytes] = set()
         for listed in groups.values():
             by_shard = promises.where_by_shard(listed)
-            of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
-            missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
-            where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
+            if by_shard is not None and len(by_shard) == 1:
+                where = by_shard[0]
+                missing.update(dict.fromkeys((k for k, tiers in zip(listed, where) if not tiers), b"\0"))
+            else:
+                of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
+                missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
+                where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
             if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id), req_context)) is not None:
                 checks.add(chosen)
+        if pauses:
+            self._watchdog.left_out(len(missing))
+            missing = {}
         new = [k for k in keys if k in missing or k in checks]
+        self._watchdog.begins_store(len(new))
         spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
         """By rank, whether its shard of each of these chunks is stored. Nothing where no shard is."""
-        if not any(map(any, missing.values())):
+        if self._ranks.world_size == 1 or not any(map(any, missing.values())):
             return []
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
         return [[k in missing and missing[k][of_group[rank]] != 0 for k, of_group in zip(keys, owned)]
@@ -458,6 +487,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request.computes = request.computes or most > 0
         return most if most >= LEAST_PREFILL_TOKENS else 0
 
+    def complete_store(self, keys: Collection[Any], *context: Any, **options: Any) -> None:  # versions differ in what they pass
+        self._watchdog.ends_store(len(keys))
+
+    @timed
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
         self._drop(request)
@@ -471,6 +504,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 sought.drop(self._shared)
 
     def on_schedule_end(self, context: Any) -> None:
+        self._end_step()
+        self._watchdog.end_step(len(self._requests))
+
+    @timed
+    def _end_step(self) -> None:
         if not self._ranks.look() or self._promises is None:
             self._loads.sweep(self._ranks.ended_below)
             return
@@ -490,9 +528,19 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         for nbytes, seconds in self._ranks.loads():  # reads from disk ended before, and are counted there
             for policy in self._policies.values():
                 policy.saw_load(nbytes, 0, seconds)
+            self._watchdog.copied(seconds / self._ranks.world_size)
         for tokens, seconds in self._ranks.prefills():
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
+        self._count_ranks()
+
+    def _count_ranks(self) -> None:
+        """Takes what the ranks have counted. They spend their seconds at the same time."""
+        counts, ranks = dict(self._ranks.counted()), self._ranks.world_size
+        self._counts["store_wait_seconds"] += counts.pop("store_wait_us", 0) / 1e6 / ranks
+        self._watchdog.rank_spent(counts.pop("call_us", 0) / 1e6 / ranks, counts.pop("store_call_us", 0) / 1e6 / ranks)
+        for name, count in counts.items():
+            self._counts[name] += count
 
     def has_pending_work(self) -> bool:
         self._loads.sweep(self._ranks.ended_below)
@@ -501,6 +549,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def reset_cache(self) -> None:
         """Keeps all chunks, because other engines use them, too. What was promised is looked up again. Loads under way keep their leases."""
         self._loads.reset()
+        self._watchdog.reset()
         for name, request in self._requests.items():
             self._drop(request)
             request.forget()
@@ -522,22 +571,25 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 
         stats = OffloadingConnectorStats()
-        for name, count in self._ranks.counted():
-            if name == "store_wait_us":  # the ranks wait at the same time
-                self._counts["store_wait_seconds"] += count / 1e6 / self._ranks.world_size
-            else:
-                self._counts[name] += count
+        self._count_ranks()
+        for name, seconds in self._watchdog.take_counts().items():
+            self._counts[name] += seconds
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
-        for name, count in self._counts.items():
-            if count:
-                stats.increase_counter(PREFIX + name, count)
+        for name, total in self._counts.items():
+            if total:
+                stats.increase_counter(PREFIX + name, total)
                 self._counts[name] = 0
-        policy = next(iter(self._policies.values()), None)
-        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
-        for name, value in zip(GAUGES, (float(self._promises is not None and self._promises.well), *rates)):
+        up = float(self._promises is not None and self._promises.well)
+        for name, value in self._learned.gauges(next(iter(self._policies.values()), None), up).items():
+            stats.set_gauge(PREFIX + name, value)
+        for name, value in self._watchdog.take_gauges().items():
             stats.set_gauge(PREFIX + name, value)
         return stats
+
+
+def _tier_name(tiers: int) -> str:
+    return "remote" if tiers & TIER_REMOTE else "memory" if tiers & TIER_MEMORY else "disk"
 
 
 def _tiers_of(where: bytes) -> list[int]:

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 from .. import EXISTS, Client, Namespace, status_ok
 from .._gpu import NO_BLOCK, Gpu
 from ..engine import private
+from . import breakeven
 from .arrays import Blocks
 from .canary import Canary, State
 from .cuda import Cuda
-from .identity import group_of, parts_of
+from .identity import group_of, names_of
 from .loads import Ended, LoadPart, Loads
 from .page import RankPage, Seat
+from .watchdog import Spent
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -100,6 +102,7 @@ class Mover:
         self.stored_bytes = self.failed_stores = 0  # that our thread counts
         self.left_out = 0  # chunks that the engine's thread did not queue: blocks are missing, the stream is captured, or it closes
         self.store_wait_s = 0.0  # that the engine has waited for stores
+        self.spent = Spent()     # seconds of the engine's thread; the worker counts them
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
@@ -116,7 +119,7 @@ class Mover:
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
         """A store. `tokens` that are computed from `scheduled` on until the event that it waits for."""
         for part in parts:
-            self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK])
+            self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
                 raise ValueError(f"job {number}: {len(part.blocks)} blocks for {len(part.keys)} chunks")
         if not parts:  # other ranks write these chunks, or they are stored
@@ -141,7 +144,7 @@ class Mover:
         self.loads.begin(number, parts, pool, load, is_expedited)
 
     def _check_blocks(self, number: int, layout: int, blocks: list[int]) -> None:
-        if any(not 0 <= b < self.blocks[layout].blocks for b in blocks):
+        if blocks and (min(blocks) < 0 or max(blocks) >= self.blocks[layout].blocks):
             raise ValueError(f"job {number}: blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
@@ -153,7 +156,8 @@ class Mover:
         if page is not None:
             page.set_ended_below(self.loads.ended_below)
             page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores + self.left_out, rescued_loads=self.loads.rescued,
-                              store_wait_us=round(self.store_wait_s * 1e6))
+                              store_wait_us=round(self.store_wait_s * 1e6), call_us=round(self.spent.calls_s * 1e6),
+                              store_call_us=round(self.spent.store_s * 1e6))
             while self.loads.samples:
                 page.add_load(*self.loads.samples.popleft())
         return ended
@@ -193,7 +197,7 @@ class Mover:
         """Until these jobs have ended, which go before other stores. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
         takes STORE_S at most: the engine stands still."""
         self.loads.wait(numbers)
-        began = time.monotonic()
+        began = breakeven.clock()
         with self._changed:
             for number in numbers & self._under_way.keys():
                 self._under_way[number].wanted = True
@@ -201,7 +205,9 @@ class Mover:
                 for number in numbers & self._under_way.keys():
                     self._under_way[number].hurried = True
                 self._changed.wait_for(lambda: not numbers & self._under_way.keys())
-        self.store_wait_s += time.monotonic() - began
+        waited_s = breakeven.clock() - began
+        self.store_wait_s += waited_s
+        self.spent.store_s += waited_s
         if self._seat.page is not None:
             self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
 
@@ -349,7 +355,7 @@ class Mover:
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
         try:
-            status = call(namespace, self._layouts[part.layout], part.blocks, [parts_of(k, 1)[0] for k in part.keys],
+            status = call(namespace, self._layouts[part.layout], part.blocks, names_of(part.keys),
                           stream=self._stream, **options)
         except Exception as e:
             self._rest(str(e) or repr(e))
@@ -390,7 +396,7 @@ class Mover:
             for address, at, nbytes in blocks.pieces(block):
                 self._cuda.copy(ctypes.addressof(computed) + place * blocks.block_bytes + at, address, nbytes, self._stream)
         self._cuda.synchronize(self._stream)
-        with namespace.get_map([parts_of(part.keys[0], 1)[0]], timeout=min(self._timeout_s, CHECK_S)) as leased:
+        with namespace.get_map(names_of(part.keys[:1]), timeout=min(self._timeout_s, CHECK_S)) as leased:
             self._canary.compare(part.keys[0], computed.raw, leased[0])
         self._client.flush()  # the lease would wait for the next request
 

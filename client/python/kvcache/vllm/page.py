@@ -56,8 +56,12 @@ _MOST = (1 << 64) - 1
 _MAGIC, _VERSION, _WORLD, _PID, _START, _DIGEST, _WANTED, _CLOSED, _IN_USE = range(9)
 # Words of a rank's area, which the rank writes; from _POOLS on there are MOST_POOLS.
 _RANK_PID, _STATE, _LENGTH, _VARIANT, _ENDED, _STORED, _FAILED, _RESCUED, _STORE_WAIT, _LOADS, _PREFILLS, _POOLS = range(12)
+_CALLS, _STORE_CALLS = _POOLS + MOST_POOLS, _POOLS + MOST_POOLS + 1
 _LOAD_RING, _PREFILL_RING = 32, 32 + RING
-COUNTERS = {"stored_bytes": _STORED, "failed_stores": _FAILED, "rescued_loads": _RESCUED, "store_wait_us": _STORE_WAIT}
+COUNTERS = {"stored_bytes": _STORED, "failed_stores": _FAILED, "rescued_loads": _RESCUED, "store_wait_us": _STORE_WAIT,
+            "call_us": _CALLS, "store_call_us": _STORE_CALLS}
+
+_COUNTER_WORDS = tuple(COUNTERS.values())
 
 _PREFIX = "kvcache-engine"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")
@@ -268,8 +272,11 @@ class EnginePage:
         number = self._word(0, _VARIANT)
         return number if 1 <= number <= MOST_VARIANT else 1
 
-    def counted(self, rank: int, name: str) -> int:
-        return self._word(rank, COUNTERS[name])
+    def all_counted(self) -> list[list[int]]:
+        """Returns the counters of each rank, in the order of COUNTERS."""
+        words = self._memory.words
+        return [[words[first + at] for at in _COUNTER_WORDS]
+                for first in range(HEADER_WORDS, HEADER_WORDS + self.world_size * RANK_WORDS, RANK_WORDS)]
 
     def ended_below(self, most: int) -> int:
         """Returns a number below which all loads have ended in all ranks; `most` is that of the next load."""

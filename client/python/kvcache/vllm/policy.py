@@ -8,8 +8,8 @@ rate of prefill. Of a run the leading part that gains most is loaded: the rest, 
 What lies in memory is loaded, whatever the queue: loading takes time of the bus, which the engine has, and computing takes time of the
 GPU, which all of its requests want. It is declined only once LEAST_SAMPLES loads have shown that memory is slower than computing.
 
-Loads of several sizes from memory say how much of their time is the overhead and how much the bytes', by least squares over the
-latest of them; of loads of one size the overhead is what it was given as, and the rest is the rate.
+Loads of several sizes from memory say how much of their time is the overhead and how much the bytes' (times.py). No rate is above what
+the best sample shows by more than its overhead, and that is at most a small part of a sample's time.
 
 A step of an engine takes some time however little it computes, and a prefix that was loaded is followed by one, too: of a request
 that has the engine for itself, computing is worth only what it takes beyond that. Beside others it costs them what it takes.
@@ -26,7 +26,10 @@ request waits for that no longer than SEARCH_SHARE of what loading could save.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+
+from .times import BEST, LoadTimes
 
 MEMORY, DISK, REMOTE = 0, 1, 2
 WEIGHT = 0.25  # of a new sample
@@ -34,10 +37,29 @@ PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
 LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
 LEAST_FETCH_S = 0.25  # that what is on the shared tier may take at least
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # of a step's time is explained by the rate of prefill
-KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
-LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
 LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
 SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
+LATEST = 16        # samples of which the sizes are published
+
+
+class Evidence:
+    """The samples that have taught a rate: how many, and the sizes of the latest."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._sizes: deque[int] = deque(maxlen=LATEST)
+
+    def add(self, size: int) -> None:
+        self.samples += 1
+        self._sizes.append(size)
+
+    @property
+    def least(self) -> int:
+        return min(self._sizes, default=0)
+
+    @property
+    def most(self) -> int:
+        return max(self._sizes, default=0)
 
 
 class LoadPolicy:
@@ -47,7 +69,7 @@ class LoadPolicy:
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
                  overhead_s: float = 0.002, by_way_of_memory: bool = False) -> None:
-        self.tokens, self.chunk_bytes, self.always, self.overhead_s = tokens, chunk_bytes, always, overhead_s
+        self.tokens, self.chunk_bytes, self.always = tokens, chunk_bytes, always
         self.prefill = prefill_tokens_per_s
         self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]
         self.latency_s = 0.0  # of the shared tier
@@ -56,12 +78,25 @@ class LoadPolicy:
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
         self.memory_samples = 0
-        self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
+        self.times = LoadTimes(overhead_s)  # times of loads from memory
+        self.prefill_evidence = Evidence()  # sizes in tokens
+        self._disk, self._remote = Evidence(), Evidence()
+        self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes
         self._run = 1.0  # chunks of a usual load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
         self._probing = 0  # chunks that are still to be loaded one by one, whatever it costs
         self._declined_s = 0.0  # spent on computing since the last probe
         self._unsearched_s = 0.0  # the same of what was not looked for in the shared tier
+
+    @property
+    def samples(self) -> int:
+        """How many samples have taught any of the rates."""
+        return self.prefill_evidence.samples + sum(e.samples for e in self.evidence)
+
+    @property
+    def overhead_s(self) -> float:
+        """The fixed time of a load."""
+        return self.times.overhead_s
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
         """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little.
@@ -73,6 +108,7 @@ class LoadPolicy:
             slower = seconds - self.step_s
             self.step_s += slower if slower < 0 or not self.step_s else 0.05 * slower
             return
+        self.prefill_evidence.add(tokens)
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float, least_s: float | None = None) -> None:
@@ -82,19 +118,15 @@ class LoadPolicy:
             return
         self.memory_samples += memory_bytes > 0 and not disk_bytes
         self._run += WEIGHT * (max(1.0, (memory_bytes + disk_bytes) / self.chunk_bytes) - self._run)
-        if memory_bytes and not disk_bytes and self._learn_rate[MEMORY] and self._fit(memory_bytes, seconds):
+        if not disk_bytes:
+            if memory_bytes > 0 and self._learn_rate[MEMORY]:
+                self.times.add(memory_bytes, seconds)
+                self.rates[MEMORY] = self.times.rate
             return
-        seconds -= self.overhead_s
-        if memory_bytes and disk_bytes:
-            if not self.rates[MEMORY]:
-                return
-            seconds -= memory_bytes / self.rates[MEMORY]
-            tier, nbytes = DISK, disk_bytes
-        else:
-            tier, nbytes = (MEMORY, memory_bytes) if memory_bytes else (DISK, disk_bytes)
-        if not self._learn_rate[tier] or nbytes <= 0:
+        if memory_bytes and not self.rates[MEMORY] or not self._learn_rate[DISK]:
             return
-        self._sample(tier, nbytes, max(seconds, self.overhead_s / 10, 1e-6))
+        explained = self._memory_s(memory_bytes) if memory_bytes else self.overhead_s
+        self._sample(DISK, disk_bytes, max(seconds - explained, seconds / BEST * disk_bytes / (memory_bytes + disk_bytes), 1e-6))
 
     def saw_read(self, disk_bytes: int, least_s: float, most_s: float) -> None:
         """A read to memory, which took between so long and so long."""
@@ -117,23 +149,13 @@ class LoadPolicy:
 
     def _sample(self, tier: int, nbytes: int, seconds: float) -> None:
         """The mean is that of the times of a byte: a slow sample among quick ones counts as what it costs."""
+        (self._disk if tier == DISK else self._remote).add(nbytes)
         new, rate = seconds / nbytes, self.rates[tier]
         self.rates[tier] = 1 / (new if not rate else 1 / rate + WEIGHT * (new - 1 / rate))
 
-    def _fit(self, nbytes: int, seconds: float) -> bool:
-        """False: these loads are too much alike, or too few, to tell overhead from bytes."""
-        x = nbytes / 1e6
-        self._sums = [KEEP * s + new for s, new in zip(self._sums, (1.0, x, seconds, x * x, x * seconds))]
-        n, sum_x, sum_y, sum_xx, sum_xy = self._sums
-        spread = sum_xx - sum_x * sum_x / n
-        if n < LEAST_LOADS or spread < n * (SPREAD * sum_x / n) ** 2:
-            return False
-        slope = (sum_xy - sum_x * sum_y / n) / spread
-        overhead = (sum_y - slope * sum_x) / n
-        if slope <= 0 or overhead < 0:
-            return False
-        self.rates[MEMORY], self.overhead_s = 1e6 / slope, min(max(overhead, LEAST_OVERHEAD_S), MOST_OVERHEAD_S)
-        return True
+    def _memory_s(self, nbytes: int) -> float:
+        """The time of a load from memory, its overhead included."""
+        return self.times.seconds(nbytes) if self.times.samples else self.overhead_s + self._seconds(MEMORY, nbytes)
 
     def _seconds(self, tier: int, nbytes: float) -> float:
         return nbytes / self.rates[tier] if self.rates[tier] else 0.0
@@ -142,6 +164,14 @@ class LoadPolicy:
         """Of loading a chunk."""
         by_way = self._seconds(MEMORY, self.chunk_bytes) if tier == REMOTE or (tier == DISK and self._by_way_of_memory) else 0.0
         return self._seconds(tier, self.chunk_bytes) + by_way
+
+    def _memory_line(self) -> tuple[float, float, float, float]:
+        """Returns the fixed time of a load, that of a chunk from memory, that of a further chunk of longer loads than were seen, and how
+        many chunks are no longer than that."""
+        beyond_s = self._seconds(MEMORY, self.chunk_bytes)
+        if not self.times.samples:
+            return self.overhead_s, beyond_s, beyond_s, math.inf
+        return self.times.fixed_s, self.times.slope * self.chunk_bytes, beyond_s, self.times.most / self.chunk_bytes
 
     def _queue(self, memory_bytes: int, disk_bytes: int) -> float:
         return self._seconds(MEMORY, memory_bytes) + self._seconds(DISK, disk_bytes)
@@ -158,13 +188,19 @@ class LoadPolicy:
         if not self.prefill or any(not self.rates[t] for t in set(tiers)):
             return len(tiers)
         compute = self.tokens / self.prefill
-        costs = [self._cost(tier) for tier in (MEMORY, DISK, REMOTE)]
         in_memory = 0 if self._memory_is_slower(compute) else next((i for i, t in enumerate(tiers) if t != MEMORY), len(tiers))
-        loading = self.overhead_s + self._queue(queued_memory, queued_disk)
+        if in_memory == len(tiers):
+            return in_memory
+        alone_s = [0.0, *(self.chunk_bytes / rate if rate else 0.0 for rate in self.rates[DISK:])]
+        fixed_s, within_s, beyond_s, within = self._memory_line()
+        loading = fixed_s + self._queue(queued_memory, queued_disk)
         first_remote = tiers.index(REMOTE) if REMOTE in tiers else -1
-        best, most, took = 0, 0.0, 0.0
+        best, most, took, by_memory = 0, 0.0, 0.0, 0
         for n, tier in enumerate(tiers, 1):
-            loading += costs[tier]
+            loading += alone_s[tier]
+            if tier != DISK or self._by_way_of_memory:
+                by_memory += 1
+                loading += within_s if by_memory <= within else beyond_s
             if n - 1 == first_remote:
                 loading += self.latency_s + self._seconds(REMOTE, queued_remote)
             if n * compute - loading > most:

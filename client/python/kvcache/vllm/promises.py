@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
 from ..engine import private
-from .identity import group_of, parts_of
+from .identity import by_group, group_of, names_of
 from .shards import Shard
 
 log = logging.getLogger("kvcache.vllm")
@@ -167,7 +167,7 @@ class Promises:
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
             return None
         started, found = time.monotonic(), []
-        names = Keys([parts_of(k, 1)[0] for k in keys])
+        names = Keys(names_of(keys))
         try:
             for namespace in namespaces:
                 found.append(namespace.tiers(names, timeout=LOOKUP_S))
@@ -210,6 +210,10 @@ class Promises:
             self._ill = True
         return False
 
+    def leased(self, request: str) -> list[bytes]:
+        """Returns the keys of the chunks that the request holds."""
+        return [k for k, held in self._requests[request].held.items() if held is not None]
+
     def held(self, request: str, key: bytes) -> Held:
         held = self._requests[request].held[key]
         assert held is not None, "a chunk was promised without a lease"
@@ -251,16 +255,13 @@ class Promises:
         self._reaped = False
 
     def _submit(self, name: str, mine: _Request) -> None:
-        groups: dict[int, list[bytes]] = {}
-        for key in mine.wanted:
-            groups.setdefault(group_of(key), []).append(key)
         wanted, mine.wanted = mine.wanted, {}
         now = time.monotonic()
-        for group, keys in groups.items():
+        for group, keys in by_group(wanted).items():
             length = self._chunk_bytes.get(group, 0)
             namespaces = self._namespaces.get(group, [])
             asked = _Asked(name, mine, tuple(keys), now, sum(wanted[k] for k in keys) * length, self.asked_disk_bytes, len(namespaces))
-            names = Keys([parts_of(k, 1)[0] for k in keys])
+            names = Keys(names_of(keys))
             try:
                 for shard, namespace in enumerate(namespaces):
                     namespace.submit_get_map(names, tag=(asked, shard), timeout=self._timeout_s)

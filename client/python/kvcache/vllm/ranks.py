@@ -29,6 +29,7 @@ class Ranks:
         self._said: set[object] = set()
         self._has_failed = self._is_joined = False
         self._seen = dict.fromkeys(COUNTERS, 0)
+        self._counted: list[list[int]] = []  # by rank, as they were read
         self._page: EnginePage | None = None
         try:
             self._page = EnginePage(engine_id, world_size, digest)
@@ -110,8 +111,12 @@ class Ranks:
         that one may step back for a moment."""
         if self._page is None:
             return
-        for name, seen in self._seen.items():
-            self._seen[name] = max(seen, sum(self._page.counted(r, name) for r in range(self.world_size)))
+        now = self._page.all_counted()
+        if now == self._counted:
+            return
+        self._counted = now
+        for at, (name, seen) in enumerate(self._seen.items()):
+            self._seen[name] = max(seen, sum(of_rank[at] for of_rank in now))
             yield name, self._seen[name] - seen
 
     def loads(self) -> list[tuple[int, float]]:

@@ -21,18 +21,21 @@ from vllm.v1.kv_offload import base as vllm_base
 from vllm.v1.kv_offload.base import OffloadingSpec, OffloadingWorker, TransferResult
 
 from .._gpu import NO_BLOCK
+from ..engine import former
 from ..engine.canary import BOUND
-from . import arrays, canary, hooks, identity, page, worker as steps
+from . import arrays, canary, hooks, identity, page, watchdog, worker as steps
 from .arrays import Blocks, blocks_of
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
+from .learned import GAUGES
 from .loads import Ended, LoadPart
-from .manager import COUNTERS, GAUGES, PREFIX, KvcacheManager
+from .manager import COUNTERS, PREFIX, KvcacheManager
 from .mover import Mover, Part
 from .page import Description, RankPage, Seat
 from .shards import Share, shares_of
 from .start import start_if_asked
 from .units import Group, units_of
+from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -45,6 +48,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
         self.spec, self._rank = spec, int(spec.config.parallel.rank)
         self.mover: Mover | None = None
+        self.spent = Spent()
         self._dropped: deque[Ended] = deque()
         self._refusal = ""
         self._seat = Seat(spec.config.engine_id, self._rank, spec.world_size, spec.common, self._opened)
@@ -69,6 +73,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
                 raise
             self._refuse(str(e))
             return
+        self.mover.spent = self.spent
         steps.listeners.add(self)
 
     def _opened(self, opened: RankPage) -> None:
@@ -93,6 +98,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         while self._seat.poll() is None and not self._seat.has_failed and time.monotonic() < until:
             time.sleep(0.05)
 
+    @timed
     def step_begins(self) -> None:
         if self.mover is not None:
             self.mover.loads.step_begins()
@@ -100,12 +106,14 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     @staticmethod
     def _listed(gpu: Any) -> Iterator[tuple[int, list[int], int]]:
         """By group: its place among them, its blocks, and the index of the first of them in the request."""
-        blocks, at = [int(b) for b in gpu.block_ids], 0
+        ids = gpu.block_ids
+        blocks, at = ids.tolist() if hasattr(ids, "tolist") else list(map(int, ids)), 0
         for group, (size, first_index) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
             if size:
                 yield group, blocks[at:at + size], int(first_index)
             at += size
 
+    @timed_store
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
         if self.mover is None:
             self._dropped.append(Ended(job_id, True, 0, 0.0))
@@ -113,10 +121,15 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         k, parts, checks, keys, taken = self.spec.per_chunk, [], [], dst_spec.keys(), 0
         for group, blocks, first_index in self._listed(src_spec):
             number = list(self.spec.tokens)[group]
-            chunks = [i for i, key in enumerate(keys) if identity.group_of(key) == number]
+            suffix = number.to_bytes(4, "big")
+            chunks = [i for i, key in enumerate(keys) if key.endswith(suffix)]
             taken += len(chunks)
             left_out, placed = self._placed(job_id, blocks, len(chunks), first_index)
             self.mover.left_out += left_out
+            if not dst_spec.checks and not dst_spec.present and self.spec.shares[number].writers == 1:
+                if left_out < len(chunks):
+                    parts.append(Part(group, [keys[i] for i in chunks[left_out:]], placed))
+                continue
             listed = [(i, placed[at * k:(at + 1) * k]) for at, i in enumerate(chunks[left_out:])]
             moved = [(keys[i], chunk) for i, chunk in listed if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
             if moved:
@@ -141,6 +154,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             return chunks, []
         return (1, placed[k:]) if NO_BLOCK in placed and not self.spec.stores_zeros else (0, placed)
 
+    @timed
     def submit_load(self, job_id: int, src_spec: KvcacheLoadStoreSpec, dst_spec: Any, expedited: bool = False) -> bool:
         """vLLM calls wait() for an expedited load before the forward pass of the same step: it returns at once, since the engine's stream
         waits for the copies."""
@@ -152,6 +166,10 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             of_group, at = offsets[at:at + chunks], at + chunks
             if len(of_group) != chunks:
                 break
+            if k == 1 and arrays.NULL_BLOCK not in blocks:
+                if blocks:
+                    parts.append(LoadPart(group, blocks, of_group))
+                continue
             slots = arrays.slots_of(blocks, first_index, k)
             if slots:
                 block_bytes = self._blocks[group].block_bytes
@@ -161,12 +179,14 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         self.mover.load(job_id, parts, src_spec.pool, src_spec.number, expedited)
         return True
 
+    @timed
     def get_finished(self) -> list[TransferResult]:
         ended = self.mover.finished() if self.mover is not None else []
         while self._dropped:
             ended.append(self._dropped.popleft())
         return [TransferResult(job_id=e.job, success=e.success, transfer_size=e.nbytes, transfer_time=e.seconds) for e in ended]
 
+    @timed
     def wait(self, job_ids: set[int]) -> None:
         if self.mover is not None:
             self.mover.wait(set(job_ids))
@@ -181,14 +201,16 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
-    load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py)."""
+    load_policy, store_policy (watchdog.py), prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
+    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
+    (kvcache.engine.former)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         if not hasattr(self, "replicated_layout"):
             self.replicated_layout = False
         options = dict(config.extra_config)
+        former.note(log, "llm-d's file-system backend", former.LLMD, options)
         self.world_size = int(config.parallel.world_size)
         if self.world_size > page.MOST_RANKS:
             raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")
@@ -202,6 +224,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         load_policy = options.get("load_policy", "auto")
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
+        self.store_policy = options.get("store_policy", "auto")
+        if self.store_policy not in ("auto", "always"):
+            raise ValueError(f"store_policy is 'auto' or 'always', not {self.store_policy!r}")
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
             name: float(options.get(name, 0.0))
             for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
@@ -266,7 +291,8 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
         counters = {PREFIX + n: vllm_base.OffloadingCounterMetadata(documentation=text) for n, text in COUNTERS.items()}
-        return {**counters, **{PREFIX + n: vllm_base.OffloadingGaugeMetadata(documentation=text) for n, text in GAUGES.items()}}
+        gauges = {**GAUGES, **watchdog.GAUGES}
+        return {**counters, **{PREFIX + n: vllm_base.OffloadingGaugeMetadata(documentation=text) for n, text in gauges.items()}}
 
     def get_manager(self) -> KvcacheManager:
         if self._manager is None:

@@ -20,7 +20,9 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadingEvent, RequestOffloa
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .. import TIER_MEMORY
+from ..engine import former
 from . import identity
+from .learned import GAUGES, Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .shared import SharedTier, Sought
 from .transfers import Transfers
@@ -46,13 +48,6 @@ COUNTERS = {
     "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
     "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
     "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
-}
-GAUGES = {
-    "vllm:kv_offload_kvcache_up": "1 while kvcache-daemon answers.",
-    "vllm:kv_offload_kvcache_prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "vllm:kv_offload_kvcache_memory_bytes_per_second": "The rate of loads from the daemon's memory.",
-    "vllm:kv_offload_kvcache_disk_bytes_per_second": "The rate of loads from the daemon's disk.",
-    "vllm:kv_offload_kvcache_remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
 }
 _PREFIX = "vllm:kv_offload_kvcache_"
 
@@ -100,7 +95,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     remote                 use what the tier has that the daemon shares with other hosts (true)
     part_bytes             rows longer than this are stored in parts (64 MiB)
     timeout_s              of a request to the daemon (10)
-    enable_kv_events       report stored chunks as KV events, where vLLM publishes any"""
+    enable_kv_events       report stored chunks as KV events, where vLLM publishes any
+
+    The options of vLLM's fs tier are accepted, too (kvcache.engine.former)."""
 
     medium = MEDIUM
     tolerates_off_thread_polling = True
@@ -110,11 +107,15 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                  ack: str = "accepted",
                  load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
                  disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0, remote: bool = True, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
-                 enable_kv_events: bool = False, locality: str | None = None) -> None:
+                 enable_kv_events: bool = False, locality: str | None = None, **others: Any) -> None:
         if backpressure_detector is None:
             super().__init__(offloading_spec, primary_kv_view, tier_type)
         else:
             super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        unknown = sorted(set(others) - set(former.VLLM_FS))
+        if unknown:
+            raise TypeError(f"{unknown[0]!r} is not an option of the tier")
+        former.note(log, "vLLM's fs tier", former.VLLM_FS, others)
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
         if ack not in ("accepted", "written", "durable"):
@@ -149,6 +150,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._stores: dict[int, _Request] = {}  # of requests that have a hint
         self._ended: dict[str, _Request] = {}  # likewise: vLLM may still store of them
         self._counts = dict.fromkeys(COUNTERS, 0)
+        self._learned = Learned()
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
@@ -422,7 +424,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
         counters = {name: vllm_base.OffloadingCounterMetadata(documentation=text) for name, text in COUNTERS.items()}
-        return {**counters, **{name: vllm_base.OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}}
+        return {**counters, **{_PREFIX + name: vllm_base.OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}}
 
     def get_stats(self) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -432,8 +434,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             if count:
                 stats.increase_counter(name, count)
                 self._counts[name] = 0
-        policy = self._policies[0] if self._policies else None
-        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
-        for name, value in zip(GAUGES, (float(self._transfers.well), *rates)):
-            stats.set_gauge(name, value)
+        gauges = self._learned.gauges(self._policies[0] if self._policies else None, float(self._transfers.well))
+        for name, value in gauges.items():
+            stats.set_gauge(_PREFIX + name, value)
         return stats

@@ -53,10 +53,17 @@ def step_begins() -> None:
         listener.step_begins()
 
 
+def _may_load(scheduler_output: Any) -> bool:
+    """Returns whether blocks are loaded in this step, as far as it is known: an event costs the driver's locks."""
+    jobs = getattr(getattr(scheduler_output, "kv_connector_metadata", None), "load_jobs", None)
+    return not isinstance(jobs, dict) or len(jobs) > 0
+
+
 def _beginning(original: Any) -> Any:
     @functools.wraps(original)
     def pre_forward(self: Any, scheduler_output: Any, input_batch: Any = None, attn_metadata: Any = None) -> Any:
-        step_begins()
+        if _may_load(scheduler_output):
+            step_begins()
         return original(self, scheduler_output, input_batch, attn_metadata)
 
     return pre_forward

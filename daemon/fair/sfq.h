@@ -9,43 +9,43 @@
 
 #include "base/list.h"
 
-enum { FAIR_FLOWS = 64 }; /* tenants whose numbers are equal modulo this share a flow */
+enum { SFQ_FLOWS = 64 }; /* tenants whose numbers are equal modulo this share a flow */
 
-struct fair_flow {
+struct sfq_flow {
         struct list_node waiting;
         uint64_t n, bytes; /* waiting items and their bytes */
         uint64_t start;    /* virtual time at which the next is due */
 };
 
-struct fair {
-        struct fair_flow flows[FAIR_FLOWS];
+struct sfq {
+        struct sfq_flow flows[SFQ_FLOWS];
         uint64_t busy; /* bit mask of the flows with waiting items */
         uint64_t now;  /* virtual time: the bytes served to each busy flow */
 };
 
-void fair_init(struct fair *f);
-static inline unsigned fair_number(uint16_t tenant) /* returns the tenant's flow */
+void sfq_init(struct sfq *f);
+static inline unsigned sfq_number(uint16_t tenant) /* returns the tenant's flow */
 {
-        return tenant % FAIR_FLOWS;
+        return tenant % SFQ_FLOWS;
 }
-static inline const struct fair_flow *fair_flow(const struct fair *f, uint16_t tenant)
+static inline const struct sfq_flow *sfq_flow(const struct sfq *f, uint16_t tenant)
 {
-        return &f->flows[fair_number(tenant)];
+        return &f->flows[sfq_number(tenant)];
 }
-static inline bool fair_is_empty(const struct fair *f)
+static inline bool sfq_is_empty(const struct sfq *f)
 {
         return f->busy == 0;
 }
 
 /* Queues an item of `bytes` for a tenant. */
-void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
+void sfq_append(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
 /* Removes a waiting item, which was appended with the same `bytes`. */
-void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
+void sfq_remove(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
 /* Returns the item to serve next, or NULL if none waits. Flows with a bit in `except` are
  * skipped. */
-struct list_node *fair_first(const struct fair *f, uint64_t except);
+struct list_node *sfq_first(const struct sfq *f, uint64_t except);
 /* Charges `bytes` served to a tenant, which delays its next items. */
-void fair_charge(struct fair *f, uint16_t tenant, uint64_t bytes);
+void sfq_charge(struct sfq *f, uint16_t tenant, uint64_t bytes);
 /* Returns the flow with the largest share of `bytes` or of `n` items waiting, whichever share is
  * larger, or NULL if nothing waits. */
-const struct fair_flow *fair_longest(const struct fair *f, uint64_t bytes, uint64_t n);
+const struct sfq_flow *sfq_longest(const struct sfq *f, uint64_t bytes, uint64_t n);

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fair.h by start-time fair queueing (Goyal, Vin, Cheng, 1996). Each flow has the
+/* Implements sfq.h by start-time fair queueing (Goyal, Vin, Cheng, 1996). Each flow has the
  * virtual time at which its next item is due, which advances by the bytes served to it; the flow
  * with the earliest time goes first. A flow without waiting items resumes at the time of the item
  * served last, so it gains no credit while idle. */
-#include "remote/fair.h"
+#include "fair/sfq.h"
 
 #include <stddef.h>
 
 #include "checked.h"
 
-void fair_init(struct fair *f)
+void sfq_init(struct sfq *f)
 {
-        *f = (struct fair){ .busy = 0 };
-        for (unsigned i = 0; i < FAIR_FLOWS; i++)
+        *f = (struct sfq){ .busy = 0 };
+        for (unsigned i = 0; i < SFQ_FLOWS; i++)
                 list_init(&f->flows[i].waiting);
 }
 
 static uint64_t bit(uint16_t tenant)
 {
-        return UINT64_C(1) << fair_number(tenant);
+        return UINT64_C(1) << sfq_number(tenant);
 }
 
-void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
+void sfq_append(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
 {
-        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+        struct sfq_flow *flow = &f->flows[sfq_number(tenant)];
 
         if (flow->n == 0)
                 flow->start = MAX(flow->start, f->now);
@@ -33,9 +33,9 @@ void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64
         f->busy |= bit(tenant);
 }
 
-void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
+void sfq_remove(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
 {
-        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+        struct sfq_flow *flow = &f->flows[sfq_number(tenant)];
 
         list_unlink(node);
         flow->n--;
@@ -44,12 +44,12 @@ void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64
                 f->busy &= ~bit(tenant);
 }
 
-struct list_node *fair_first(const struct fair *f, uint64_t except)
+struct list_node *sfq_first(const struct sfq *f, uint64_t except)
 {
-        const struct fair_flow *first = NULL;
+        const struct sfq_flow *first = NULL;
 
         for (uint64_t left = f->busy & ~except; left; left &= left - 1) {
-                const struct fair_flow *flow = &f->flows[__builtin_ctzll(left)];
+                const struct sfq_flow *flow = &f->flows[__builtin_ctzll(left)];
 
                 if (!first || flow->start < first->start)
                         first = flow;
@@ -57,25 +57,25 @@ struct list_node *fair_first(const struct fair *f, uint64_t except)
         return first ? first->waiting.next : NULL;
 }
 
-void fair_charge(struct fair *f, uint16_t tenant, uint64_t bytes)
+void sfq_charge(struct sfq *f, uint16_t tenant, uint64_t bytes)
 {
-        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+        struct sfq_flow *flow = &f->flows[sfq_number(tenant)];
 
         f->now = MAX(f->now, flow->start);
         flow->start += bytes;
 }
 
-static double share_of(const struct fair_flow *flow, uint64_t bytes, uint64_t n)
+static double share_of(const struct sfq_flow *flow, uint64_t bytes, uint64_t n)
 {
         return MAX((double)flow->bytes / (double)bytes, (double)flow->n / (double)n);
 }
 
-const struct fair_flow *fair_longest(const struct fair *f, uint64_t bytes, uint64_t n)
+const struct sfq_flow *sfq_longest(const struct sfq *f, uint64_t bytes, uint64_t n)
 {
-        const struct fair_flow *longest = NULL;
+        const struct sfq_flow *longest = NULL;
 
         for (uint64_t left = f->busy; left; left &= left - 1) {
-                const struct fair_flow *flow = &f->flows[__builtin_ctzll(left)];
+                const struct sfq_flow *flow = &f->flows[__builtin_ctzll(left)];
 
                 if (!longest || share_of(flow, bytes, n) > share_of(longest, bytes, n))
                         longest = flow;

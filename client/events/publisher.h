@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishes batches over ZeroMQ as vLLM does: a PUB socket with messages [topic, sequence number,
+ * payload], and a ROUTER socket that answers requests for earlier batches.
+ *
+ * Sequence numbers begin at the time of startup in microseconds, so that a subscriber finds a gap
+ * when this process has restarted. libzmq drops messages to a subscriber that does not read them;
+ * the publisher never waits. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct publisher;
+
+struct publisher_params {
+        const char *endpoint, *replay_endpoint; /* replay_endpoint may be NULL */
+        const char *topic;
+        size_t batches; /* kept for replay */
+        size_t bytes;   /* limit of these together */
+};
+/* Binds the sockets. Returns 0 or -errno; `*ret_what` then names the endpoint. */
+int publisher_new(struct publisher **ret, const struct publisher_params *params,
+                  const char **ret_what);
+struct publisher *publisher_free(struct publisher *p);
+
+/* Publishes a payload, which is copied. An empty batch, which only shows subscribers the sequence
+ * number, is not `kept` for replay. Returns 0 or -ENOMEM. */
+int publisher_send(struct publisher *p, const uint8_t *payload, size_t bytes, bool kept);
+/* Returns the sequence number of the last batch. */
+uint64_t publisher_last(const struct publisher *p);
+
+/* Takes a request for earlier batches, if there is one. Returns whether there was one; *ret_from is
+ * then the first sequence number wanted. */
+bool publisher_take_request(struct publisher *p, uint64_t *ret_from);
+/* Returns whether all batches from a sequence number on are kept. */
+bool publisher_has(const struct publisher *p, uint64_t from);
+/* Answers the request that was taken last: a payload with a number of its own, unless it is NULL;
+ * then the batches that are kept from `from` on; then the end. */
+void publisher_answer(struct publisher *p, uint64_t from, const uint8_t *payload, size_t bytes,
+                      uint64_t number);

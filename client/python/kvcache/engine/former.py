@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the tools that kvcache-daemon replaces, which a configuration may still have.
+
+An adapter accepts them, so that only the names of the backend change at first. Nearly all of them describe a directory, its size and
+its threads, which the daemon has: each is named in the log with the key of the daemon that takes its place, and has no other effect.
+conf/coming-from.md has a row for each; tests/check-coming-from.py compares the two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+NO_NEED = ""  # the daemon has no such setting and needs none
+THREADS = "io.workers and io.depth"
+
+VLLM_FS: Mapping[str, str] = {"root_dir": "store.path", "n_read_threads": THREADS, "n_write_threads": THREADS}
+
+LLMD: Mapping[str, str] = {
+    "shared_storage_path": "store.path, or remote.path for a directory that hosts share", "threads_per_gpu": THREADS,
+    "max_staging_memory_gb": "memory.pool", "read_preferring_ratio": NO_NEED, "max_write_queued_seconds": "limits.wait",
+    "gds_mode": "io.gds and io.gds_puts", "backend": "remote.backend", "bucket": "remote.bucket", "endpoint_override": "remote.endpoint",
+    "scheme": "remote.endpoint", "access_key": "remote.credentials", "secret_key": "remote.credentials", "ca_bundle": "remote.ca",
+    "lookup_mode": NO_NEED, "enable_events": NO_NEED, "storage_events_endpoint": NO_NEED, "storage_events_hwm": NO_NEED,
+    "storage_medium": NO_NEED}
+
+LMCACHE_FS: Mapping[str, str] = {"base_path": "store.path", "relative_tmp_dir": NO_NEED, "read_ahead_size": NO_NEED,
+                                 "use_odirect": "io.direct", "recover_on_start": NO_NEED}
+LMCACHE_CAPACITY = "max_capacity_gb"  # is capacity_bytes of the adapter
+
+SGLANG_FILE: Mapping[str, str] = {"max_size": "store.limit", "min_free_space": "store.reserve", "eviction_ratio": NO_NEED,
+                                  "enable_metadata_cache": NO_NEED, "metadata_ttl": NO_NEED, "direct_io": "io.direct",
+                                  "direct_io_alignment": NO_NEED}
+SGLANG_VARIABLES: Mapping[str, str] = {
+    "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": "store.path",
+    **{f"SGLANG_HICACHE_FILE_BACKEND_{name.upper()}": SGLANG_FILE[name]
+       for name in ("max_size", "min_free_space", "eviction_ratio", "enable_metadata_cache", "metadata_ttl")}}
+
+
+def note(log: logging.Logger, tool: str, former: Mapping[str, str], given: Iterable[str]) -> None:
+    """Names each former option that is given, and what takes its place. Values are not logged: some are secrets."""
+    for name in sorted(set(given) & set(former)):
+        instead = f"set {former[name]} in kvcache-daemon's configuration instead" if former[name] else "kvcache-daemon needs no such setting"
+        log.warning("%s is an option of %s and has no effect here: %s", name, tool, instead)
+
+
+def capacity_of(log: logging.Logger, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns LMCache's options with max_capacity_gb, in GiB as in LMCache, as capacity_bytes. ValueError for a wrong capacity."""
+    taken = dict(options)
+    if LMCACHE_CAPACITY not in taken:
+        return taken
+    size = taken.pop(LMCACHE_CAPACITY)
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < 1 << 33:
+        raise ValueError(f"{LMCACHE_CAPACITY} is a number of GiB, or 0, not {size!r}")
+    if "capacity_bytes" in taken:
+        log.warning("%s has no effect beside capacity_bytes", LMCACHE_CAPACITY)
+    else:
+        taken["capacity_bytes"] = int(size * (1 << 30))
+        log.warning("%s is taken as capacity_bytes: %d", LMCACHE_CAPACITY, taken["capacity_bytes"])
+    return taken

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gauges of what a load policy has learned, and from what: for the metrics of the tier and of the spec."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .policy import DISK, MEMORY, REMOTE, Evidence, LoadPolicy
+from .times import LoadTimes
+
+_TIERS = {"memory": MEMORY, "disk": DISK, "remote": REMOTE}
+_FROM = {"memory": "the daemon's memory", "disk": "the daemon's disk", "remote": "the tier that hosts share"}
+REPEAT_S = 1.0  # gauges that only grow older are published again after so long
+
+GAUGES = {
+    "up": "1 while kvcache-daemon answers.",
+    "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
+    "prefill_samples": "Prefills that taught this rate.",
+    "prefill_sample_least_tokens": "The fewest tokens of the latest of them.",
+    "prefill_sample_most_tokens": "The most tokens of the latest of them.",
+    "prefill_sample_age_seconds": "Seconds since the newest of them.",
+    "load_overhead_seconds": "The time of a load that does not depend on its bytes.",
+}
+for _name, _source in _FROM.items():
+    GAUGES[f"{_name}_bytes_per_second"] = f"The rate of loads from {_source}."
+    GAUGES[f"{_name}_samples"] = f"Loads from {_source} that taught this rate."
+    GAUGES[f"{_name}_sample_least_bytes"] = "The smallest of the latest of them."
+    GAUGES[f"{_name}_sample_most_bytes"] = "The largest of the latest of them."
+    GAUGES[f"{_name}_sample_age_seconds"] = "Seconds since the newest of them."
+
+
+class Learned:
+    """Remembers when a sample was first seen: a policy has no clock. Ages are therefore exact to an engine's step."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._newest: dict[str, tuple[int, float]] = {}  # by name: the number of samples, and when it grew
+        self._said: tuple[float, int] = (-1.0, -1)
+        self._say_at = 0.0
+
+    def gauges(self, policy: LoadPolicy | None, up: float) -> dict[str, float]:
+        """Returns the gauges that vLLM is to be given in this step; nothing where they would be those it has, a little older. What was
+        given or what no sample has taught has no sample's gauges but their number."""
+        now = self._clock()
+        said = (up, policy.samples if policy is not None else 0)
+        if said == self._said and now < self._say_at:
+            return {}
+        self._said, self._say_at = said, now + REPEAT_S
+        gauges = {"up": up, "prefill_tokens_per_second": policy.prefill if policy is not None else 0.0}
+        for name, tier in _TIERS.items():
+            gauges[f"{name}_bytes_per_second"] = policy.rates[tier] if policy is not None else 0.0
+        if policy is not None:
+            gauges["load_overhead_seconds"] = policy.overhead_s
+            self._add(gauges, "prefill", "tokens", policy.prefill_evidence, now)
+            for name, tier in _TIERS.items():
+                self._add(gauges, name, "bytes", policy.evidence[tier], now)
+        return gauges
+
+    def _add(self, gauges: dict[str, float], name: str, unit: str, evidence: Evidence | LoadTimes, now: float) -> None:
+        gauges[f"{name}_samples"] = evidence.samples
+        if not evidence.samples:
+            return
+        if self._newest.get(name, (0, 0.0))[0] != evidence.samples:
+            self._newest[name] = (evidence.samples, now)
+        gauges[f"{name}_sample_least_{unit}"] = evidence.least
+        gauges[f"{name}_sample_most_{unit}"] = evidence.most
+        gauges[f"{name}_sample_age_seconds"] = now - self._newest[name][1]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a load from memory by its size, learned from measured loads: arithmetic alone.
+
+A load takes a fixed time and the time of its bytes. A line through noisy samples tells the two apart badly: its slope may be below that of
+any bus. So the samples bound what is learned.
+
+- Samples of about one size count by their median, since a load beside other copies takes several times as long as one alone.
+- Up to the largest size seen, the learned time is the line through these medians. It fits in relative terms, so that a short load counts
+  as much as a long one, and neither its fixed time nor its slope is negative.
+- Beyond that size nothing is extrapolated from the line: further bytes come at `rate`. The rate is that of the line, but at most BEST times
+  the bytes per second of the best size, whose fixed time is therefore taken to be a small part of its time.
+- Where the sizes differ by less than SPREAD times, the fixed time stays as it was given, and the rate is that of the best size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+KEPT = 7          # samples of a size that count, the latest
+FORGET = 256      # a size that so many loads have not had is forgotten
+PER_OCTAVE = 4    # distinct sizes from one power of two to the next
+SPREAD = 4.0
+BEST = 1.1
+LEAST_LOADS = 4   # that tell the fixed time from the rate
+LEAST_S = 1e-6
+
+
+class _Median(NamedTuple):
+    """The median sample of a size, by seconds per byte; of an even number, the slower one."""
+
+    nbytes: int
+    seconds: float
+    samples: int
+
+    @classmethod
+    def of(cls, samples: deque[tuple[int, float]]) -> _Median:
+        nbytes, seconds = sorted(samples, key=lambda s: s[1] / s[0])[len(samples) // 2]
+        return cls(nbytes, seconds, len(samples))
+
+
+class LoadTimes:
+    """`overhead_s`: the fixed time until one is learned. `rate`: bytes per second; 0 before the first sample."""
+
+    def __init__(self, overhead_s: float) -> None:
+        self.overhead_s, self.rate = overhead_s, 0.0
+        self.samples = 0
+        self.least = self.most = 0  # bytes of the samples that count
+        self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
+        self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
+        self._medians: dict[int, _Median] = {}
+        self._seen: dict[int, int] = {}  # the number of the latest sample of a size
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        self.samples += 1
+        size = int(PER_OCTAVE * math.log2(nbytes))
+        of_size = self._samples.setdefault(size, deque(maxlen=KEPT))
+        of_size.append((nbytes, max(seconds, LEAST_S)))
+        self._medians[size] = _Median.of(of_size)
+        self._seen[size] = self.samples
+        for old in [s for s, seen in self._seen.items() if seen <= self.samples - FORGET]:
+            del self._samples[old], self._medians[old], self._seen[old]
+        self._learn()
+
+    def seconds(self, nbytes: float) -> float:
+        """Returns the learned time of a load."""
+        within = min(nbytes, self.most)
+        return self.fixed_s + within * self.slope + ((nbytes - within) / self.rate if self.rate else 0.0)
+
+    def _learn(self) -> None:
+        medians = list(self._medians.values())
+        self.least = min(s[0] for of_size in self._samples.values() for s in of_size)
+        self.most = max(s[0] for of_size in self._samples.values() for s in of_size)
+        best = max(medians, key=lambda m: m.nbytes / m.seconds)
+        at_most = BEST * best.nbytes / best.seconds
+        if len(medians) > 1:
+            self.fixed_s, self.slope = _line(medians)
+        else:
+            self.fixed_s = min(self.overhead_s, best.seconds * (1 - 1 / BEST))
+            self.slope = (best.seconds - self.fixed_s) / best.nbytes
+        if self.slope > 0 and sum(m.samples for m in medians) >= LEAST_LOADS and self.most >= SPREAD * self.least:
+            self.overhead_s, self.rate = self.fixed_s, min(1 / self.slope, at_most)
+        else:
+            self.rate = min(best.nbytes / max(best.seconds - self.overhead_s, LEAST_S), at_most)
+
+
+def _line(medians: list[_Median]) -> tuple[float, float]:
+    """Returns the fixed time and the slope, neither below 0, that have the least sum of squares of relative differences."""
+    uu = uv = vv = u1 = v1 = 0.0
+    for nbytes, seconds, count in medians:
+        u, v = 1 / seconds, nbytes / seconds
+        uu, uv, vv, u1, v1 = uu + count * u * u, uv + count * u * v, vv + count * v * v, u1 + count * u, v1 + count * v
+    determinant = uu * vv - uv * uv
+    if determinant > 1e-9 * uu * vv:
+        fixed, slope = (u1 * vv - v1 * uv) / determinant, (v1 * uu - u1 * uv) / determinant
+        if fixed >= 0 and slope >= 0:
+            return fixed, slope
+    only_fixed, only_slope = u1 / uu, v1 / vv
+    # Where the best line has a negative part, the least sum without it is on one of the axes.
+    return (0.0, only_slope) if v1 * v1 * uu >= u1 * u1 * vv else (only_fixed, 0.0)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's side measures what this cache costs its engine and saves it, and decides for all ranks whether chunks are stored.
+
+Costs are the seconds in which the engine's threads were in calls of ours, waits for stores included, and those by which steps beside stores were
+longer (breakeven.StepTimes). The scheduler's process and the ranks have one thread each, which take turns in a step; ranks are in their calls
+at the same time, so that their mean counts. Savings are the tokens that were loaded at the rate of prefill, less the seconds of the copies.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from . import breakeven
+from .breakeven import BreakEven, StepTimes
+
+LOOK_S = 1.0          # between two decisions
+LONGEST_STEP_S = 5.0  # more than that is no step
+
+COUNTERS = {
+    "call_seconds": "Seconds that the engine's threads have spent in calls of this cache, waits for stores included.",
+    "store_call_seconds": "Those of them that were spent on stores.",
+    "step_excess_seconds": "Seconds by which steps beside stores have been longer than steps without, as steps that only decode show it.",
+    "saved_prefill_seconds": "Seconds that the loaded tokens would have taken to compute, at the rate of prefill.",
+    "load_copy_seconds": "Seconds in which loads were copied.",
+    "paused_chunks": "Chunks that were not stored because stores paused.",
+}
+GAUGES = {
+    "stores_paused": "1 while nothing is stored because this cache costs more than it saves.",
+    "balance_seconds": "Seconds saved less seconds cost in the last five minutes of work.",
+    "step_seconds_with_stores": "The time of steps that only decode, beside stores. 0: not known.",
+    "step_seconds_without_stores": "The time of steps that only decode, for the same numbers of requests, without stores. 0: not known.",
+}
+
+
+class Spent:
+    """Seconds that a thread of the engine has spent in calls of ours, and those of them for stores."""
+
+    __slots__ = ("calls_s", "store_s")
+
+    def __init__(self) -> None:
+        self.calls_s = self.store_s = 0.0
+
+
+def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Counts the time of a method, which calls no other such method, in the `spent` of its object."""
+    @functools.wraps(call)
+    def measured(self: Any, *arguments: Any, **options: Any) -> Any:
+        began = breakeven.clock()
+        try:
+            return call(self, *arguments, **options)
+        finally:
+            self.spent.calls_s += breakeven.clock() - began
+
+    return measured
+
+
+def timed_store(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Does the same for a method that stores."""
+    @functools.wraps(call)
+    def measured(self: Any, *arguments: Any, **options: Any) -> Any:
+        began = breakeven.clock()
+        try:
+            return call(self, *arguments, **options)
+        finally:
+            took = breakeven.clock() - began
+            self.spent.calls_s += took
+            self.spent.store_s += took
+
+    return measured
+
+
+class _Step:
+    __slots__ = ("is_plain", "requests", "has_stores")
+
+    def __init__(self) -> None:
+        self.is_plain = True  # computes no prompt, and no request waits for an answer
+        self.requests, self.has_stores = 0, False
+
+
+class Watchdog:
+    """`spent`: of the scheduler's thread. `is_on`: False: it measures, and stores never pause."""
+
+    def __init__(self, is_on: bool = True) -> None:
+        self.spent = Spent()
+        self._break_even, self._steps = BreakEven(is_on), StepTimes()
+        self._storing = 0  # chunks
+        self._step, self._last, self._ended_at = _Step(), _Step(), 0.0
+        self._busy_s = 0.0  # since the last decision, as the next four
+        self._beside_stores = 0
+        self._saved_s = self._rank_s = self._rank_store_s = 0.0
+        self._is_unknown = False  # tokens were loaded, and the rate of prefill is not known
+        self._seen = Spent()
+        self._decide_at = 0.0
+        self._counts = dict.fromkeys(COUNTERS, 0.0)
+        self._has_counted = False
+        self._has_news = True
+
+    @property
+    def stores_pause(self) -> bool:
+        return self._break_even.is_paused
+
+    def _count(self, name: str, n: float) -> None:
+        self._counts[name] += n
+        self._has_counted = True
+
+    # --- reports of the manager ---
+
+    def waits(self) -> None:
+        """A request waits for an answer."""
+        self._step.is_plain = False
+
+    def offered(self, is_prompt: bool) -> None:
+        """vLLM has offered chunks to be stored."""
+        if is_prompt:
+            self._step.is_plain = False
+
+    def left_out(self, chunks: int) -> None:
+        self._count("paused_chunks", chunks)
+
+    def begins_store(self, chunks: int) -> None:
+        self._storing += chunks
+
+    def ends_store(self, chunks: int) -> None:
+        self._storing = max(0, self._storing - chunks)
+
+    def loads(self, tokens: int, prefill_tokens_per_s: float) -> None:
+        if prefill_tokens_per_s <= 0:
+            self._is_unknown = True
+            return
+        self._saved_s += tokens / prefill_tokens_per_s
+        self._count("saved_prefill_seconds", tokens / prefill_tokens_per_s)
+
+    def copied(self, seconds: float) -> None:
+        """A load has taken so long."""
+        self._saved_s -= seconds
+        self._count("load_copy_seconds", seconds)
+
+    def rank_spent(self, calls_s: float, store_s: float) -> None:
+        """The mean of the ranks has grown by that."""
+        self._rank_s += calls_s
+        self._rank_store_s += store_s
+
+    def reset(self) -> None:
+        """vLLM forgets its stores."""
+        self._storing = 0
+
+    # --- steps ---
+
+    def end_step(self, requests: int) -> None:
+        """At the end of each step's schedule."""
+        now, step, last = breakeven.clock(), self._step, self._last
+        step.requests, step.has_stores = requests, self._storing > 0
+        if last.requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
+            seconds, has_stores = now - self._ended_at, step.has_stores or last.has_stores
+            self._busy_s += seconds
+            self._beside_stores += has_stores
+            if step.is_plain and last.is_plain and step.has_stores == last.has_stores:
+                self._steps.add(seconds, has_stores, last.requests)
+        self._last, self._step, self._ended_at = step, _Step(), now
+        if now >= self._decide_at:
+            self._decide_at = now + LOOK_S
+            self._decide()
+
+    def _decide(self) -> None:
+        self._steps.look()
+        excess_s = self._beside_stores * self._steps.excess_s
+        calls_s = self.spent.calls_s - self._seen.calls_s + self._rank_s
+        store_s = self.spent.store_s - self._seen.store_s + self._rank_store_s
+        self._seen.calls_s, self._seen.store_s = self.spent.calls_s, self.spent.store_s
+        for name, seconds in (("call_seconds", calls_s), ("store_call_seconds", store_s), ("step_excess_seconds", excess_s)):
+            self._count(name, seconds)
+        if self._is_unknown and not self.stores_pause:  # a pause ends in any case: without stores the rate is not learned
+            self._break_even.forget()
+        else:
+            self._break_even.add(self._busy_s, calls_s + excess_s, store_s + excess_s, self._saved_s)
+        self._busy_s = self._saved_s = self._rank_s = self._rank_store_s = 0.0
+        self._beside_stores, self._is_unknown, self._has_news = 0, False, True
+
+    # --- metrics ---
+
+    def take_counts(self) -> dict[str, float]:
+        if not self._has_counted:
+            return {}
+        self._has_counted = False
+        counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0.0)
+        return counts
+
+    def take_gauges(self) -> dict[str, float]:
+        """Returns nothing where nothing was decided since the last time."""
+        if not self._has_news:
+            return {}
+        self._has_news = False
+        return {"stores_paused": float(self.stores_pause), "balance_seconds": self._break_even.balance_s,
+                "step_seconds_with_stores": self._steps.with_s, "step_seconds_without_stores": self._steps.without_s}

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the documents of this tree as a site, with MkDocs and its theme Material.
+
+    python3 conf/book/book.py [--out DIR] [--source-url URL] [--pages-only]
+
+Each document stays where its subject is, and is a page of the book: CHAPTERS is the index, in the order in which a user needs
+them. The manual pages are the last chapter. DIR/pages gets the pages and DIR/site the site, which needs no network to be read.
+
+Links to files outside the book, such as sources, lead to URL/FILE (for example https://HOST/PROJECT/blob/main), or
+become plain text without --source-url.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import pathlib
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+CHAPTERS = {
+    "What it is": "README.md",
+    "First hit": {
+        "Measure your storage: a tutorial": "client/TUTORIAL.md",
+        "vLLM": "client/python/kvcache/vllm/README.md",
+        "SGLang": "client/python/kvcache/sglang/README.md",
+        "LMCache": "client/python/kvcache/lmcache/README.md",
+        "Python, transformers": "client/python/README.md",
+        "llama.cpp, C": "client/examples/llama.md",
+        "Blocks of GPU memory": "client/gpu/README.md",
+    },
+    "Size it": "conf/sizing.md",
+    "Run it": {
+        "What to do when": "conf/operations.md",
+        "Upgrade and downgrade": "conf/upgrade.md",
+        "Kubernetes": "conf/kubernetes/README.md",
+        "When it is slower than the disk": "conf/tuning.md",
+    },
+    "Watch it": "conf/monitoring.md",
+    "GPUDirect Storage": "conf/gds.md",
+    "Several hosts": "conf/remote.md",
+    "Benchmarks": {
+        "KVBench": "client/bench/kvbench/README.md",
+        "Sessions": "client/bench/session/README.md",
+        "The daemon against the hardware": "tests/bench/README.md",
+    },
+    "Move to it": {
+        "Coming from another tool": "conf/coming-from.md",
+        "Comparison": "conf/comparison.md",
+    },
+    "Security": "SECURITY.md",
+    "Changes": "CHANGELOG.md",
+    "Inside": {
+        "Contribute": "CONTRIBUTING.md",
+        "The daemon": "daemon/README.md",
+        "Memory": "daemon/cache/README.md",
+        "Puts from files of clients": "daemon/cache/client-puts.md",
+        "The store": "daemon/store/README.md",
+        "A volume": "daemon/store/volume/README.md",
+        "Input and output": "daemon/io/README.md",
+        "The protocol": "proto/README.md",
+        "Tests": "tests/README.md",
+        "Mutants": "tests/mutants/README.md",
+    },
+}
+MANUALS = ("client/ctl", "client/bench", "client/lib/man", "daemon", "daemon/config")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+MATERIAL = """site_name: kvcache-daemon
+site_description: A cache of KV blocks for the LLM inference engines of a host
+docs_dir: pages
+site_dir: site
+use_directory_urls: false
+theme:
+  name: material
+  font: false
+  features: [navigation.top, navigation.footer, toc.follow, content.code.copy]
+  palette:
+    - media: "(prefers-color-scheme: light)"
+      scheme: default
+      toggle: {icon: material/brightness-7, name: "Dark"}
+    - media: "(prefers-color-scheme: dark)"
+      scheme: slate
+      toggle: {icon: material/brightness-4, name: "Light"}
+plugins: [search]
+markdown_extensions:
+  - tables
+  - sane_lists
+  - pymdownx.superfences
+  - toc:
+      permalink: true
+      slugify: !!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}
+"""
+
+
+def pages(chapters=None):
+    """Returns the pages of the book in order."""
+    found = []
+    for below in (CHAPTERS if chapters is None else chapters).values():
+        found += pages(below) if isinstance(below, dict) else [below]
+    return found
+
+
+def manuals():
+    """Returns the manual pages; those of one line only refer to another page."""
+    files = [f for folder in MANUALS for f in (ROOT / folder).glob("*.[1-8]")]
+    return sorted((f for f in files if not f.read_text().startswith(".so ")), key=lambda f: (f.suffix, f.name))
+
+
+class Book:
+    def __init__(self, out, source_url):
+        self.out, self.source_url = out, source_url.rstrip("/")
+        self.pages = set(pages())
+
+    def link(self, page, m):
+        """Keeps a link within the book, copies pictures, and redirects what is outside."""
+        picture, text, target = m.groups()
+        if re.match(r"\w+:|#", target):
+            return m[0]
+        path, _, anchor = target.partition("#")
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+        if path in self.pages:
+            return m[0]
+        if picture:
+            (self.out / "pages" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, self.out / "pages" / path)
+            return m[0]
+        if (ROOT / path / "README.md").exists() and f"{path}/README.md" in self.pages:
+            return f"[{text}]({posixpath.relpath(f'{path}/README.md', posixpath.dirname(page) or '.')})"
+        return f"[{text}]({self.source_url}/{path})" if self.source_url else text
+
+    def text(self, page):
+        """Returns a page with the links of the book."""
+        blocks = re.split(r"(^```.*?^```)", (ROOT / page).read_text(), flags=re.M | re.S)
+        return "".join(b if b.startswith("```") else LINK.sub(lambda m: self.link(page, m), b) for b in blocks)
+
+    def manual(self, file):
+        shown = subprocess.run(["groff", "-man", "-t", "-Tutf8", "-P-cbou", "-rLL=100n", str(file)], capture_output=True, text=True, check=True)
+        name = f"{file.stem}({file.suffix[1:]})"
+        return name, f"# {name}\n\n```text\n{shown.stdout.strip()}\n```\n"
+
+    def assemble(self):
+        shutil.rmtree(self.out / "pages", ignore_errors=True)
+        chapters = dict(CHAPTERS, Reference={})
+        for page in pages():
+            to = self.out / "pages" / page
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(self.text(page))
+        (self.out / "pages/reference").mkdir(parents=True)
+        for file in manuals():
+            name, text = self.manual(file)
+            page = f"reference/{file.name}.md"
+            (self.out / "pages" / page).write_text(text)
+            chapters["Reference"][name] = page
+        return chapters
+
+    def settings(self, chapters):
+        """Returns MkDocs' configuration. Since 1.5 it also finds wrong anchors."""
+        def entries(part):
+            return [{name: entries(below) if isinstance(below, dict) else below} for name, below in part.items()]
+
+        checks = "validation: {anchors: warn, unrecognized_links: warn}\n" if mkdocs_version() >= (1, 5) else ""
+        return f"{MATERIAL}{checks}nav: {json.dumps(entries(chapters))}\n"
+
+
+def mkdocs_version():
+    """Returns (major, minor), or (0, 0) if MkDocs or its theme is missing."""
+    try:
+        importlib.metadata.version("mkdocs-material")
+        return tuple(int(n) for n in importlib.metadata.version("mkdocs").split(".")[:2])
+    except importlib.metadata.PackageNotFoundError:
+        return 0, 0
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Builds the documents of this tree as a site.")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build-book", metavar="DIR", help="folder of the book (build-book)")
+    parser.add_argument("--source-url", default="", metavar="URL", help="where the files of the tree can be read, for links to sources")
+    parser.add_argument("--pages-only", action="store_true", help="write the pages, and build no site")
+    options = parser.parse_args(arguments)
+    if not shutil.which("groff"):
+        sys.exit("book: groff is missing, which renders the manual pages: apt-get install groff")
+    if not options.pages_only and mkdocs_version() < (1, 4):
+        sys.exit("book: MkDocs 1.4 or later and its theme Material are missing: apt-get install mkdocs-material, or pip install mkdocs-material; "
+                 "--pages-only does without")
+    book = Book(options.out.resolve(), options.source_url)
+    chapters = book.assemble()
+    (book.out / "mkdocs.yml").write_text(book.settings(chapters))
+    if options.pages_only:
+        print(f"{len(pages()) + len(chapters['Reference'])} pages are in {options.out / 'pages'}")
+        return
+    built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(book.out / "mkdocs.yml")])
+    if built.returncode != 0:
+        sys.exit("book: MkDocs has found faults in the pages, see above")
+    print(f"the site is in {options.out / 'site'}: open index.html")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A window of items in flight at a device that serves in the order of arrival. Only as many items
+ * are in flight as keep the device busy; the others wait by member. The next one is always taken
+ * from the member with the fewest bytes in flight, so a member that has little waits for at most
+ * one window of the others' items. Of members with equally many bytes, the one that was served
+ * least recently goes first.
+ *
+ * A step takes O(log members) and allocates nothing. The caller owns members and items. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "fair/user.h"
+
+enum { WINDOW_ORDERS = 2 };
+
+struct window {
+        uint32_t min_items; /* permitted in flight whatever their size */
+        uint32_t max_items;
+        uint64_t bytes;      /* with these in flight, only `min_items` are permitted */
+        struct heap members; /* members with waiting items, by their bytes in flight */
+        unsigned n_members;
+        uint64_t n_waiting, n_in_flight, bytes_in_flight;
+};
+
+struct window_member {
+        struct window *window;
+        struct fair_user *user;
+        struct heap_node turn;
+        struct list_node waits[WINDOW_ORDERS]; /* items in order; those of order 0 precede */
+        uint64_t in_flight;                    /* bytes */
+        uint64_t bytes;                        /* waiting and in flight */
+};
+
+struct window_item {
+        struct list_node node; /* in the member's queue while it waits */
+        struct window_member *member;
+        uint32_t bytes;
+        uint8_t order; /* below WINDOW_ORDERS */
+        bool in_flight;
+};
+
+void window_init(struct window *w, uint32_t min_items, uint32_t max_items, uint64_t bytes);
+void window_fini(struct window *w);
+/* Makes room for one more member. Returns 0 or -ENOMEM; window_member_fini() ends it either way. */
+int window_member_init(struct window_member *m, struct window *w, struct fair_user *user);
+/* Ends a member, which must have no items. */
+void window_member_fini(struct window_member *m);
+void window_item_init(struct window_item *i, struct window_member *m, uint32_t bytes,
+                      unsigned order);
+
+static inline bool window_item_waits(const struct window_item *i)
+{
+        return !list_empty(&i->node);
+}
+
+/* Returns whether another item may be in flight, with `n` devices behind the window. */
+bool window_is_open(const struct window *w, unsigned n);
+/* Counts an item as in flight. */
+void window_submit(struct window_item *i);
+/* Queues an item. */
+void window_wait(struct window_item *i);
+/* Ends an item that is in flight or waits. No effect on others. */
+void window_done(struct window_item *i);
+/* Removes the next item from its queue and returns it, or NULL if none waits. The caller submits
+ * it. */
+struct window_item *window_next(struct window *w);
