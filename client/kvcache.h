@@ -404,6 +404,10 @@ enum kvcache_class {
         KVCACHE_CLASS_RETURN = 11,  /* later than 600 s */
         KVCACHE_CLASS_FINAL = 12,   /* a HINT declared that its chain has ended */
         KVCACHE_CLASS_RECENCY = 13, /* the policy uses recency alone */
+        KVCACHE_CLASS_GAP_10 = 14,  /* the chain is used every 10 s or faster, on average */
+        KVCACHE_CLASS_GAP_20 = 15,
+        KVCACHE_CLASS_GAP_40 = 16,
+        KVCACHE_CLASS_GAP_80 = 17,
 };
 
 enum {

@@ -682,6 +682,10 @@ enum wire_class {
         WIRE_CLASS_RETURN = 11,  /* later than 600 s */
         WIRE_CLASS_FINAL = 12,   /* a hint declared that its chain has ended */
         WIRE_CLASS_RECENCY = 13, /* the policy uses recency alone */
+        WIRE_CLASS_GAP_10 = 14,  /* the chain is used every 10 s or faster, on average */
+        WIRE_CLASS_GAP_20 = 15,
+        WIRE_CLASS_GAP_40 = 16,
+        WIRE_CLASS_GAP_80 = 17,
         WIRE_CLASS_END,
 };
 enum wire_standing_flag {

@@ -370,6 +370,7 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
                 return complain_memory();
         }
         s.announced = a.announced;
+        s.returns = a.returns;
         s.write_budget = a.write_budget;
         s.block_bytes = a.block_bytes;
         if (s.n_blocks == 0)

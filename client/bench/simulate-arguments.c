@@ -20,6 +20,7 @@ enum {
         OPTION_SEED,
         OPTION_DISK,
         OPTION_ANNOUNCE,
+        OPTION_RETURNS,
         OPTION_BUDGET,
         OPTION_SVG,
         OPTION_HOSTS,
@@ -45,6 +46,10 @@ const struct option_row simulate_options[] = {
         { OPTION_ANNOUNCE, "announce-ends", "SHARE",
           "announce that a session has ended after its last request, for this share\n"
           "of the sessions: 50%; cq evicts those first (default: 0%)" },
+        { OPTION_RETURNS, "announce-returns", "SHARE",
+          "announce in how many seconds a session returns, after this share of the\n"
+          "requests that it does return after: 50%; cq learns what that is worth\n"
+          "(default: 0%)" },
         { 'b', "bytes-per-block", "SIZE",
           "bytes of a block; kvcache-bench iosize computes those of a model" },
         { OPTION_BUDGET, "write-budget", "SIZE",
@@ -312,6 +317,9 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
                                     &a->source.requests);
         case OPTION_ANNOUNCE:
                 return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
+        case OPTION_RETURNS:
+                return workload_source_share(ctl, self, "--announce-returns", argument,
+                                             &a->returns);
         case OPTION_SVG:
                 a->svg = argument;
                 return true;
@@ -337,6 +345,8 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
                 return usage_error(self, "--hosts takes one size of a host's cache");
         if (a->write_budget > 0)
                 return usage_error(self, "--hosts has no --write-budget");
+        if (a->returns > 0)
+                return usage_error(self, "--hosts has no --announce-returns");
         if (a->shared.bytes > 0 && a->block_bytes == 0)
                 return usage_error(self, "--shared in bytes needs --bytes-per-block");
         if (a->prefill_rate > 0 && a->block_bytes == 0)

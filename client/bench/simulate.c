@@ -29,6 +29,33 @@ struct number {
         uint32_t plus_one; /* 0: empty */
 };
 
+/* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so
+ * requests with the same one are spread over the time until the next, at most a second. If all are
+ * equal, the workload has no times. Returns 0 or -ENOMEM. */
+static int find_times(struct simulation *s)
+{
+        enum { MOST_MS = 1000, MS = 1000000 };
+        const struct workload_request *requests = s->workload->requests;
+        size_t n = s->workload->n_requests, end;
+
+        s->times_ns = calloc(MAX(n, (size_t)1), sizeof(s->times_ns[0]));
+        if (!s->times_ns)
+                return -ENOMEM;
+        for (size_t begin = 0; begin < n; begin = end) {
+                uint64_t ms = requests[begin].timestamp_ms, room = MOST_MS;
+
+                for (end = begin + 1; end < n && requests[end].timestamp_ms == ms;)
+                        end++;
+                if (end - begin == n)
+                        return 0;
+                if (end < n && requests[end].timestamp_ms > ms)
+                        room = MIN(room, requests[end].timestamp_ms - ms);
+                for (size_t i = begin; i < end; i++)
+                        s->times_ns[i] = ms * MS + room * MS * (i - begin) / (end - begin) + 1;
+        }
+        return 0;
+}
+
 int simulation_init(struct simulation *s, const struct workload *workload)
 {
         _cleanup_(freep) struct number *table = NULL;
@@ -41,7 +68,7 @@ int simulation_init(struct simulation *s, const struct workload *workload)
                 n_slots *= 2;
         table = calloc(n_slots, sizeof(*table));
         s->blocks = malloc(MAX(workload->n_ids, (size_t)1) * sizeof(s->blocks[0]));
-        if (!table || !s->blocks) {
+        if (!table || !s->blocks || find_times(s) < 0) {
                 simulation_fini(s);
                 return -ENOMEM;
         }
@@ -61,6 +88,7 @@ int simulation_init(struct simulation *s, const struct workload *workload)
 void simulation_fini(struct simulation *s)
 {
         free(s->blocks);
+        free(s->times_ns);
         *s = (struct simulation){ 0 };
 }
 
@@ -93,6 +121,40 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
         return 0;
 }
 
+/* Chooses the hint that follows each request: the announced ends, and for a fixed share of the
+ * other requests the time until the session returns. `*ret` is NULL if there is none. Returns 0 or
+ * -ENOMEM. */
+static int choose_hints(const struct simulation *s, uint8_t **ret)
+{
+        _cleanup_(freep) uint32_t *next = NULL;
+        _cleanup_(freep) uint8_t *hints = NULL;
+        const struct workload *w = s->workload;
+
+        if (simulation_choose_ends(s, &hints) < 0)
+                return -ENOMEM;
+        for (size_t i = 0; hints && i < w->n_requests; i++)
+                hints[i] = hints[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE;
+        if (s->returns > 0) {
+                if (!hints)
+                        hints = calloc(MAX(w->n_requests, (size_t)1), sizeof(*hints));
+                if (!hints || find_next_uses(s, &next) < 0)
+                        return -ENOMEM;
+        }
+        for (size_t i = 0; next && i < w->n_requests; i++) {
+                const struct workload_request *r = &w->requests[i];
+                size_t last = r->n_ids - (r->n_ids > 1 ? 2 : 1);
+                uint32_t drawn = (uint32_t)(((uint64_t)i + 1) * UINT64_C(0xd1b54a32d192ed03) >> 32);
+                uint32_t at = r->n_ids > 0 ? next[r->first_id + last] : NEVER;
+
+                if (at != NEVER && drawn < s->returns * 0x1p32)
+                        hints[i] = (uint8_t)evict_hint_return((uint32_t)MIN(
+                                (w->requests[at].timestamp_ms - r->timestamp_ms) / 1000,
+                                (uint64_t)UINT32_MAX));
+        }
+        *ret = TAKE_PTR(hints);
+        return 0;
+}
+
 /* Creates the admission control; NULL if there is no write budget. */
 static int begin_admission(const struct simulation *s, uint32_t capacity, struct admission **ret)
 {
@@ -116,13 +178,13 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
 {
         _cleanup_(admission_freep) struct admission *admission = NULL;
         _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
-        _cleanup_(freep) uint8_t *ends = NULL;
+        _cleanup_(freep) uint8_t *hints = NULL;
         int r;
 
         r = simulated_cache_init(&c, policy, capacity, s->n_blocks);
         if (r < 0)
                 return r;
-        if (simulation_choose_ends(s, &ends) < 0 || begin_admission(s, capacity, &admission) < 0)
+        if (choose_hints(s, &hints) < 0 || begin_admission(s, capacity, &admission) < 0)
                 return -ENOMEM;
         c.admission = admission;
         c.block_bytes = s->block_bytes;
@@ -135,8 +197,8 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                         hits++;
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
-                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids,
-                                     request->timestamp_ms * 1000000, ends && ends[i]);
+                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
+                                     hints ? hints[i] : EVICT_HINT_NONE);
         }
         ret->touches = c.touches;
         ret->evictions = c.evictions;

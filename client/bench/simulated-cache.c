@@ -37,7 +37,7 @@ static bool may_evict(void *userdata, uint32_t item)
 {
         const struct simulated_cache *c = userdata;
 
-        return c->blocks[c->held[item]].request != c->request;
+        return c->blocks[c->held[item]].request != c->request || evict_gives_way(c->evict, item);
 }
 
 /* Returns a block's id in the policy's history of evicted blocks. */
@@ -62,23 +62,33 @@ static uint32_t make_room(struct simulated_cache *c)
         return item;
 }
 
-void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place)
+/* Inserts a missing block if there is room. */
+static void insert(struct simulated_cache *c, uint32_t block, enum evict_place place, uint8_t gap)
 {
         struct simulated_block *b = &c->blocks[block];
 
-        c->touches++;
-        if (b->item != EVICT_NONE) {
-                evict_touch(c->evict, b->item, 0, EVICT_NO_USE);
-                return;
-        }
         if (b->refused == c->request)
                 return;
         b->item = make_room(c);
         if (b->item == EVICT_NONE)
                 return;
         c->writes++;
+        c->touches++;
         c->held[b->item] = block;
-        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
+        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), c->request, place);
+        evict_set_gap(c->evict, b->item, gap);
+}
+
+void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place)
+{
+        uint32_t item = c->blocks[block].item;
+
+        if (item != EVICT_NONE) {
+                evict_touch(c->evict, item, 0, c->request);
+                c->touches++;
+        } else {
+                insert(c, block, place, EVICT_NO_GAP);
+        }
 }
 
 /* The turn is one more than that of the last block that an earlier request inserted. */
@@ -103,14 +113,15 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
         return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
 }
 
-/* Announces the end of a chain for its cached blocks, from the end up to a block from which another
- * session continues. */
-static void announce_end(struct simulated_cache *c, const uint32_t *blocks, size_t n)
+/* Applies a hint to the cached blocks of a chain from its end on. That of an end stops at a block
+ * from which another session continues. */
+static void announce(struct simulated_cache *c, const uint32_t *blocks, size_t n,
+                     enum evict_hint hint)
 {
         while (n-- > 0) {
                 uint32_t item = c->blocks[blocks[n]].item;
 
-                if (item != EVICT_NONE && !evict_hint(c->evict, item, EVICT_HINT_FINAL))
+                if (item != EVICT_NONE && !evict_hint(c->evict, item, hint))
                         return;
         }
 }
@@ -134,31 +145,77 @@ static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, u
         }
 }
 
-void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, bool is_end)
+/* Returns the mean gap of the chain from its deepest known block, if that covers half of it. */
+static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks, size_t n)
 {
-        enum { EARLY_TURNS = 2 };
-        size_t most = MIN(n, (size_t)c->capacity);
-        uint32_t turn;
+        uint8_t gap = EVICT_NO_GAP;
 
-        if (n == 0)
-                return;
-        turn = simulated_cache_begin(c, request, blocks, n);
-        if (c->admission)
-                admit(c, blocks, most, now_ns);
-        for (size_t i = most; i-- > 0;) {
-                enum evict_place place = i == n - 1           ? EVICT_PLACE_END
-                                         : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
-                                                              : EVICT_PLACE_UNKNOWN;
+        for (size_t i = n; i-- > n / 2 && gap == EVICT_NO_GAP;) {
+                uint32_t item = c->blocks[blocks[i]].item;
 
-                simulated_cache_use(c, blocks[i], place);
+                gap = item != EVICT_NONE ? evict_chain_gap(c->evict, item, c->request)
+                                         : evict_remembered_gap(c->evict, ghost_id(blocks[i]));
         }
+        return gap;
+}
+
+/* Touches the cached blocks of a request, the last first. Returns their number. */
+static size_t touch_cached(struct simulated_cache *c, const uint32_t *blocks, size_t n, uint8_t gap)
+{
+        size_t cached = 0;
+
+        while (n-- > 0) {
+                uint32_t item = c->blocks[blocks[n]].item;
+
+                if (item == EVICT_NONE)
+                        continue;
+                evict_touch(c->evict, item, 0, c->request);
+                evict_set_gap(c->evict, item, gap);
+                cached++;
+        }
+        c->touches += cached;
+        return cached;
+}
+
+static void link_chain(struct simulated_cache *c, const uint32_t *blocks, size_t n)
+{
         for (size_t i = 1; i < n; i++) {
                 uint32_t item = c->blocks[blocks[i]].item, parent = c->blocks[blocks[i - 1]].item;
 
                 if (item != EVICT_NONE && parent != EVICT_NONE)
                         evict_link(c->evict, item, parent);
         }
-        if (is_end)
-                announce_end(c, blocks, n);
+}
+
+/* Inserts from the root on, so that blocks that give way leave a prefix. Then the whole request is
+ * touched again, because a block must be older than its predecessors. */
+void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
+                          size_t n, uint64_t now_ns, enum evict_hint hint)
+{
+        enum { EARLY_TURNS = 2 };
+        size_t most = MIN(n, (size_t)c->capacity);
+        uint32_t turn;
+        uint8_t gap;
+
+        if (n == 0)
+                return;
+        evict_note_time(c->evict, now_ns);
+        turn = simulated_cache_begin(c, request, blocks, n);
+        gap = chain_gap(c, blocks, n);
+        if (c->admission)
+                admit(c, blocks, most, now_ns);
+        if (touch_cached(c, blocks, most, gap) < most) {
+                for (size_t i = 0; i < most; i++) {
+                        enum evict_place place = i == n - 1           ? EVICT_PLACE_END
+                                                 : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
+                                                                      : EVICT_PLACE_UNKNOWN;
+
+                        if (c->blocks[blocks[i]].item == EVICT_NONE)
+                                insert(c, blocks[i], place, gap);
+                }
+                link_chain(c, blocks, n);
+                touch_cached(c, blocks, most, gap);
+        }
+        if (hint != EVICT_HINT_NONE)
+                announce(c, blocks, n, hint);
 }

@@ -48,6 +48,6 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
 /* Touches a block of the current request, or inserts it if it is missing and there is room. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
 /* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
- * the first `capacity`. `is_end`: the request is announced as its session's last. */
+ * the first `capacity`. `hint`: what is announced after the request. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, bool is_end);
+                          size_t n, uint64_t now_ns, enum evict_hint hint);

@@ -156,6 +156,10 @@ static const char *class_text(const struct kvcache_standing *s)
                 [KVCACHE_CLASS_RETURN] = "hint: returns after 600 s",
                 [KVCACHE_CLASS_FINAL] = "hint: final",
                 [KVCACHE_CLASS_RECENCY] = "by recency",
+                [KVCACHE_CLASS_GAP_10] = "used every 10 s or faster",
+                [KVCACHE_CLASS_GAP_20] = "used every 10 to 20 s",
+                [KVCACHE_CLASS_GAP_40] = "used every 20 to 40 s",
+                [KVCACHE_CLASS_GAP_80] = "used every 40 to 80 s",
         };
 
         return s->reuse_class < ARRAY_SIZE(texts) && texts[s->reuse_class] ? texts[s->reuse_class]

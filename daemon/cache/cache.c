@@ -395,12 +395,13 @@ uint32_t cache_next_use(struct cache *c)
         return c->uses;
 }
 
-void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
+void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use, uint8_t gap)
 {
         if (place->chunk != POOL_NONE) {
                 const struct pool_chunk *pc = pool_chunk(c->params.pool, place->chunk);
 
                 pool_touch(c->params.pool, place->chunk, place->generation, use);
+                pool_set_gap(c->params.pool, place->chunk, place->generation, gap);
                 if (c->params.remote && pc->generation == place->generation && pc->use != use)
                         cache_remote_offer_chunk(c, place->chunk, true);
                 if (pc->flags & POOL_REFUSED && pc->generation == place->generation &&
@@ -408,6 +409,7 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
                         cache_admit_again(c, place->chunk, use);
         }
         store_touch(c->params.store, place->ref, use);
+        store_set_gap(c->params.store, place->ref, gap);
 }
 
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint)
@@ -451,33 +453,6 @@ enum cache_status cache_retain(struct cache *c, const struct cache_place *place,
 bool cache_wants_chains(const struct cache *c)
 {
         return pool_wants_chains(c->params.pool);
-}
-
-void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
-                 bool is_end)
-{
-        int in_pool = place->chunk == POOL_NONE ? -1
-                                                : pool_turn(c->params.pool, place->chunk,
-                                                            place->generation, chain->use);
-        int in_store = store_turn(c->params.store, place->ref, chain->use);
-        int turn = in_store >= 0 ? in_store : in_pool;
-
-        if (turn < 0)
-                return;
-        if (turn > 0) {
-                chain->turn = (unsigned)turn;
-                chain->is_new = false;
-        } else if (!chain->is_new) {
-                chain->turn++;
-                chain->is_new = true;
-        }
-        if (in_pool >= 0)
-                pool_chain(c->params.pool, place->chunk, chain->before.chunk,
-                           chain->before.generation, chain->use, chain->turn, is_end);
-        if (in_store >= 0)
-                store_chain(c->params.store, place->ref, chain->before.ref, chain->use, chain->turn,
-                            is_end);
-        chain->before = *place;
 }
 
 void cache_drop_from_pool(struct cache *c, uint32_t chunk)

@@ -83,8 +83,10 @@ struct cache_request {
         uint16_t tenant;
         uint32_t user; /* the user's uid; users are served in turn, each within its share */
         struct key key;
-        uint64_t hash; /* from cache_hash() */
-        uint32_t use;  /* from cache_next_use() */
+        uint64_t hash;       /* from cache_hash() */
+        uint32_t use;        /* from cache_next_use() */
+        uint8_t gap;         /* mean gap of a put's chain, as in evict.h */
+        uint8_t chain_place; /* enum evict_place of a put's chunk */
         bool nowait;
         bool expired;         /* get: cache_expire() has just dropped the chunk */
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; ends a wait for room or for the shared tier */
@@ -208,8 +210,20 @@ bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired);
 /* Returns a new number for one request's use of a chain of keys. Chunks that are stored or touched
  * with the same number count as used once. */
 uint32_t cache_next_use(struct cache *c);
-/* Records a use of the chunk with the eviction policies of both tiers. */
-void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use);
+/* Records a use of the chunk with the eviction policies of both tiers. `gap` is the mean gap of the
+ * chain, from cache_chain_gap(). */
+void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use, uint8_t gap);
+/* Returns the mean gap of a chain from a place in it, as evict_chain_gap() does, or EVICT_NO_GAP.
+ * The store decides, because it has more of a chain than the pool. */
+uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use);
+/* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
+int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
+/* Returns the mean gap of the place, as evict_gap() does. */
+uint8_t cache_gap(const struct cache *c, const struct cache_place *place);
+/* Returns the mean gap that the policies remember of an evicted chunk, as evict_remembered_gap()
+ * does, or EVICT_NO_GAP. */
+uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const struct key *key,
+                             uint64_t hash);
 
 /* Passes a client's hint about a chunk to the eviction policies of both tiers. The chunks of a
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and

@@ -274,6 +274,8 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .hash = req->hash,
                 .parent = req->parent,
                 .use = req->use,
+                .gap = req->gap,
+                .place = req->chain_place,
                 .buf = req->memory,
                 .vector = req->pieces,
                 .vector_room = d->room,

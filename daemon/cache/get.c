@@ -194,6 +194,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         if (r != 0)
                 return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
         pool_chunk(c->params.pool, chunk)->created_ms = w->created_ms;
+        pool_chunk(c->params.pool, chunk)->gap = store_gap(c->params.store, w->ref);
         f = calloc(1, sizeof(*f));
         if (f) {
                 f->cache = c;

@@ -128,6 +128,16 @@ bool pool_remembers(const struct pool *p, uint64_t hash)
         return evict_remembers(p->evict, evict_id(hash));
 }
 
+void pool_admit_all(struct pool *p, bool all)
+{
+        evict_admit_all(p->evict, all);
+}
+
+uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash)
+{
+        return evict_remembered_gap(p->evict, evict_id(hash));
+}
+
 const struct backing *pool_backing(const struct pool *p)
 {
         return &p->backing;
@@ -425,7 +435,8 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         if (c->flags & POOL_DROPPED)
                 return;
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
-                           c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
+                           c->length, evict_id(c->hash), c->use, (enum evict_place)c->place);
+        evict_set_gap(p->evict, chunk, c->gap);
         evict_set_cost(p->evict, chunk, c->cost);
         pool_notify(p, chunk, true);
 }
@@ -533,6 +544,22 @@ bool pool_wants_chains(const struct pool *p)
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
 {
         return is_at(p, chunk, generation) ? (int)evict_turn(p->evict, chunk, use) : -1;
+}
+
+uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
+{
+        return is_at(p, chunk, generation) ? evict_chain_gap(p->evict, chunk, use) : EVICT_NO_GAP;
+}
+
+uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation)
+{
+        return is_at(p, chunk, generation) ? evict_gap(p->evict, chunk) : EVICT_NO_GAP;
+}
+
+void pool_set_gap(struct pool *p, uint32_t chunk, uint32_t generation, uint8_t gap)
+{
+        if (is_at(p, chunk, generation))
+                evict_set_gap(p->evict, chunk, gap);
 }
 
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,

@@ -62,9 +62,11 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases;     /* the pins that are leases */
         uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
-        uint32_t flags : 16; /* enum pool_flag */
-        uint32_t state : 8;  /* enum pool_state */
+        uint32_t flags : 10; /* enum pool_flag */
+        uint32_t place : 2;  /* enum evict_place at insertion */
+        uint32_t state : 4;  /* enum pool_state */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
+        uint32_t gap : 8;    /* mean gap at insertion, as in evict.h */
         uint32_t use;        /* use at insertion, as in evict.h */
         uint32_t user;       /* used by the cache with POOL_REFUSED: the user that put the chunk */
         uint64_t born;       /* number of the last purge before the chunk was added */
@@ -231,6 +233,12 @@ uint64_t pool_leased_bytes(const struct pool *p); /* equals pool_stats.leased_by
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
 /* Returns the result of evict_turn(), or -1 if the chunk has another generation. */
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
+/* Return the result of evict_chain_gap() and evict_gap(), or EVICT_NO_GAP if the chunk has another
+ * generation. */
+uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
+uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation);
+/* Sets the mean gap of the chunk's chain, unless the chunk has another generation. */
+void pool_set_gap(struct pool *p, uint32_t chunk, uint32_t generation, uint8_t gap);
 /* Records a chunk's place in its chain, before it is touched at the end of the chain. `parent` is
  * the preceding chunk; there is no link if that has another generation. */
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
@@ -241,6 +249,10 @@ bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_h
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
 /* Returns whether the policy remembers evicting the chunk of this hash from the pool. */
 bool pool_remembers(const struct pool *p, uint64_t hash);
+/* Calls evict_admit_all(). */
+void pool_admit_all(struct pool *p, bool all);
+/* Returns the result of evict_remembered_gap() for this hash. */
+uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash);
 /* Returns whether the policy uses turns and places of chains. */
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk,

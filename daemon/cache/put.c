@@ -286,6 +286,8 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .hash = req->hash,
                 .parent = req->parent,
                 .use = req->use,
+                .gap = req->gap,
+                .place = req->chain_place,
                 .buf = pool_at(c->params.pool, chunk),
                 .length = pc->length,
                 .crc = pc->crc,
@@ -489,6 +491,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         }
         pool_chunk(c->params.pool, chunk)->cost = req->cost;
+        pool_chunk(c->params.pool, chunk)->gap = req->gap;
+        pool_chunk(c->params.pool, chunk)->place = req->chain_place & 0x3;
         pool_chunk(c->params.pool, chunk)->created_ms =
                 req->fetched ? req->fetched->created_ms : clock_unix_ms();
         w = write_new(c, chunk, req);

@@ -10,7 +10,8 @@
  * Out: chunks that were put, are used again, or are about to be evicted although another use is
  * expected, are offered. When the shared tier takes an offer, cache_remote_load() loads the bytes
  * from the pool or the store and checks them. An offered chunk keeps no slot: if it was evicted
- * before its turn, the offer is dropped.
+ * before its turn, the offer is dropped. While the shared tier takes chunks that are evicted, no
+ * new chunk gives way to others, because it would leave before it is offered.
  *
  * Failures: every failure is a miss for all gets that wait. If the key is purged or evicted during
  * the fetch, the fetch is abandoned: its chunk is neither put nor returned. */
@@ -391,7 +392,10 @@ static void offer_leaving_disk(void *userdata, const struct store_leaving *leavi
 
 void cache_offer_leaving_disk(struct store *store, struct remote *remote)
 {
-        if (remote_takes_leaving(remote))
+        bool takes = remote_takes_leaving(remote);
+
+        store_admit_all(store, takes);
+        if (takes)
                 store_report_leaving(store, offer_leaving_disk, remote);
 }
 
@@ -409,7 +413,10 @@ static void offer_leaving_memory(void *userdata, uint32_t chunk, double chance)
 
 void cache_offer_leaving_memory(struct cache *c)
 {
-        if (!c->stopping && remote_takes_leaving(c->params.remote))
+        bool takes = remote_takes_leaving(c->params.remote);
+
+        pool_admit_all(c->params.pool, takes);
+        if (!c->stopping && takes)
                 pool_report_leaving(c->params.pool, offer_leaving_memory, c);
 }
 

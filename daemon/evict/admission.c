@@ -170,7 +170,7 @@ static double draw(const struct admission *a, const struct admission_write *w)
 static void remember(struct admission *a, uint64_t id, bool refused)
 {
         struct ghost forgotten, ghost = { .id = id,
-                                          .touched = ++a->asked,
+                                          .time = ++a->asked,
                                           .class = refused ? SEEN_REFUSED : SEEN_ADMITTED };
 
         (void)ghosts_put(&a->seen, &ghost, &forgotten);

@@ -83,10 +83,11 @@ static void hazards(const struct density *d, const struct density_stays *stays, 
 }
 
 /* Returns the best ratio of hits to time over all horizons that begin with bin `from`. From `end`
- * on there are no hits, so that longer horizons are worse. */
+ * on there are no hits, so that longer horizons are worse. Ratios are compared without a division,
+ * because this is most of the work of learning. */
 static double best_from(const double hazard[static DENSITY_BINS], unsigned from, unsigned end)
 {
-        double survivors = 1, hits = 0, time = 0, best = 0;
+        double survivors = 1, hits = 0, time = 0, best_hits = 0, best_time = 1;
 
         for (unsigned b = from; b < end && survivors > 1e-9; b++) {
                 double hit = survivors * hazard[b];
@@ -94,9 +95,12 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from,
                 hits += hit;
                 time += (survivors - hit / 2) * (bin_begin(b + 1) - bin_begin(b));
                 survivors -= hit;
-                best = MAX(best, hits / time);
+                if (hits * best_time > best_hits * time) {
+                        best_hits = hits;
+                        best_time = time;
+                }
         }
-        return best;
+        return best_hits / best_time;
 }
 
 /* Computes for each age the share of hits among all stays that reached it. */
@@ -144,21 +148,35 @@ void density_learn(struct density *d, const struct density_stays *stays)
         }
 }
 
+/* A bin's value applies to its middle: 1.25 or 1.75 times a power of two. Between two middles, the
+ * value is interpolated. This is computed from the exponent and mantissa of the age, because a
+ * search for a victim needs it for each list. */
 float density_at(const struct density *d, unsigned class, uint32_t age)
 {
-        unsigned bin = bin_of(age), next;
-        double begin, middle, from, to, part;
+        const float *value = d->value[class];
+        float exact = (float)age, mantissa, part;
+        unsigned octave, bin;
+        uint32_t bits;
 
-        /* A bin's value applies to its middle; interpolate between two middles. */
-        begin = bin_begin(bin);
-        middle = (begin + bin_begin(bin + 1)) / 2;
-        next = (double)age < middle ? (bin == 0 ? 0 : bin - 1) : MIN(bin + 1, DENSITY_BINS - 1U);
-        if (next == bin)
-                return d->value[class][bin];
-        from = middle;
-        to = (bin_begin(next) + bin_begin(next + 1)) / 2;
-        part = ((double)age - from) / (to - from);
-        return (float)(d->value[class][bin] * (1 - part) + d->value[class][next] * part);
+        if (age < 2)
+                return value[0];
+        memcpy(&bits, &exact, sizeof(bits));
+        octave = (bits >> 23) - 127;
+        bits = (bits & 0x7fffff) | UINT32_C(127) << 23;
+        memcpy(&mantissa, &bits, sizeof(mantissa));
+        if (mantissa < 1.25F) {
+                bin = 2 * octave - 1;
+                part = (mantissa - 0.875F) / 0.375F;
+        } else if (mantissa < 1.75F) {
+                bin = 2 * octave;
+                part = (mantissa - 1.25F) / 0.5F;
+        } else {
+                bin = 2 * octave + 1;
+                part = (mantissa - 1.75F) / 0.75F;
+        }
+        if (bin + 1 >= DENSITY_BINS)
+                return value[DENSITY_BINS - 1];
+        return value[bin] + (value[bin + 1] - value[bin]) * part;
 }
 
 float density_chance(const struct density *d, unsigned class, uint32_t age)

@@ -8,14 +8,14 @@
  * kept for that. The density is the best ratio of the two over all horizons: hits per unit of time
  * that a slot is occupied.
  *
- * Ages are counted in touches of the whole cache. There are two bins per power of two. */
+ * The unit of ages is the owner's. There are two bins per power of two. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-        DENSITY_CLASSES = 12,
+        DENSITY_CLASSES = 16,
         DENSITY_BINS = 64, /* two per power of two cover all 32-bit ages */
 };
 

@@ -20,7 +20,7 @@
 #include "checked.h"
 #include "evict/policy.h"
 
-enum { MAX_LISTS = 64 }; /* per group, for any policy */
+enum { MAX_LISTS = 72 }; /* per group, for any policy */
 #define REPORT_DUE UINT32_MAX
 
 static const struct evict_policy *const policies[] = {
@@ -268,6 +268,47 @@ unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use)
         return e->policy->turn ? e->policy->turn(e, item, use) : 1;
 }
 
+uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
+{
+        assert(evict_contains(e, item));
+        return e->policy->chain_gap ? e->policy->chain_gap(e, item, use) : EVICT_NO_GAP;
+}
+
+uint8_t evict_remembered_gap(const struct evict *e, uint64_t id)
+{
+        assert(id != 0);
+        return e->policy->remembered_gap ? e->policy->remembered_gap(e, id) : EVICT_NO_GAP;
+}
+
+uint8_t evict_gap(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->gap ? e->policy->gap(e, item) : EVICT_NO_GAP;
+}
+
+void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap)
+{
+        assert(evict_contains(e, item));
+        if (e->policy->set_gap && gap != EVICT_NO_GAP)
+                e->policy->set_gap(e, item, gap);
+}
+
+void evict_admit_all(struct evict *e, bool all)
+{
+        e->admits_all = all;
+}
+
+bool evict_gives_way(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->yields && e->policy->yields(e, item);
+}
+
+void evict_serve(struct evict *e, uint32_t use)
+{
+        e->served = use;
+}
+
 bool evict_wants_chains(const struct evict *e)
 {
         return e->policy->link != NULL;
@@ -347,6 +388,8 @@ uint64_t evict_touched(const struct evict *e, uint32_t item)
 void evict_note_time(struct evict *e, uint64_t now_ns)
 {
         ages_note(&e->ages, e->policy->now(e), now_ns);
+        if (e->policy->advance)
+                e->policy->advance(e);
 }
 
 uint64_t evict_age_ns(const struct evict *e, uint32_t item)
@@ -368,34 +411,47 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
         return e->policy->worth(e, item);
 }
 
+/* An item that may be the next of a group to be evicted. */
+struct next {
+        uint32_t item;
+        double worth;
+        uint64_t touched;
+};
+
+static struct next next_of(const struct evict *e, uint32_t item)
+{
+        if (item == EVICT_NONE)
+                return (struct next){ .item = item };
+        return (struct next){ .item = item,
+                              .worth = evict_worth(e, item, false),
+                              .touched = e->policy->touched(e, item) };
+}
+
+static bool is_before(const struct next *a, const struct next *b)
+{
+        return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
+}
+
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {
-        struct {
-                uint32_t item;
-                double worth;
-        } oldest[MAX_LISTS];
+        struct next oldest[MAX_LISTS];
         uint32_t lists = e->policy->lists;
 
         assert(group < e->max_groups && lists <= MAX_LISTS);
-        for (uint32_t i = 0; i < lists; i++) {
-                oldest[i].item = e->policy->first(e, group * lists + i);
-                if (oldest[i].item != EVICT_NONE)
-                        oldest[i].worth = evict_worth(e, oldest[i].item, false);
-        }
+        for (uint32_t i = 0; i < lists; i++)
+                oldest[i] = next_of(e, e->policy->first(e, group * lists + i));
         while (n-- > 0) {
                 uint32_t least = MAX_LISTS;
 
                 for (uint32_t i = 0; i < lists; i++)
                         if (oldest[i].item != EVICT_NONE &&
-                            (least == MAX_LISTS || oldest[i].worth < oldest[least].worth))
+                            (least == MAX_LISTS || is_before(&oldest[i], &oldest[least])))
                                 least = i;
                 if (least == MAX_LISTS)
                         return;
                 each(userdata, oldest[least].item);
-                oldest[least].item = e->policy->after(e, oldest[least].item);
-                if (oldest[least].item != EVICT_NONE)
-                        oldest[least].worth = evict_worth(e, oldest[least].item, false);
+                oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
         }
 }
 
@@ -454,6 +510,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->ghosts += one->ghosts;
         sum->ghosts_max += one->ghosts_max;
         sum->ghost_hits += one->ghost_hits;
+        sum->yielded += one->yielded;
         sum->ghost_bytes = one->ghost_bytes;
         sum->item_bytes = one->item_bytes;
 }
@@ -492,7 +549,8 @@ uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t
 bool evict_restore(struct evict *e, const struct evict_learned *l)
 {
         /* Times in this unit must fit 32 bits. */
-        if (l->unit > 31 || l->now >> l->unit > UINT32_MAX)
+        if (l->unit > 31 || l->now >> l->unit > UINT32_MAX || l->time_unit > 31 ||
+            l->time >> l->time_unit > UINT32_MAX)
                 return false;
         return e->policy->restore(e, l);
 }

@@ -63,6 +63,29 @@ void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use
                     bool is_end);
 /* Returns the turn of an item, or 0 if this use has inserted it and the turn is not yet known. */
 unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use);
+/* The mean gap between the uses of a chain, as a code of one byte; EVICT_NO_GAP if it is unknown.
+ * The owner takes it from the deepest item of a request that was used before, provided that this
+ * covers at least half of the request, and gives it to all items of the request after their
+ * insertion or touch. Both calls are cheap. */
+enum { EVICT_NO_GAP = 0 };
+/* Returns the mean gap of the chain, including the gap that ends with this use. An item that this
+ * use has already touched or inserted returns the gap it has. */
+uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use);
+/* Does so for an evicted item. */
+uint8_t evict_remembered_gap(const struct evict *e, uint64_t id);
+/* Returns the mean gap that the item has. */
+uint8_t evict_gap(const struct evict *e, uint32_t item);
+void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
+/* Sets whether new items are kept whatever they are worth, so that none gives way. For owners that
+ * must report items some time before these leave. */
+void evict_admit_all(struct evict *e, bool all);
+/* Returns whether an item gives way: by its worth it should not have entered, and it is the next to
+ * be evicted. */
+bool evict_gives_way(const struct evict *e, uint32_t item);
+/* Has the next searches for a victim pass over the items of a use while there are others, so that a
+ * request does not evict its own beginning. Items that give way are not spared. EVICT_NO_USE ends
+ * that. A policy that judges by recency only need not be asked: its victim is the oldest. */
+void evict_serve(struct evict *e, uint32_t use);
 /* Returns whether the policy uses links and turns. */
 bool evict_wants_chains(const struct evict *e);
 /* Links an item to `parent`, its predecessor in the chain. Both must be present. The link lasts
@@ -143,8 +166,9 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
  * with each touch or insertion. For comparing groups; slightly inexact after billions of
  * touches. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
-/* Reports the time of a monotonic clock. Call it as often as is cheap. It does not influence the
- * policy. */
+/* Reports the time of a monotonic clock. Call it as often as is cheap, and before the touches of
+ * that time. A policy that learns ages counts them in this time or, before the first report, in
+ * touches. */
 void evict_note_time(struct evict *e, uint64_t now_ns);
 /* Returns the time since the item's last touch, within a tenth, but at most since the first
  * reported time. 0 if no time was reported. */
@@ -195,6 +219,10 @@ enum evict_class {
         EVICT_CLASS_RETURNS_MUCH_LATER,
         EVICT_CLASS_FINAL,
         EVICT_CLASS_RECENCY, /* the policy judges by recency only */
+        EVICT_CLASS_GAP_10,  /* the chain has a mean gap below 10 s; next: 20, 40, 80 */
+        EVICT_CLASS_GAP_20,
+        EVICT_CLASS_GAP_40,
+        EVICT_CLASS_GAP_80,
         EVICT_CLASS_END,
 };
 struct evict_standing {
@@ -206,6 +234,8 @@ struct evict_standing {
         bool is_next;      /* the group's victim, unless pinned */
         bool is_continued; /* a present item continues it, and is evicted first */
         bool is_retained;
+        bool yields;   /* evict_gives_way() */
+        double gap_s;  /* mean gap of its chain in seconds; 0: unknown */
         unsigned cost; /* evict_cost_level() */
 };
 /* Fills in the present standing of an item, for diagnosis. */
@@ -216,6 +246,7 @@ struct evict_stats {
         uint64_t ghosts; /* evicted items remembered now */
         uint64_t ghosts_max;
         uint64_t ghost_hits;  /* insertions of items that were remembered */
+        uint64_t yielded;     /* evictions of items that gave way */
         uint64_t ghost_bytes; /* memory of each ghost; below, of each item */
         uint64_t item_bytes;
 };
@@ -226,21 +257,26 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
 /* The learned state of a policy, saved across a restart. Restore it into a new policy of the same
  * name whose items were inserted as if used once: first evict_restore(), then the remembered items,
  * then the present items in order of their touches. Everything from a file is validated. */
-enum { EVICT_COUNTS = 2 * 12 * 64 };
+enum { EVICT_COUNTS = 2 * 16 * 64 };
 struct evict_learned {
-        uint64_t now; /* touches and insertions so far */
-        uint32_t unit;
+        uint64_t now;  /* touches and insertions so far */
+        uint64_t time; /* clock of the ages */
+        uint32_t unit, time_unit;
         uint32_t n_counts; /* 0 or EVICT_COUNTS */
+        uint32_t reserved;
         double counts[EVICT_COUNTS];
 };
 /* The saved state of a present or an evicted item. */
 struct evict_record {
-        uint64_t id; /* the id of the insertion; never 0 */
-        uint32_t touched;
+        uint64_t id;      /* the id of the insertion; never 0 */
+        uint32_t touched; /* position in the order; 0 for an evicted item */
+        uint32_t time;    /* evict_learned.time of the last use, in its unit */
         uint8_t class, uses, turn;
-        uint8_t flags; /* EVICT_RECORD_RETAINED; the cost level from bit EVICT_RECORD_COST */
+        uint8_t flags; /* EVICT_RECORD_*; the cost level from bit EVICT_RECORD_COST */
+        uint8_t gap;
+        uint8_t reserved[3];
 };
-enum { EVICT_RECORD_RETAINED = 1 << 0, EVICT_RECORD_COST = 4 };
+enum { EVICT_RECORD_RETAINED = 1 << 0, EVICT_RECORD_YIELDS = 1 << 1, EVICT_RECORD_COST = 4 };
 uint64_t evict_touches(const struct evict *e); /* evict_learned.now */
 void evict_save(const struct evict *e, struct evict_learned *ret);
 void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret);

@@ -86,7 +86,7 @@ bool ghosts_put(struct ghosts *g, const struct ghost *ghost, struct ghost *ret_f
                         g->n++;
                         return false;
                 }
-                if (b[i].touched < oldest->touched)
+                if (b[i].time < oldest->time)
                         oldest = &b[i];
         }
         *ret_forgotten = *oldest;

@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 struct ghost {
-        uint64_t id; /* 0: free entry */
-        uint32_t touched;
+        uint64_t id;   /* 0: free entry */
+        uint32_t time; /* time of the last use */
         uint8_t class;
         uint8_t uses;
         uint8_t turn;
-        uint8_t reserved;
+        uint8_t gap; /* mean gap of its chain, see gap.h */
 };
 
 struct ghosts {

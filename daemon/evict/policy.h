@@ -28,6 +28,12 @@ struct evict_policy {
         void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
         /* Moves the item to the old end of its list in the group; its time stays. */
         void (*make_oldest)(struct evict *e, uint32_t item, uint32_t group);
+        /* All five or none; NULL: the policy ignores gaps, and nothing gives way. */
+        void (*set_gap)(struct evict *e, uint32_t item, uint8_t gap);
+        uint8_t (*gap)(const struct evict *e, uint32_t item);
+        uint8_t (*chain_gap)(const struct evict *e, uint32_t item, uint32_t use);
+        uint8_t (*remembered_gap)(const struct evict *e, uint64_t id);
+        bool (*yields)(const struct evict *e, uint32_t item);
         /* With link, or both NULL. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
                          unsigned turn, bool is_end);
@@ -47,6 +53,8 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
+        /* The ages have a new time; NULL: the policy counts touches. */
+        void (*advance)(struct evict *e);
         uint64_t (*now)(const struct evict *e);                 /* touches and insertions so far */
         double (*worth)(const struct evict *e, uint32_t item);  /* NULL: by recency */
         double (*chance)(const struct evict *e, uint32_t item); /* NULL: nothing is learned */
@@ -80,6 +88,8 @@ struct evict {
         uint32_t n_aside;
         uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
+        uint32_t served;  /* evict_serve() */
+        bool admits_all;  /* evict_admit_all() */
         struct ages ages; /* used by evict.c */
 };
 

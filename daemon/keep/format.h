@@ -19,7 +19,7 @@
 #include "key.h"
 
 enum {
-        KEEP_VERSION = 2,
+        KEEP_VERSION = 3,
         KEEP_MAX_POOLS = 64,
         KEEP_MAX_HOLDERS = 4000, /* the unit's FileDescriptorStoreMax= has room for them */
         KEEP_MAX_READERS = 1024, /* readers recorded for each pool */
@@ -91,7 +91,7 @@ struct keep_chunk {
         uint32_t crc;   /* CRC32C of the other fields, the chunk's position and the map's number */
         struct evict_record record;
 };
-static_assert(sizeof(struct keep_chunk) == 88, "map format");
+static_assert(sizeof(struct keep_chunk) == 96, "map format");
 
 enum { KEEP_STORED = 1, KEEP_REFUSED = 2 };
 

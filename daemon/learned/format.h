@@ -18,9 +18,9 @@
 #include "key.h"
 
 enum {
-        LEARNED_VERSION = 1,
+        LEARNED_VERSION = 2,
         LEARNED_MAX_SECTIONS = 64,
-        /* Most records of all sections together: 64 MiB for chunks, 32 MiB for remembered ones. */
+        /* Most records of all sections together: 96 MiB for chunks, 48 MiB for remembered ones. */
         LEARNED_MAX_CHUNKS = 1 << 22,
         LEARNED_MAX_REMEMBERED = 1 << 21,
 };
@@ -47,8 +47,8 @@ struct learned_section {
         struct evict_learned learned;
         struct evict_record records[]; /* chunks first */
 };
-static_assert(sizeof(struct learned_section) == 32 + 16 + 8 * (size_t)EVICT_COUNTS, "file format");
-static_assert(sizeof(struct evict_record) == 16, "file format");
+static_assert(sizeof(struct learned_section) == 32 + 32 + 8 * (size_t)EVICT_COUNTS, "file format");
+static_assert(sizeof(struct evict_record) == 24, "file format");
 
 #define LEARNED_MAX_BYTES                                                                          \
         (sizeof(struct learned_head) + LEARNED_MAX_SECTIONS * sizeof(struct learned_section) +     \

@@ -6,7 +6,7 @@
  * ones. Then a blocking-call thread sorts the records, writes the file under another name, syncs
  * and renames it, so that a kill leaves either the old or the new file.
  *
- * Owns the file being made, and the call. Needs 16 bytes of memory per record during a save.
+ * Owns the file being made, and the call. Needs 24 bytes of memory per record during a save.
  * Failures: lack of memory and device errors are counted and reported once, and the next save tries
  * again; a change of the policy cancels the save. */
 #include "learned/learned.h"

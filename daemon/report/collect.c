@@ -260,6 +260,7 @@ static void collect_evict(const struct evict_stats *of, unsigned tier, struct me
         s->evict_ghosts[tier] = (double)of->ghosts;
         s->evict_ghosts_max[tier] = (double)of->ghosts_max;
         s->evict_ghost_hits[tier] = (double)of->ghost_hits;
+        s->evict_yielded[tier] = (double)of->yielded;
         s->evict_chunk_bytes[tier] = (double)of->item_bytes;
         s->evict_ghost_bytes[tier] = (double)of->ghost_bytes;
 }

@@ -135,6 +135,7 @@ static void add_eviction(cJSON *root, const char *policy, const struct metrics *
                 cJSON_AddNumberToObject(tier, "ghosts", s->evict_ghosts[i]);
                 cJSON_AddNumberToObject(tier, "ghosts_max", s->evict_ghosts_max[i]);
                 cJSON_AddNumberToObject(tier, "ghost_hits", s->evict_ghost_hits[i]);
+                cJSON_AddNumberToObject(tier, "yielded", s->evict_yielded[i]);
                 add_ages(tier, &s->evicted_ages[i]);
         }
 }

@@ -292,6 +292,8 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.hash = batch_hash(b, i);
         s->req.expired = b->is_expired;
         s->req.use = b->part ? chain_part_use(b->part) : 0;
+        s->req.gap = b->part ? chain_part_gap(b->part) : EVICT_NO_GAP;
+        s->req.chain_place = b->part ? chain_part_place(b->part, i) : EVICT_PLACE_UNKNOWN;
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->request.client->ended;
         s->req.deadline_ns = deadline_of(b);
         s->req.charge = charge_key;

@@ -33,6 +33,8 @@ struct chain {
         struct list_node ranges;  /* the root first */
         struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
+        struct chain_gap gap;
+        unsigned new_turn;   /* the turn of keys that puts bring, as in struct chain_part */
         unsigned unanswered; /* messages in progress */
         uint32_t keys;
         bool open; /* another message may continue the chain */
@@ -61,10 +63,11 @@ static void walk(struct cache *cache, struct cache_chain *walk, const struct cac
         }
 }
 
-static void touch(struct cache *cache, const struct cache_place *places, uint32_t n, uint32_t use)
+static void touch(struct cache *cache, const struct cache_place *places, uint32_t n, uint32_t use,
+                  uint8_t gap)
 {
         if (n == 1) {
-                cache_touch(cache, places, use);
+                cache_touch(cache, places, use, gap);
                 return;
         }
         /* Prefetch a few keys ahead, since their memory is scattered over the index. */
@@ -74,7 +77,67 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
                 if (i >= WARM_DISTANCE && i - WARM_DISTANCE < n)
                         cache_warm_touch(cache, &places[n - 1 - (i - WARM_DISTANCE)], 1);
                 if (i >= 2 * WARM_DISTANCE)
-                        cache_touch(cache, &places[n - 1 - (i - 2 * WARM_DISTANCE)], use);
+                        cache_touch(cache, &places[n - 1 - (i - 2 * WARM_DISTANCE)], use, gap);
+        }
+}
+
+/* --- the mean gap of a chain --- */
+
+static uint32_t keys_of(const struct chain_part *part)
+{
+        return part->chain ? part->chain->keys : part->n;
+}
+
+static uint8_t gap_of(const struct chain_gap *gap, uint32_t keys)
+{
+        return gap->mean != EVICT_NO_GAP && gap->depth >= keys / 2 ? gap->mean : gap->inherited;
+}
+
+uint8_t chain_part_gap(const struct chain_part *part)
+{
+        return gap_of(part->chain ? &part->chain->gap : &part->gap, keys_of(part));
+}
+
+enum evict_place chain_part_place(const struct chain_part *part, uint32_t i)
+{
+        if (part->is_last && i == part->n - 1)
+                return EVICT_PLACE_END;
+        return (part->chain ? part->chain->new_turn : part->new_turn) >= EVICT_LAST_TURN
+                       ? EVICT_PLACE_CONTINUATION
+                       : EVICT_PLACE_UNKNOWN;
+}
+
+bool chain_part_wants_gap(const struct chain_part *part, uint32_t i)
+{
+        const struct chain_gap *gap = part->chain ? &part->chain->gap : &part->gap;
+
+        return part->first + i >= keys_of(part) / 2 &&
+               (gap->mean == EVICT_NO_GAP || part->first + i > gap->depth);
+}
+
+void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap)
+{
+        struct chain_gap *g = part->chain ? &part->chain->gap : &part->gap;
+
+        g->mean = gap;
+        g->depth = part->first + i;
+}
+
+/* Measures the gap that this use ends, by the deepest key of a GET that was used before. Called
+ * before the keys are touched. A PUT measures nothing, because its keys are new or have been used a
+ * moment ago by the same prompt. */
+static void measure_gap(struct cache *cache, struct chain_part *part, uint32_t use)
+{
+        uint8_t gap = EVICT_NO_GAP;
+
+        if (part->is_put || !cache_wants_chains(cache))
+                return;
+        for (uint32_t i = part->n; i-- > 0 && chain_part_wants_gap(part, i);) {
+                gap = cache_chain_gap(cache, &part->places[i], use);
+                if (gap != EVICT_NO_GAP) {
+                        chain_part_set_gap(part, i, gap);
+                        return;
+                }
         }
 }
 
@@ -142,7 +205,8 @@ static void settle_range(struct chain *ch)
                 ch->walked = ch->walked->next;
                 return;
         }
-        touch(ch->client->tenant->cache, last->places, last->n, ch->walk.use);
+        touch(ch->client->tenant->cache, last->places, last->n, ch->walk.use,
+              gap_of(&ch->gap, ch->keys));
         list_unlink(&last->node);
         quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES,
                        range_bytes(last->room) + RANGE_OVERHEAD);
@@ -199,9 +263,11 @@ void chain_close(struct client *client)
         }
 }
 
-/* Begins a walk for a new use, which continues from `parent` if that is present. */
+/* Begins a walk for a new use, which continues from `parent` if that is present. A put inherits the
+ * gap of a parent of a later turn. A parent of a first turn may be a beginning that sessions share.
+ */
 static void walk_begin(struct client *client, const struct wire_batch *b, uint32_t namespace_id,
-                       struct cache_chain *walk)
+                       struct cache_chain *walk, struct chain_gap *gap)
 {
         struct cache *cache = client->tenant->cache;
         struct cache_place parent;
@@ -214,8 +280,31 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
                 return;
         walk->turn = 1;
         if (cache_find(cache, namespace_id, &b->parent, cache_hash(cache, namespace_id, &b->parent),
-                       &parent, NULL))
+                       &parent, NULL)) {
                 cache_chain(cache, walk, &parent, false);
+                if (walk->turn > 1)
+                        gap->inherited = cache_gap(cache, &parent);
+        }
+}
+
+/* Finds the turn of the keys that the part brings, from the key that they continue. The walk sets
+ * the same turn when the chain is complete, but new chunks may give way before that. */
+static void find_new_turn(struct cache *cache, const struct wire_batch *b, uint32_t namespace_id,
+                          struct chain_part *part)
+{
+        const struct cache_chain *walk = part->chain ? &part->chain->walk : &part->walk;
+        unsigned *turn = part->chain ? &part->chain->new_turn : &part->new_turn;
+        struct cache_place parent;
+        uint64_t hash;
+
+        if (*turn != 0 || !cache_wants_chains(cache))
+                return;
+        *turn = walk->turn + 1;
+        if (walk->turn > 0 || key_is_root(&b->parent))
+                return;
+        hash = cache_hash(cache, namespace_id, &b->parent);
+        if (cache_find(cache, namespace_id, &b->parent, hash, &parent, NULL))
+                *turn = (unsigned)MAX(cache_turn(cache, &parent, walk->use), 0) + 1;
 }
 
 /* Returns NULL if there is no memory, or none for this user. */
@@ -234,7 +323,7 @@ static struct chain *chain_new(struct client *client, const struct wire_batch *b
         ch->client = client;
         list_init(&ch->node);
         list_init(&ch->ranges);
-        walk_begin(client, b, namespace_id, &ch->walk);
+        walk_begin(client, b, namespace_id, &ch->walk, &ch->gap);
         return ch;
 }
 
@@ -249,7 +338,12 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
         struct cache_place *places;
         struct chain *ch;
 
-        *part = (struct chain_part){ .places = (struct cache_place *)(part + 1), .n = b->count };
+        *part = (struct chain_part){
+                .places = (struct cache_place *)(part + 1),
+                .n = b->count,
+                .is_put = b->hdr.op == WIRE_PUT,
+                .is_last = !more,
+        };
         if (client->chain && !key_equal(&client->chain_last, &b->parent))
                 chain_close(client);
         if (client->chain && client->chain->keys + b->count > CHAIN_MAX_KEYS) {
@@ -264,6 +358,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                 if (places) {
                         part->chain = ch;
                         part->places = places;
+                        part->first = ch->keys - b->count;
                         ch->unanswered++;
                         ch->open = more;
                         if (more && !client->chain)
@@ -280,30 +375,37 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                 }
         }
         if (!part->chain)
-                walk_begin(client, b, namespace_id, &part->walk);
+                walk_begin(client, b, namespace_id, &part->walk, &part->gap);
+        if (part->is_put)
+                find_new_turn(client->tenant->cache, b, namespace_id, part);
         for (uint32_t i = 0; i < part->n; i++)
                 part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         return part;
 }
 
-void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n)
+void chain_touch(struct cache *cache, struct cache_place *places, uint32_t n)
 {
-        touch(cache, places, n, cache_next_use(cache));
+        uint32_t use = cache_next_use(cache);
+        struct chain_part part = { .places = places, .n = n };
+
+        measure_gap(cache, &part, use);
+        touch(cache, places, n, use, chain_part_gap(&part));
 }
 
 void chain_part_end(struct cache *cache, struct chain_part *part)
 {
         struct chain *ch = part->chain;
 
+        measure_gap(cache, part, chain_part_use(part));
         if (!ch) {
                 walk(cache, &part->walk, part->places, part->n, true);
-                touch(cache, part->places, part->n, part->walk.use);
+                touch(cache, part->places, part->n, part->walk.use, chain_part_gap(part));
                 return;
         }
         ch->unanswered--;
         /* Touch this part now, so that it is not the next to be evicted before the rest of the
-         * chain arrives. */
+         * chain arrives. Which gap counts is known when the chain is complete. */
         if (ch->open || ch->unanswered > 0)
-                touch(cache, part->places, part->n, ch->walk.use);
+                touch(cache, part->places, part->n, ch->walk.use, EVICT_NO_GAP);
         chain_settle(ch);
 }

@@ -12,13 +12,26 @@
 #include "cache/cache.h"
 #include "request/client.h"
 
+/* The mean gap of a chain (see evict.h), as far as it is known. A gap counts only if its key is in
+ * the deeper half of the chain. Prompts share their first keys, and the time since another session
+ * used these says nothing about this session. */
+struct chain_gap {
+        uint8_t mean;      /* EVICT_NO_GAP: no key with a gap was found */
+        uint32_t depth;    /* number of keys before the key with this gap */
+        uint8_t inherited; /* gap of the chunk that a put continues; used if no other counts */
+};
+
 /* The places of one message's keys, for the message to fill in. They are a range of the chain's
  * places, or the message's own. */
 struct chain_part {
         struct chain *chain;     /* NULL: the message is the whole chain */
         struct cache_chain walk; /* used if chain is NULL */
+        struct chain_gap gap;    /* likewise */
         struct cache_place *places;
+        uint32_t first; /* number of the chain's keys before this part */
         uint32_t n;
+        unsigned new_turn; /* turn of the keys that the chain's puts bring; 0: none yet; likewise */
+        bool is_put, is_last;
 };
 
 /* Returns the bytes of a part with places of its own. */
@@ -29,6 +42,14 @@ static inline size_t chain_part_bytes(uint32_t n)
 
 /* Returns the use to which all keys of the chain belong. */
 uint32_t chain_part_use(const struct chain_part *part);
+/* Returns the mean gap of the chain as far as it is known before the part's keys are touched. */
+uint8_t chain_part_gap(const struct chain_part *part);
+/* Returns the place of key `i` of the part, if a put brings it. */
+enum evict_place chain_part_place(const struct chain_part *part, uint32_t i);
+/* Returns whether the gap of key `i` of the part would count if all deeper keys had none. */
+bool chain_part_wants_gap(const struct chain_part *part, uint32_t i);
+/* Records the mean gap that key `i` of the part had when it was evicted. */
+void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap);
 /* Records that a key of the part was put, or read from disk. */
 void chain_part_note_new(struct chain_part *part);
 
@@ -41,7 +62,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
 /* Ends a part, because its message is answered. Touches the chain if that is complete. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* Touches chunks that a client got itself, as one complete chain. */
-void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n);
+void chain_touch(struct cache *cache, struct cache_place *places, uint32_t n);
 /* Closes the open chain, because no message continues it. */
 void chain_close(struct client *client);
 /* Touches long chains that are complete, step by step. *steps is the permitted cost, as in

@@ -252,6 +252,24 @@ static uint64_t born_after_ms(const struct client *client, unsigned op, uint32_t
         return lifetime_s > 0 ? store_born_after_ms(lifetime_s, clock_unix_ms()) : 0;
 }
 
+/* Finds the deepest key of a PUT whose mean gap the eviction policies remember. Its session returns
+ * with a chain whose end was evicted meanwhile. */
+static void find_remembered_gap(struct batch *b)
+{
+        struct cache *cache = b->request.client->tenant->cache;
+        uint32_t ns = b->head.namespace_id;
+
+        for (uint32_t i = b->head.count; i-- > 0 && chain_part_wants_gap(b->part, i);) {
+                const struct key *key = batch_entry(b, i); /* every entry begins with its key */
+                uint8_t gap = cache_remembered_gap(cache, ns, key, cache_hash(cache, ns, key));
+
+                if (gap != EVICT_NO_GAP) {
+                        chain_part_set_gap(b->part, i, gap);
+                        return;
+                }
+        }
+}
+
 static void request_batch(struct request req, const struct wire_batch *msg)
 {
         struct client *client = req.client;
@@ -300,6 +318,8 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         if (wire_op_is_chained(op))
                 b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
                                      req.received_ns, b->part_room);
+        if (op == WIRE_PUT && cache_wants_chains(client->tenant->cache))
+                find_remembered_gap(b);
         if (op == WIRE_HINT && hint_is_of_reuse(&b->head))
                 hint_reverse(b);
         b->regions = batch_regions(client, msg);

@@ -139,6 +139,28 @@ void store_touch(struct store *s, struct store_ref ref, uint32_t use)
                 volume_touch(v, ref, use);
 }
 
+uint8_t store_chain_gap(const struct store *s, struct store_ref ref, uint32_t use)
+{
+        const struct volume *v = volume_of_ref(s, ref);
+
+        return v ? volume_chain_gap(v, ref, use) : EVICT_NO_GAP;
+}
+
+uint8_t store_gap(const struct store *s, struct store_ref ref)
+{
+        const struct volume *v = volume_of_ref(s, ref);
+
+        return v ? volume_gap(v, ref) : EVICT_NO_GAP;
+}
+
+void store_set_gap(struct store *s, struct store_ref ref, uint8_t gap)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        if (v)
+                volume_set_gap(v, ref, gap);
+}
+
 int store_turn(const struct store *s, struct store_ref ref, uint32_t use)
 {
         const struct volume *v = volume_of_ref(s, ref);

@@ -447,6 +447,22 @@ bool store_remembers(const struct store *s, uint32_t namespace_id, const struct 
         return member_is_up(s, i) && volume_remembers(s->volumes[i].volume, hash);
 }
 
+uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const struct key *key,
+                             uint64_t hash)
+{
+        unsigned i = s->n_volumes == 1 ? 0 : placement_of(s, namespace_id, key);
+
+        return member_is_up(s, i) ? volume_remembered_gap(s->volumes[i].volume, hash)
+                                  : EVICT_NO_GAP;
+}
+
+void store_admit_all(struct store *s, bool all)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        volume_admit_all(s->volumes[i].volume, all);
+}
+
 int store_set_policy(struct store *s, const char *policy)
 {
         int ret = 0;

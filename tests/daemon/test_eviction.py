@@ -244,3 +244,136 @@ def test_lru_remembers_nothing(make):
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
         count = missing(c, ns, pairs[:256])
     assert count == 256 and misses(daemon) == {"never_stored": 256}
+
+
+def use(c, ns, pairs, hits):
+    """Uses a chain as an engine does: gets its first `hits` chunks and puts the others, as parts of one chain."""
+    keys = [k for k, _ in pairs]
+    if hits:
+        got = c.get(ns, keys[:hits], more=hits < len(keys))
+        assert [r.status for r in got] == [Status.OK] * hits
+        for r in got:
+            if r.lease:
+                c.release([r.lease])
+    if hits < len(keys):
+        how = {"parent": keys[hits - 1]} if hits else {}
+        put = c.put(ns, pairs[hits:], ack=Ack.WRITTEN, **how)
+        assert {r.status for r in put} <= {Status.OK, Status.EXISTS}
+
+
+def let_pass(seconds):
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "the chain to be old enough")
+
+
+QUICK = "used every 10 s or faster"
+
+
+def classes(daemon, key):
+    return {class_of(daemon, key, tier) for tier in ("memory", "disk")}
+
+
+def test_a_chain_that_returns_after_a_second_has_the_class_of_its_gap(make):
+    """From the third use on, or from the second of a chunk that a later turn has put; a use right after another is no return."""
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    pairs = items("chain", 8, KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs[:6], 0)
+        use(c, ns, pairs[:6], 6)
+        assert classes(daemon, pairs[0][0]) == {"used twice"}
+        let_pass(1.2)
+        use(c, ns, pairs[:7], 6)
+        for key, _ in (pairs[0], pairs[5]):
+            assert classes(daemon, key) == {QUICK}
+        assert class_of(daemon, pairs[6][0], "disk") == "used once, end of a chain"
+        let_pass(1.2)
+        use(c, ns, pairs, 7)
+        assert classes(daemon, pairs[6][0]) == {"used twice"}
+        use(c, ns, pairs, 8)
+        for key, _ in (pairs[6], pairs[7]):
+            assert classes(daemon, key) == {QUICK}
+
+
+def test_a_beginning_that_sessions_share_gives_a_chain_no_gap(make):
+    """A chunk counts that is in the deeper half of the chain, no matter in how many messages the chain arrives."""
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    shared, one, other = items("shared", 2, KIB), items("one", 6, KIB), items("other", 6, KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, shared + one, 0)
+        let_pass(1.2)
+        use(c, ns, shared + other, 2)
+        for key, _ in (shared[0], other[0], other[4]):
+            assert QUICK not in classes(daemon, key)
+        c.put(ns, other[4:5], ack=Ack.WRITTEN, parent=shared[1][0])
+        for _ in range(2):
+            let_pass(1.2)
+            use(c, ns, shared + other, 8)
+        assert classes(daemon, other[0][0]) == {QUICK}
+        assert QUICK not in classes(daemon, one[0][0])
+        third = items("third", 2, KIB)
+        put = c.put(ns, third, ack=Ack.WRITTEN, parent=shared[1][0])
+        assert [r.status for r in put] == [Status.OK] * 2
+        for _ in range(2):
+            use(c, ns, third, 2)
+        assert classes(daemon, third[0][0]) == {"used 3 times"}
+
+
+def test_new_chunks_have_the_place_of_their_turn_before_the_chain_ends(make):
+    """A chunk may give way before that, and must not be judged as the beginning of a new prompt."""
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    pairs = items("chain", 7, KIB)
+    keys = [k for k, _ in pairs]
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs[:2], 0)
+        use(c, ns, pairs[:4], 2)
+        c.release([r.lease for r in c.get(ns, keys[:4], more=True)])
+        c.put(ns, pairs[4:6], ack=Ack.WRITTEN, parent=keys[3], more=True)
+        assert classes(daemon, keys[4]) == classes(daemon, keys[5]) == {"used once, in a later turn"}
+        c.put(ns, pairs[6:], ack=Ack.WRITTEN, parent=keys[5])
+        assert classes(daemon, keys[6]) == {"used once, end of a chain"}
+
+
+def test_an_evicted_chain_that_returns_has_its_gap(make):
+    """The policies of both tiers remember the gap, so that its chunks need not return once more to be known."""
+    daemon = make(**{"memory.pool": "8MiB", "store.limit": "16MiB"}).start()
+    pairs = items("chain", 8, 64 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs, 0)
+        let_pass(1.2)
+        use(c, ns, pairs, 8)
+        put_all(c, ns, items("flood", 320, 64 * KIB), ack=Ack.WRITTEN)
+        let_pass(1.2)
+        present = c.match(ns, [k for k, _ in pairs])
+        assert present < 4
+        use(c, ns, pairs, present)
+        assert class_of(daemon, pairs[6][0], "disk") == QUICK
+
+
+def test_new_chunks_give_way_to_chunks_that_return(make):
+    """A stream of new chunks is worth less than more returning chunks than fit; every put is accepted, and a lease lasts."""
+    daemon = make(**{"memory.pool": "8MiB", "store.limit": "16MiB"}).start()
+    hot = items("hot", 384, 64 * KIB)
+    rounds = iter(range(1000))
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, hot[:4], ack=Ack.WRITTEN)
+        leased = c.get(ns, [k for k, _ in hot[:4]])
+
+        def gave_way():
+            let_pass(1.1)
+            get_all(c, ns, [k for k, _ in hot])
+            put = put_all(c, ns, hot, ack=Ack.WRITTEN)
+            stream = put_all(c, ns, items(f"stream {next(rounds)}", 16, 64 * KIB), ack=Ack.WRITTEN)
+            assert {r.status for r in put.values()} <= {Status.OK, Status.EXISTS}
+            assert {r.status for r in stream.values()} == {Status.OK}
+            return all(daemon.metric(f'kvcache_evict_yielded_total{{tier="{tier}"}}') for tier in ("disk", "memory"))
+
+        wait_until(gave_way, "new chunks to give way")
+        for r, (_, value) in zip(leased, hot):
+            assert r.status == Status.OK and bytes(r.data) == value
+        c.release([r.lease for r in leased])
+        assert all(daemon.status()["eviction"][tier]["yielded"] > 0 for tier in ("memory", "disk"))

@@ -218,6 +218,23 @@ def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
     assert len(evicted) > 150 and written >= len(evicted) - 8, f"{written} of {len(evicted)} are written"
 
 
+@pytest.mark.parametrize("write, gives_way", [("reused", False), ("never", True)])
+def test_new_chunks_give_way_only_without_a_shared_tier_that_takes_them(host, write, gives_way):
+    """A chunk that gave way would leave before it is offered. More chains than fit return every second here."""
+    a = host(**{"remote.write": write, "store.limit": "16MiB", "memory.pool": "8MiB"})
+    hot = items("hot", 384, 64 * KIB)
+    with a.client() as c:
+        ns = open_on(c, a)
+        for n in range(5):
+            end = time.monotonic() + 1.1
+            wait_until(lambda: time.monotonic() > end, "the gap of the chains to count")
+            get_all(c, ns, [k for k, _ in hot])
+            put_all(c, ns, hot, ack=Ack.WRITTEN)
+            put_all(c, ns, items(f"stream {n}", 16, 64 * KIB), ack=Ack.WRITTEN)
+    yielded = [a.status()["eviction"][tier]["yielded"] > 0 for tier in ("memory", "disk")]
+    assert yielded == [gives_way] * 2
+
+
 @pytest.mark.parametrize("settings", [{"remote.write": "never"}, {"eviction.policy": "lru"}])
 def test_evicted_chunks_without_expected_reuse_are_not_written(host, settings):
     a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB", **settings})

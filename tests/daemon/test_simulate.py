@@ -119,6 +119,33 @@ def test_announced_ends_of_a_short_trace():
     assert plain == none < half
 
 
+def agents(path, seed, scale=1):
+    """Writes a trace of sessions that return after their own mean gap of 4 to 200 s and add a block each time; more than fit are active."""
+    draw = random.Random(seed)
+    requests, blocks = [], itertools.count()
+    for _ in range(150):
+        now, gap = draw.uniform(0, 3600), 4 * 50 ** draw.random()
+        chain = [next(blocks) for _ in range(draw.randrange(20, 60))]
+        for _ in range(draw.randrange(10, 50)):
+            chain = [*chain, next(blocks)]
+            requests.append((now, chain))
+            now += gap * draw.uniform(0.7, 1.4)
+    path.write_text("".join(json.dumps({"timestamp": int(1000 * now / scale), "hash_ids": ids}) + "\n" for now, ids in sorted(requests)))
+    return path
+
+
+@pytest.mark.parametrize("scale", [1, 10])
+def test_sessions_that_return_quickly_are_kept(tmp_path, scale):
+    """At a size that holds a part of the active sessions, recency evicts what is about to return."""
+    lru, cq, ends, returns = (
+        100 * simulate(agents(tmp_path / "trace", 1, scale), "-p", policy, "-c", "3%", *more)[0]["hit_ratio"]
+        for policy, more in (("lru", []), ("cq", []), ("cq", ["--announce-ends", "100%"]),
+                             ("cq", ["--announce-ends", "100%", "--announce-returns", "50%"])))
+    assert cq > lru + 10
+    assert ends > cq
+    assert returns > cq - 1    # a hint of a return within a minute adds nothing to what these chains show
+
+
 @pytest.mark.figures
 @pytest.mark.parametrize("seed", range(4))
 def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
@@ -270,6 +297,9 @@ def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path):
     (["--synthetic", "chat", "--announce-ends", "%"], "'%' is not a share", 2),
     (["--synthetic", "chat", "--announce-ends", "nan%"], "'nan%' is not a share", 2),
     (["--synthetic", "chat", "--announce-ends", "-1%"], "'-1%' is not a share", 2),
+    (["--synthetic", "chat", "--announce-returns", "101%"], "--announce-returns: '101%' is not a share", 2),
+    (["--synthetic", "chat", "--announce-returns", "x"], "--announce-returns: 'x' is not a share", 2),
+    (["--synthetic", "chat", "--hosts", "2", "--announce-returns", "5%"], "--hosts has no --announce-returns", 2),
     (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "less than one", 2),
     (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--write-budget", "1TB"], "--write-budget needs --bytes-per-block", 2),

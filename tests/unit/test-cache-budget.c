@@ -76,7 +76,7 @@ static void touch(uint32_t n)
         struct cache_place place;
 
         assert_true(cache_find(t.cache, t.ns, &key, cache_hash(t.cache, t.ns, &key), &place, NULL));
-        cache_touch(t.cache, &place, cache_next_use(t.cache));
+        cache_touch(t.cache, &place, cache_next_use(t.cache), EVICT_NO_GAP);
 }
 
 static void a_refused_put_is_accepted_and_stays_in_the_pool(void **state)
@@ -160,7 +160,7 @@ static void the_use_that_has_put_it_is_no_second_one(void **state)
         expect_put(1, CACHE_ACCEPTED, CACHE_OK);
         rich();
         assert_true(cache_find(t.cache, t.ns, &key, cache_hash(t.cache, t.ns, &key), &place, NULL));
-        cache_touch(t.cache, &place, 0);
+        cache_touch(t.cache, &place, 0, EVICT_NO_GAP);
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), CACHE_MEMORY);
 }

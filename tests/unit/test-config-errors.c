@@ -37,7 +37,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "access, namespaces, limits, log, tenants" },
                 { "\"\xc3\xa4\xc3\xb6\": 1",
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, http, store, "
-                  "memory, io, remote, eviction, access, namespaces, limits, log, "
+                  "memory, events, io, remote, eviction, access, namespaces, limits, log, "
                   "tenants" },
                 { "tenants: {acme: {}}\n",
                   "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, with one "

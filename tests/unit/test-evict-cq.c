@@ -141,7 +141,7 @@ static void every_age_has_a_density(void **state)
 static void a_ghost_is_taken_once(void **state)
 {
         struct ghosts g;
-        struct ghost put = { .id = 7, .touched = 5, .class = 3, .uses = 9 }, taken, forgotten;
+        struct ghost put = { .id = 7, .time = 5, .class = 3, .uses = 9 }, taken, forgotten;
 
         assert_int_equal(ghosts_init(&g, 100), 0);
         assert_false(ghosts_take(&g, 7, &taken));
@@ -165,7 +165,7 @@ static void the_oldest_ghosts_are_forgotten(void **state)
 
         assert_int_equal(ghosts_init(&g, ROOM), 0);
         for (uint32_t i = 1; i <= PUT; i++)
-                if (ghosts_put(&g, &(struct ghost){ .id = i, .touched = i }, &lost)) {
+                if (ghosts_put(&g, &(struct ghost){ .id = i, .time = i }, &lost)) {
                         assert_false(forgotten[lost.id]);
                         forgotten[lost.id] = true;
                 }
@@ -437,6 +437,21 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         assert_int_equal(evict_turn(e, 2, 9), 1);
 }
 
+static float worth(const struct evict *e, uint32_t item)
+{
+        struct evict_standing s;
+
+        evict_explain(e, item, 0, &s);
+        return (float)s.density;
+}
+
+/* Learns at once, although not enough items have been touched. */
+static void learn(struct cq *q)
+{
+        q->learn_at = 0;
+        cq_learn(q);
+}
+
 /* Marks a chain as a client's hint does: from the end up to an item from which another chain
  * continues. */
 static void finish(struct evict *e, const uint32_t *chain, size_t n)
@@ -504,11 +519,6 @@ static void a_circle_is_not_final(void **state)
         }
 }
 
-static float worth(const struct evict *e, uint32_t item)
-{
-        return old_end_at(cq(e), cq(e)->items[item].class, item + 1).density;
-}
-
 /* A hint of a return counts for nothing until such hints have been learned; then it counts for
  * their usual worth, so that a client that gives it for everything gains nothing. */
 static void the_hint_of_a_return_is_worth_what_such_hints_were(void **state)
@@ -532,10 +542,10 @@ static void the_hint_of_a_return_is_worth_what_such_hints_were(void **state)
         for (int i = 0; i < 1000; i++) {
                 density_hit(d, EVICT_PLACE_UNKNOWN, 8);
                 density_loss(d, EVICT_PLACE_UNKNOWN, 8);
-                density_hit(d, class_of(2, 0), 8);
+                density_hit(d, cq_class_of(2, EVICT_PLACE_UNKNOWN, EVICT_NO_GAP), 8);
         }
         learn(cq(e));
-        without = density_at(d, EVICT_PLACE_UNKNOWN, cq_time(cq(e)) - cq(e)->items[0].touched);
+        without = density_at(d, EVICT_PLACE_UNKNOWN, cq_age(cq(e), &cq(e)->items[0]));
         assert_true(worth(e, 0) > 0);
         assert_true(worth(e, 0) == without);
 
@@ -595,11 +605,11 @@ struct saved {
 
 /* Uses keys of two models equally often, of which a fifth fit. Keys with odd numbers have the cost
  * `dear`, the others `cheap`. */
-static struct saved run_two_models(unsigned cheap, unsigned dear)
+static struct saved run_two_models(unsigned cheap, unsigned dear, uint32_t seed)
 {
         enum { KEYS = 1000, ROOM = 200 };
         _cleanup_(evict_freep) struct evict *e = make(ROOM, 1);
-        uint32_t at[KEYS], key_at[ROOM], seed = 7, n = 0;
+        uint32_t at[KEYS], key_at[ROOM], n = 0;
         struct saved saved = { 0 };
 
         for (unsigned i = 0; i < KEYS; i++)
@@ -629,8 +639,9 @@ static struct saved run_two_models(unsigned cheap, unsigned dear)
 
 static void what_costs_more_stays_longer(void **state)
 {
-        struct saved none = run_two_models(0, 0), same = run_two_models(7, 7),
-                     four = run_two_models(5, 9), unknown = run_two_models(0, 9);
+        enum { SEEDS = 160 };
+        struct saved none = run_two_models(0, 0, 7), same = run_two_models(7, 7, 7),
+                     four = run_two_models(5, 9, 7), unknown = { 0 };
 
         /* Without costs, or with equal ones, hits follow the traffic. */
         assert_true(none.hits[0] * 10 < none.hits[1] * 11 && none.hits[1] * 10 < none.hits[0] * 11);
@@ -642,7 +653,13 @@ static void what_costs_more_stays_longer(void **state)
                          (unsigned long long)four.hits[0], (unsigned long long)four.hits[1],
                          (unsigned long long)none.hits[0], (unsigned long long)none.hits[1]);
         /* Items without a declared cost count as the mean of the others, here like the expensive
-         * ones. */
+         * ones. Among equals, one run drifts to either side. */
+        for (uint32_t seed = 1; seed <= SEEDS; seed++) {
+                struct saved one = run_two_models(0, 9, seed);
+
+                unknown.hits[0] += one.hits[0];
+                unknown.hits[1] += one.hits[1];
+        }
         assert_true(unknown.hits[0] * 10 < unknown.hits[1] * 11 &&
                     unknown.hits[1] * 10 < unknown.hits[0] * 11);
 }
@@ -728,7 +745,7 @@ static void a_standing_is_that_of_the_search_for_a_victim(void **state)
         }
         evict_touch(e, 1, 0, 8);
         for (int i = 0; i < 1000; i++) {
-                density_hit(&cq(e)->density, class_of(2, 0), 4);
+                density_hit(&cq(e)->density, cq_class_of(2, EVICT_PLACE_UNKNOWN, EVICT_NO_GAP), 4);
                 density_loss(&cq(e)->density, EVICT_PLACE_UNKNOWN, 4);
                 density_hit(&cq(e)->density, EVICT_PLACE_UNKNOWN, 64);
         }
@@ -804,7 +821,7 @@ static void what_is_remembered_is_counted(void **state)
         assert_int_equal(stats.ghosts, 1);
         assert_int_equal(stats.ghost_hits, 1);
         assert_true(stats.ghosts_max >= 32);
-        assert_int_equal(stats.item_bytes, 48);
+        assert_int_equal(stats.item_bytes, 56);
         assert_int_equal(stats.ghost_bytes, 16);
 }
 

@@ -246,10 +246,11 @@ static void what_is_malformed_changes_nothing(void **state)
         const struct evict_record wrong[] = {
                 { .id = 0, .uses = 1 },
                 { .id = 5, .uses = 0 },
-                { .id = 5, .uses = 1, .class = 12 },
+                { .id = 5, .uses = 1, .class = 16 },
                 { .id = 5, .uses = 1, .class = 255 },
                 { .id = 5, .uses = 1, .turn = 4 },
                 { .id = 5, .uses = 1, .touched = UINT32_MAX },
+                { .id = 5, .uses = 1, .time = UINT32_MAX },
         };
 
         cache_init(&c, "cq");

@@ -104,6 +104,22 @@ void volume_touch(struct volume *v, struct store_ref ref, uint32_t use)
                 evict_touch(v->evict, ref.index, (uint32_t)group, use);
 }
 
+uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use)
+{
+        return group_of(v, ref) >= 0 ? evict_chain_gap(v->evict, ref.index, use) : EVICT_NO_GAP;
+}
+
+uint8_t volume_gap(const struct volume *v, struct store_ref ref)
+{
+        return group_of(v, ref) >= 0 ? evict_gap(v->evict, ref.index) : EVICT_NO_GAP;
+}
+
+void volume_set_gap(struct volume *v, struct store_ref ref, uint8_t gap)
+{
+        if (gap != EVICT_NO_GAP && group_of(v, ref) >= 0)
+                evict_set_gap(v->evict, ref.index, gap);
+}
+
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use)
 {
         return group_of(v, ref) >= 0 ? (int)evict_turn(v->evict, ref.index, use) : -1;
@@ -264,6 +280,17 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
 bool volume_remembers(const struct volume *v, uint64_t hash)
 {
         return evict_remembers(v->evict, evict_id(hash));
+}
+
+uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash)
+{
+        return evict_remembered_gap(v->evict, evict_id(hash));
+}
+
+void volume_admit_all(struct volume *v, bool all)
+{
+        if (v->evict)
+                evict_admit_all(v->evict, all);
 }
 
 /* Sets the eviction policy. Skips a volume that was not opened, which has no chunks and is not used

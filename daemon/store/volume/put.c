@@ -306,6 +306,16 @@ static void wait_for_slot(struct volume *v, struct store_put *req)
         v->n_slot_waiting++;
 }
 
+static int acquire_room(struct volume *v, uint32_t chunk, unsigned class, uint32_t use)
+{
+        int r;
+
+        evict_serve(v->evict, use);
+        r = room_acquire(v, chunk, class);
+        evict_serve(v->evict, EVICT_NO_USE);
+        return r;
+}
+
 /* Serves the tenant's next put. Returns false if there is no slot for it now. */
 static bool serve_next(struct volume *v, struct turns_member *puts)
 {
@@ -317,7 +327,7 @@ static bool serve_next(struct volume *v, struct turns_member *puts)
         else if (v->bypassed)
                 r = STORE_BYPASSED;
         else
-                r = room_acquire(v, req->ref.index, private(req)->class);
+                r = acquire_room(v, req->ref.index, private(req)->class, req->use);
         if (r == ROOM_WAIT)
                 return false;
         if (r == STORE_FULL) {
@@ -394,13 +404,15 @@ int volume_put(struct volume *v, struct store_put *req)
         ns->pending++;
         index_link(v->index, i, req->hash);
         evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
-                           req->use, EVICT_PLACE_UNKNOWN);
+                           req->use, (enum evict_place)req->place);
+        evict_set_gap(v->evict, i, req->gap);
         evict_set_cost(v->evict, i, req->cost);
         if (req->hint != EVICT_HINT_NONE)
                 (void)evict_hint(v->evict, i, req->hint);
         chunk_pin(v, i);
 
-        r = turns_is_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
+        r = turns_is_empty(&v->slot_waiting) ? acquire_room(v, i, (unsigned)class, req->use)
+                                             : ROOM_WAIT;
         if (r != 0 && r != ROOM_WAIT) {
                 chunk_remove(v, i);
                 chunk_unpin(v, i);

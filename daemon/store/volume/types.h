@@ -199,6 +199,8 @@ struct store_put {
         uint64_t hash;
         struct key parent; /* none for a root */
         uint32_t use;      /* see evict.h */
+        uint8_t gap;       /* see evict.h */
+        uint8_t place;     /* enum evict_place */
         /* The payload, aligned to 4 KiB, and readable up to the next 4 KiB boundary after `length`.
          * With a `tail` it is read for `length` bytes only, and the bytes beyond whole 4 KiB blocks
          * are taken from the tail. */

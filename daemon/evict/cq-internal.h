@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the policy of cq.c: its items and lists (here), the chains of items (cq-chain.c),
+ * the search for a victim (cq-victim.c), and its saved state (cq-save.c). Private to them. */
+#pragma once
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "evict/density.h"
+#include "evict/evict.h"
+#include "evict/gap.h"
+#include "evict/ghosts.h"
+#include "evict/links.h"
+#include "evict/policy.h"
+
+enum {
+        CLASSES = DENSITY_CLASSES,
+        BANDS = 4,                         /* cost bands, including unknown */
+        FIRST_GAP = CLASSES - GAP_CLASSES, /* classes of chains that return quickly */
+        FINAL = FIRST_GAP - 1,             /* items said not to return */
+        FIRST_HINT = FINAL - (EVICT_HINT_FINAL - EVICT_HINT_SOON),
+        YIELDING = CLASSES * BANDS, /* the list of items that give way */
+        LISTS = YIELDING + 1,       /* number of lists of a group */
+        MAX_USES = 15,              /* counts from 12 on share a list */
+        /* Most steps from items to the ends of their chains in one search for a victim. Clients
+         * define the chains and may create cycles. Usually few steps are needed, except for chains
+         * that were touched root-first. */
+        SEARCH_STEPS = 64,
+};
+
+/* An item. Links are as in links.h. Parent, child and siblings are 0 or an item's number plus
+ * one. */
+struct cq_item {
+        uint32_t older, younger;
+        uint32_t touched; /* in units of 2^unit touches */
+        uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
+        uint16_t group;
+        uint8_t class : 4;        /* selects the list, see cq_list_of() */
+        uint8_t uses : 4;         /* number of uses, up to MAX_USES */
+        uint8_t cost : 4;         /* evict_cost_level() */
+        uint8_t turn : 2;         /* 0: unknown */
+        uint8_t yields : 1;       /* the item gives way to those of other requests */
+        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since */
+        uint32_t use;             /* number of the last use */
+        uint32_t stay;            /* identifies one stay of the item in the policy */
+        uint32_t parent, parent_stay; /* if this differs from the parent's stay, the parent has been
+                                       * removed */
+        uint32_t child;               /* the child that was linked first */
+        uint32_t last_child;
+        uint32_t sibling_before, sibling_after;
+        uint8_t gap; /* mean gap of its chain, see gap.h */
+};
+static_assert(sizeof(struct cq_item) == 56, "there is one for each chunk");
+static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
+
+struct cq_list {
+        uint32_t oldest, youngest; /* links; in an empty list both are its end */
+};
+
+/* The price of a slot in a group, as the searches for a victim found it. */
+struct cq_price {
+        float mean;        /* fading mean worth of the victims */
+        float least;       /* worth that the last search found */
+        uint32_t searches; /* successful ones whose slots have not got their items yet */
+};
+
+struct cq {
+        struct evict evict;
+        uint64_t now; /* touches and insertions so far */
+        unsigned unit;
+        uint64_t time; /* ticks so far, see gap.h */
+        unsigned time_unit;
+        uint64_t noted_ns; /* time up to which `time` counts; 0: no time was reported */
+        uint32_t high;     /* all items ever inserted are below this */
+        uint32_t items_in;
+        uint32_t stays;
+        uint64_t learn_at;
+        uint32_t sample_phase;
+        uint64_t ghost_hits, yielded;
+        uint32_t first_to_yield, yielding_use; /* stay and use of that item */
+        struct cq_item *items;
+        struct cq_price *prices; /* by group */
+        struct ghosts ghosts;
+        struct density density;
+        uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
+        float weight[EVICT_COSTS];    /* weight of a hit by cost level, per byte */
+        unsigned lists_used;          /* YIELDING, or CLASSES while no item has a cost */
+        struct cq_list lists[];       /* LISTS per group */
+};
+
+static inline struct cq *cq(const struct evict *e)
+{
+        return (struct cq *)e;
+}
+
+static inline uint32_t cq_time(const struct cq *q)
+{
+        return (uint32_t)(q->now >> q->unit);
+}
+
+/* Returns the time in the unit of an item's. */
+static inline uint32_t cq_clock(const struct cq *q)
+{
+        return (uint32_t)(q->time >> q->time_unit);
+}
+
+static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
+{
+        return cq_clock(q) - i->time;
+}
+
+/* Recomputes the densities if that is due. */
+void cq_learn(struct cq *q);
+/* Returns the place in their chain of items that have this turn, except for the end. */
+static inline unsigned cq_place_of(unsigned turn)
+{
+        return turn >= EVICT_LAST_TURN ? EVICT_PLACE_CONTINUATION : EVICT_PLACE_UNKNOWN;
+}
+
+/* Returns the class of an item without a hint. `place`: enum evict_place; the end counts only for
+ * an item used once. */
+uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap);
+
+/* Return the field that names the younger or older neighbour of the item or list end that a link
+ * refers to. */
+static inline uint32_t *cq_younger_of(struct cq *q, uint32_t link)
+{
+        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;
+}
+
+static inline uint32_t *cq_older_of(struct cq *q, uint32_t link)
+{
+        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest : &q->items[link - 1].older;
+}
+
+static inline void cq_unlink(struct cq *q, uint32_t item)
+{
+        const struct cq_item *i = &q->items[item];
+
+        *cq_younger_of(q, i->older) = i->younger;
+        *cq_older_of(q, i->younger) = i->older;
+}
+
+/* Returns an item's list within its group. Each class has a list for unknown cost and one per cost
+ * band. */
+static inline uint32_t cq_list_of(const struct cq_item *i)
+{
+        enum { LEVELS = (EVICT_COSTS - 1) / (BANDS - 1) };
+
+        if (i->yields)
+                return YIELDING;
+        return (i->cost == 0 ? 0 : 1 + (i->cost - 1U) / LEVELS) * CLASSES + i->class;
+}
+
+/* Appends an item to its list. Its class, cost and `yields` must be set. */
+static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
+{
+        uint32_t list = group * LISTS + cq_list_of(&q->items[item]),
+                 older = q->lists[list].youngest;
+
+        q->items[item].older = older;
+        q->items[item].younger = LINK_END | list;
+        *cq_younger_of(q, older) = item + 1;
+        q->lists[list].youngest = item + 1;
+}
+
+static inline bool cq_has_hint(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class <= FINAL;
+}
+
+/* --- cq-chain.c --- */
+
+void cq_link(struct evict *e, uint32_t item, uint32_t parent);
+void cq_leave_family(struct cq *q, uint32_t item);
+/* Returns whether the item has children other than a single final one. */
+bool cq_is_continued(const struct cq *q, const struct cq_item *i);
+/* Returns the end of a chain that continues the item: the descendant that no present item
+ * continues. It is no more recently used than the item, because a request for it also touches the
+ * item. The walk stops before a child of another group, whose eviction would free no room in this
+ * one. */
+uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
+
+/* --- cq-victim.c --- */
+
+uint32_t cq_victim(struct evict *e, uint32_t group,
+                   bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                   uint32_t max_passed);
+/* Returns whether an item of this class, once the request that brings it is over, would be worth
+ * less than the group's victims. */
+bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group);
+double cq_worth(const struct evict *e, uint32_t item);
+double cq_chance(const struct evict *e, uint32_t item);
+void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret);
+
+/* --- cq-save.c --- */
+
+void cq_save(const struct evict *e, struct evict_learned *ret);
+void cq_save_item(const struct evict *e, uint32_t item, struct evict_record *ret);
+uint32_t cq_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
+                            struct evict_record *ret, uint32_t room);
+bool cq_restore(struct evict *e, const struct evict_learned *l);
+bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struct evict_record *r);
+void cq_restore_remembered(struct evict *e, const struct evict_record *r);

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for a victim in the policy of cq.c, and the worth of items.
+ *
+ * The worth of a slot in a group is the mean worth of its last victims. A new item whose worth is
+ * below that, and below that of the last victim, gives way: it is evicted before all others, by the
+ * next search that may evict it. The mean is slow, because a moment with nothing worthless at the
+ * old ends would otherwise cost new items their place. A victim that is not of a quick chain counts
+ * as worthless here: only a chain known to return soon may keep a new item out. */
+#include <math.h>
+
+#include "checked.h"
+#include "evict/cq-internal.h"
+
+/* The mean price fades with this share of the items present, per search. */
+enum { PRICE_SHARE = 6 };
+
+/* The candidate of one list in a search for a victim. */
+struct old_end {
+        uint32_t link;
+        float density;
+        uint32_t touched;
+};
+
+/* Returns the class by which an item is judged. Until the class of a hint or of a gap is known, its
+ * items count as if they had no hint, or no gap. Inline, like the next two functions, because a
+ * call would make a search for a victim 40 ns slower. */
+static inline unsigned judged_class(const struct cq *q, const struct cq_item *i)
+{
+        unsigned class = i->class;
+
+        if (class >= FIRST_HINT && class < FINAL && !q->density.is_known[class])
+                class = cq_class_of(i->uses, cq_place_of(i->turn), i->gap);
+        if (class >= FIRST_GAP && !q->density.is_known[class])
+                class = cq_class_of(i->uses, EVICT_PLACE_UNKNOWN, GAP_UNKNOWN);
+        return class;
+}
+
+/* The items of the use `spared` count as the end of the list: those younger than them are mostly of
+ * the same use. */
+static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint32_t spared)
+{
+        struct old_end end = { .link = link };
+        unsigned class;
+
+        if (link & LINK_END)
+                return end;
+        if (spared != EVICT_NO_USE && q->items[link - 1].use == spared) {
+                end.link = LINK_END;
+                return end;
+        }
+        end.touched = q->items[link - 1].touched;
+        class = judged_class(q, &q->items[link - 1]);
+        end.density = density_at(&q->density, class, cq_age(q, &q->items[link - 1])) *
+                      q->weight[q->items[link - 1].cost];
+        return end;
+}
+
+/* Returns the list whose end is worth least, or YIELDING if all lists are exhausted. */
+static inline unsigned worth_least(const struct old_end ends[static YIELDING], unsigned lists)
+{
+        unsigned least = YIELDING;
+
+        for (unsigned list = 0; list < lists; list++) {
+                const struct old_end *a = &ends[list], *b = &ends[least % YIELDING];
+
+                if (a->link & LINK_END)
+                        continue;
+                if (least == YIELDING || a->density < b->density ||
+                    (a->density == b->density &&
+                     (list % CLASSES == FINAL || a->touched < b->touched)))
+                        least = list;
+        }
+        return least;
+}
+
+/* Finds the first evictable item on the way from `end` up to `oldest`. A pinned end therefore
+ * protects only itself. Returns false if there is none or the search has passed enough items. */
+static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
+                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                           uint32_t *passes_left, uint32_t *ret)
+{
+        for (uint32_t i = end;; i = q->items[i].parent - 1) {
+                if (!may_evict || may_evict(userdata, i)) {
+                        *ret = i;
+                        return true;
+                }
+                if (i == oldest || *passes_left == 0)
+                        return false;
+                --*passes_left;
+        }
+}
+
+static void note_price(struct cq *q, uint32_t group, const struct old_end *victim)
+{
+        struct cq_price *price = &q->prices[group];
+        float share = 1.0F / (float)(1 + q->items_in / PRICE_SHARE);
+        bool is_quick = judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP;
+
+        price->least = is_quick ? victim->density : 0;
+        price->mean += share * (victim->density - price->mean);
+        price->searches += price->searches < UINT32_MAX;
+}
+
+bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
+{
+        const struct cq_price *price = &q->prices[group];
+
+        return q->density.is_known[i->class] &&
+               density_at(&q->density, i->class, 0) * q->weight[i->cost] <
+                       MIN(price->mean, price->least);
+}
+
+/* Returns an item that gives way, or EVICT_NONE. The youngest goes first, which is the deepest of
+ * the request in progress, or the end of its chain once that is known. */
+static uint32_t yielding_victim(struct cq *q, uint32_t group,
+                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                                uint32_t *passes_left)
+{
+        uint32_t link = q->lists[group * LISTS + YIELDING].youngest, victim;
+        unsigned steps = SEARCH_STEPS;
+
+        for (; !(link & LINK_END); link = q->items[link - 1].older) {
+                if (nearest_to_end(q, link - 1, cq_end_of_chain(q, link - 1, &steps), may_evict,
+                                   userdata, passes_left, &victim))
+                        return victim;
+                if (*passes_left == 0)
+                        break;
+                --*passes_left;
+        }
+        return EVICT_NONE;
+}
+
+static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
+                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                       uint32_t max_passed)
+{
+        struct old_end ends[YIELDING];
+        unsigned steps = SEARCH_STEPS, list;
+        uint32_t victim;
+
+        for (list = 0; list < q->lists_used; list++)
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, spared);
+        list = worth_least(ends, q->lists_used);
+        victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
+        if (victim != EVICT_NONE) {
+                if (list < YIELDING)
+                        note_price(q, group, &ends[list]);
+                return victim;
+        }
+        for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
+                uint32_t oldest = ends[list].link - 1;
+
+                if (nearest_to_end(q, oldest, cq_end_of_chain(q, oldest, &steps), may_evict,
+                                   userdata, &max_passed, &victim)) {
+                        note_price(q, group, &ends[list]);
+                        return victim;
+                }
+                if (max_passed-- == 0)
+                        break;
+                ends[list] = old_end_at(q, q->items[oldest].younger, spared);
+        }
+        return EVICT_NONE;
+}
+
+uint32_t cq_victim(struct evict *e, uint32_t group,
+                   bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                   uint32_t max_passed)
+{
+        struct cq *q = cq(e);
+        uint32_t victim;
+
+        cq_learn(q);
+        victim = search(q, group, e->served, may_evict, userdata, max_passed);
+        if (victim == EVICT_NONE && e->served != EVICT_NO_USE)
+                victim = search(q, group, EVICT_NO_USE, may_evict, userdata, max_passed);
+        return victim;
+}
+
+/* If too little is known of its class, one in four of its items is assumed to return after the same
+ * time again. An item that gives way is worth nothing. */
+double cq_worth(const struct evict *e, uint32_t item)
+{
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
+        uint32_t age = cq_age(q, i);
+
+        if (i->yields)
+                return 0;
+        if (q->density.is_known[judged_class(q, i)] || i->class == FINAL)
+                return (double)old_end_at(q, item + 1, EVICT_NO_USE).density;
+        return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
+}
+
+double cq_chance(const struct evict *e, uint32_t item)
+{
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
+        unsigned class;
+
+        if (i->class == FINAL)
+                return 0;
+        if (cq_has_hint(i) && !q->density.is_known[i->class])
+                return 1;
+        class = judged_class(q, i);
+        return q->density.is_known[class] ? (double)density_chance(&q->density, class, cq_age(q, i))
+                                          : 0;
+}
+
+void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)
+{
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
+        uint32_t yielding = q->lists[group * LISTS + YIELDING].oldest;
+        unsigned steps = SEARCH_STEPS, least;
+        struct old_end ends[YIELDING];
+
+        static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
+        for (unsigned list = 0; list < q->lists_used; list++)
+                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, EVICT_NO_USE);
+        least = worth_least(ends, q->lists_used);
+        *ret = (struct evict_standing){
+                .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
+                                              : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
+                .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
+                .density = i->yields ? 0 : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
+                .least_density = least < YIELDING ? ends[least].density : 0,
+                .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
+                                         cq_end_of_chain(q, ends[least].link - 1, &steps) == item),
+                .is_continued = i->child != 0,
+                .yields = i->yields,
+                .gap_s = gap_seconds(i->gap),
+        };
+}
