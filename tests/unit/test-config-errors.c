@@ -33,7 +33,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "reserve, scrub_rate, scrub_interval, write_budget, rated_endurance" },
                 { "xyzzy: 1\n",
                   "t:1:1: unknown key \"xyzzy\"; the sections are listen, http, store, "
-                  "memory, io, remote, eviction, "
+                  "memory, events, io, remote, eviction, "
                   "access, namespaces, limits, log, tenants" },
                 { "\"\xc3\xa4\xc3\xb6\": 1",
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, http, store, "
@@ -247,7 +247,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "? {a: b}\n: b\n", "t:1:3: a key must be plain text, not a mapping" },
                 { "<<: {}",
                   "t:1:1: unknown key \"<<\"; the sections are listen, http, store, memory, "
-                  "io, remote, eviction, access, "
+                  "events, io, remote, eviction, access, "
                   "namespaces, limits, log, tenants" },
         };
 
