@@ -13,12 +13,12 @@ static const struct command *const commands[] = {
         &command_kvcache, &command_iosize, &command_session,  &command_remote,
 };
 
-static const char *const of_ctl[] = { "status",   "top",    "ping",   "stats",     "config",
-                                      "put",      "get",    "exists", "stat",      "ls",
-                                      "prefetch", "evict",  "purge",  "namespace", "device",
-                                      "gds",      "doctor", "report", "verify",    "hint",
-                                      "bench",    "record", "reload", "pin",       "unpin",
-                                      "store",    "remote", NULL };
+static const char *const of_ctl[] = { "status",   "top",   "ping",   "stats",     "config",
+                                      "put",      "get",   "exists", "stat",      "ls",
+                                      "prefetch", "evict", "purge",  "namespace", "device",
+                                      "events",   "gds",   "doctor", "report",    "verify",
+                                      "hint",     "bench", "record", "reload",    "pin",
+                                      "unpin",    "store", "remote", NULL };
 
 /* Prints the names of models and deployments. */
 static void print_words(const char *kind)

@@ -100,7 +100,7 @@ program() {
 case $name in
 powerloss | succession | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
 nth-failure | succession-disk) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
-kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost | loop | environment) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost | loop | environment | events) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;
 esac

@@ -22,7 +22,7 @@ def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
+TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "events", "evict", "purge", "prefetch", "stats",
                               "config", "namespace", "device", "doctor", "gds", "verify", "report", "store", "hint", "bench", "record",
                               "reload", "pin", "unpin", "remote"}),
          "kvcache-bench": (bench, {"replay", "trace", "remote", "simulate", "plan", "profile", "kvcache", "iosize", "session"})}
