@@ -265,7 +265,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         positions = getattr(context, "_offload_key_positions", None)
         return isinstance(positions, dict) and positions.get(key, 0) % self._spec.tokens.get(group, 1) != 0
 
-    # --- what the shared tier has ---
+    # --- chunks of the shared tier ---
 
     def _may_seek(self, group: int, request: _Request) -> bool:
         return (self._shared is not None and self._shared.on and group not in request.declined
@@ -565,7 +565,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._promises.close()
             self._promises = None
 
-    # --- what is reported ---
+    # --- metrics ---
 
     def get_stats(self) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats

@@ -45,19 +45,15 @@ class Spent:
 
 def timed(call: Callable[..., Any]) -> Callable[..., Any]:
     """Counts the time of a method, which calls no other such method, in the `spent` of its object."""
-    @functools.wraps(call)
-    def measured(self: Any, *arguments: Any, **options: Any) -> Any:
-        began = breakeven.clock()
-        try:
-            return call(self, *arguments, **options)
-        finally:
-            self.spent.calls_s += breakeven.clock() - began
-
-    return measured
+    return _measured(call, False)
 
 
 def timed_store(call: Callable[..., Any]) -> Callable[..., Any]:
     """Does the same for a method that stores."""
+    return _measured(call, True)
+
+
+def _measured(call: Callable[..., Any], is_store: bool) -> Callable[..., Any]:
     @functools.wraps(call)
     def measured(self: Any, *arguments: Any, **options: Any) -> Any:
         began = breakeven.clock()
@@ -66,7 +62,8 @@ def timed_store(call: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             took = breakeven.clock() - began
             self.spent.calls_s += took
-            self.spent.store_s += took
+            if is_store:
+                self.spent.store_s += took
 
     return measured
 
