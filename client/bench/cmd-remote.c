@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include "remote-through.h"
 #include "table.h"
 #include "units.h"
+#include "interrupt.h"
 
 DEFINE_CLEANUP(struct remote_bare *, remote_bare_free);
 
@@ -84,22 +84,6 @@ struct arguments {
 struct figures {
         struct remote_figures bare, daemon;
 };
-
-static atomic_int interrupted; /* set by the signal handler */
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-/* The first signal makes the command delete its objects; a second one ends the process. */
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-}
 
 /* --- arguments --- */
 
@@ -374,7 +358,7 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
 
         if (status != EXIT_OK || end)
                 return status;
-        catch_signals();
+        interrupt_catch(); /* the command deletes its objects before it ends */
         status = measure(&a, &writes, &reads);
         if (status == EXIT_INTERRUPTED)
                 complain(EXIT_INTERRUPTED, "interrupted");

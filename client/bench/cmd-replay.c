@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -17,6 +16,7 @@
 #include "simulate.h"
 #include "table.h"
 #include "workload-source.h"
+#include "interrupt.h"
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
@@ -74,22 +74,6 @@ struct arguments {
         double announced;
         struct replay_options replay;
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-/* The first signal ends the replay after the current request; a second one ends the process. */
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-}
 
 /* Handles an option. Returns false if the command must end with ctl->exit_status. */
 static bool replay_option(struct ctl *ctl, const struct command *self, int option,
@@ -474,7 +458,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                         return r;
         }
 
-        catch_signals();
+        interrupt_catch(); /* ends the replay after the current request */
         progress_init(&progress);
         a.replay.socket_path = ctl->socket_path;
         a.replay.block_bytes = a.block_bytes;

@@ -2,7 +2,7 @@
 /* Options of a replay, and the counters of a replay and each of its clients. */
 #pragma once
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "kvcache.h"
@@ -26,7 +26,7 @@ struct replay_options {
         const uint8_t *ends; /* per request: announced as its session's last; NULL: none is */
         int acks_fd;         /* opened with O_APPEND; -1: none */
         int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
-        const volatile sig_atomic_t *interrupted; /* may be NULL */
+        const atomic_int *interrupted; /* may be NULL */
         void (*progress)(void *userdata,
                          const struct replay_progress *progress); /* called ten times a second; may
                                                                      be NULL */

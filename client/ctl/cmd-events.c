@@ -2,7 +2,6 @@
 /* events: prints which chunks appear in memory and on disk, and which leave. */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -11,6 +10,7 @@
 #include "commands.h"
 #include "common.h"
 #include "units.h"
+#include "interrupt.h"
 
 enum { OPTION_SNAPSHOT = OPTION_LONG };
 enum { WAIT_MS = 1000, EVENTS_MAX = 1024 };
@@ -28,21 +28,6 @@ struct printer {
         bool follow, snapshot;
         cJSON *objects; /* with --json and without --follow: an array, else NULL */
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-}
 
 static const char *kind_text(const struct kvcache_event *e, bool is_snapshot)
 {
@@ -268,7 +253,7 @@ static int run_events(struct ctl *ctl, const struct command *self, int argc, cha
         r = ctl_connect(ctl);
         if (r)
                 return r;
-        catch_signals();
+        interrupt_catch();
         return print(&p);
 }
 

@@ -17,6 +17,7 @@
 #include "human.h"
 #include "recording.h"
 #include "units.h"
+#include "interrupt.h"
 
 enum { OPTION_MAX_BYTES = OPTION_LONG };
 enum { DRAIN_BYTES = 1024 * 1024 };
@@ -40,21 +41,6 @@ struct record {
         size_t n;       /* bytes in `buffer` */
         uint8_t buffer[64 * 1024];
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-}
 
 static bool parse_duration(const char *text, uint32_t *ret)
 {
@@ -249,7 +235,7 @@ static int run_record(struct ctl *ctl, const struct command *self, int argc, cha
         result = begin(ctl, &r);
         if (result == EXIT_OK) {
                 r.lines.max_bytes = r.max_bytes;
-                catch_signals();
+                interrupt_catch();
                 result = finish(ctl, &r, read_recording(&r));
         }
         if (r.fd >= 0)

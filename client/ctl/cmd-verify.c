@@ -4,7 +4,6 @@
  * Bad chunks are dropped, which repairs the store, because a miss is recomputed. */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,6 +18,7 @@
 #include "progress.h"
 #include "table.h"
 #include "checked.h"
+#include "interrupt.h"
 
 /* Statuses differ from those of other commands, because scripts ask whether all is well. */
 enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
@@ -67,22 +67,6 @@ struct run {
         struct text_table *table;  /* table of the current volume */
         bool table_used;
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-/* The first signal ends the run after the current step, so that a store is closed properly. */
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-}
 
 static double now_seconds(void)
 {
@@ -496,7 +480,7 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
                 complain_memory();
                 return EXIT_NOT_RUN;
         }
-        catch_signals();
+        interrupt_catch(); /* a store must be closed properly */
         run.began = now_seconds();
         progress_init(&run.progress);
         r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, volume);

@@ -394,7 +394,7 @@ static void a_full_disk_under_the_acks_ends_it(void **state)
 
 static void an_interrupt_ends_it_between_requests(void **state)
 {
-        static volatile sig_atomic_t interrupted = 1;
+        static atomic_int interrupted = 1;
         struct replay_options options = plain();
         struct replay_result result;
 

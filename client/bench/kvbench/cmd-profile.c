@@ -7,7 +7,6 @@
  * Every option that was given is obeyed, refused, or listed on stderr as unused. */
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -20,23 +19,7 @@
 #include "profile.h"
 #include "report.h"
 #include "workload.h"
-
-static atomic_int interrupted; /* set by the signal handler, read by threads */
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-        sigaction(SIGHUP, &action, NULL);
-        signal(SIGPIPE, SIG_IGN);
-}
+#include "interrupt.h"
 
 /* --- the options --- */
 
@@ -272,7 +255,7 @@ static int run_profile(struct ctl *ctl, const struct command *self, int argc, ch
                 return status;
         }
         say_not_used(&options.parameters);
-        catch_signals();
+        interrupt_catch_always();
         report_init(&report, &options);
         for (size_t i = 0; i < set.n && !interrupted; i++) {
                 status = run_workload(ctl, &options, &set.workloads[i], &report);

@@ -3,7 +3,6 @@
  * temporary directory. */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 
 #include "checked.h"
@@ -16,23 +15,7 @@
 #include "sweep-report.h"
 #include "sweep-tally.h"
 #include "text.h"
-
-static atomic_int interrupted;
-
-static void on_signal(int signal)
-{
-        interrupted = 1;
-}
-
-static void catch_signals(void)
-{
-        struct sigaction action = { .sa_handler = on_signal };
-
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-        sigaction(SIGHUP, &action, NULL);
-        signal(SIGPIPE, SIG_IGN);
-}
+#include "interrupt.h"
 
 /* --- the options --- */
 
@@ -207,7 +190,7 @@ static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *sessi
         char error[SWEEP_ERROR_BYTES];
         int status;
 
-        catch_signals();
+        interrupt_catch_always();
         status = find_daemon(ctl, o, session, h);
         if (status == SESSION_OK)
                 status = sweep_status(sweep_run(o, ret, error), error);
