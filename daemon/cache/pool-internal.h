@@ -131,6 +131,7 @@ void pool_table_insert(struct pool *p, uint32_t chunk);
  * slots. */
 uint32_t pool_take_record(struct pool *p);
 void pool_notify(const struct pool *p, uint32_t chunk, bool is_there);
+void pool_notify_evicted(const struct pool *p, uint32_t chunk);
 void pool_table_remove(struct pool *p, uint32_t chunk);
 /* Announces to the watch and the guard that a resident chunk leaves; an unverified chunk was never
  * announced. */

@@ -74,6 +74,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
 void pool_evict(struct pool *p, uint32_t chunk)
 {
         pool_leave(p, chunk);
+        pool_notify_evicted(p, chunk);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));

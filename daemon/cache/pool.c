@@ -299,10 +299,21 @@ void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
         list_for_each (&p->watches, n) {
                 const struct pool_watch *watch = container_of(n, struct pool_watch, node);
 
-                watch->changed(watch->userdata, chunk, is_there);
+                if (watch->changed)
+                        watch->changed(watch->userdata, chunk, is_there);
         }
         if (p->guard)
                 p->guard->changed(p->guard->userdata, chunk, is_there);
+}
+
+void pool_notify_evicted(const struct pool *p, uint32_t chunk)
+{
+        list_for_each (&p->watches, n) {
+                const struct pool_watch *watch = container_of(n, struct pool_watch, node);
+
+                if (watch->evicted)
+                        watch->evicted(watch->userdata, chunk);
+        }
 }
 
 void pool_leave(struct pool *p, uint32_t chunk)
@@ -573,6 +584,23 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint)
 {
         return is_at(p, chunk, generation) ? evict_hint(p->evict, chunk, hint) : true;
+}
+
+bool pool_demote(struct pool *p, uint32_t chunk)
+{
+        return evict_contains(p->evict, chunk) && p->chunks[chunk].leases == 0 &&
+               evict_demote(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+bool pool_promote(struct pool *p, uint32_t chunk)
+{
+        return evict_contains(p->evict, chunk) &&
+               evict_promote(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+uint32_t pool_demoted(const struct pool *p)
+{
+        return evict_demoted(p->evict);
 }
 
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret)

@@ -245,6 +245,11 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
                 uint32_t use, unsigned turn, bool is_end);
 /* Returns the result of evict_hint(), or true if the chunk has another generation. */
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
+/* Return the results of evict_demote() and evict_promote(), or false if the chunk is not resident
+ * or, for the former, leased. */
+bool pool_demote(struct pool *p, uint32_t chunk);
+bool pool_promote(struct pool *p, uint32_t chunk);
+uint32_t pool_demoted(const struct pool *p); /* the number of demoted chunks */
 /* Fills in evict_explain()'s answer for a resident chunk, and zeros for any other. */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
 /* Returns whether the policy remembers evicting the chunk of this hash from the pool. */
@@ -271,6 +276,8 @@ void pool_report_leaving(struct pool *p,
 struct pool_watch {
         struct list_node node; /* private to the pool */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
+        /* Called after changed() if the chunk leaves to make room. Either may be NULL. */
+        void (*evicted)(void *userdata, uint32_t chunk);
         void *userdata;
 };
 /* Adds a watch, which the caller keeps until it removes it. */
