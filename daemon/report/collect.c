@@ -99,6 +99,14 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->gets[GOT_REMOTE] = (double)cache.hits_remote;
         s->gets[GOT_MISS] = (double)cache_misses(&cache);
         s->expired[METRICS_TIER_MEMORY] = (double)cache.expired;
+        static_assert((int)SETS_MEMORY == METRICS_TIER_MEMORY &&
+                              (int)SETS_DISK == METRICS_TIER_DISK,
+                      "tiers have one order");
+        for (unsigned i = 0; i < METRICS_TIERS; i++) {
+                s->set_demoted[i] = (double)cache.sets.demoted[i];
+                s->set_promoted[i] = (double)cache.sets.promoted[i];
+                s->set_missed[i] = (double)cache.sets.missed[i];
+        }
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
         for (unsigned i = 0; i < METRICS_ACKS; i++)
@@ -261,6 +269,8 @@ static void collect_evict(const struct evict_stats *of, unsigned tier, struct me
         s->evict_ghosts_max[tier] = (double)of->ghosts_max;
         s->evict_ghost_hits[tier] = (double)of->ghost_hits;
         s->evict_yielded[tier] = (double)of->yielded;
+        s->set_incomplete[tier] = (double)of->demoted;
+        s->set_evicted[tier] = (double)of->demoted_victims;
         s->evict_chunk_bytes[tier] = (double)of->item_bytes;
         s->evict_ghost_bytes[tier] = (double)of->ghost_bytes;
 }
