@@ -260,6 +260,7 @@ void pool_table_insert(struct pool *p, uint32_t chunk)
 
         p->chunks[chunk].next = *bucket;
         *bucket = chunk + 1;
+        pool_floor_add(p, &p->chunks[chunk]);
         ++*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks++;
         p->stats.payload_bytes += p->chunks[chunk].length;
@@ -274,6 +275,7 @@ void pool_table_remove(struct pool *p, uint32_t chunk)
                 at = &p->chunks[*at - 1].next;
         }
         *at = p->chunks[chunk].next;
+        pool_floor_remove(p, &p->chunks[chunk]);
         --*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks--;
         p->stats.payload_bytes -= p->chunks[chunk].length;
@@ -381,6 +383,7 @@ static int acquire(struct pool *p, uint32_t namespace_id, const struct key *key,
                        p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
+        pool_floor_begin(p, namespace_id);
         if (!find_slot(p, (unsigned)class, to_lease, &slot))
                 return POOL_FULL;
         chunk = pool_take_record(p);

@@ -166,6 +166,14 @@ bool evict_promote(struct evict *e, uint32_t item, uint32_t group)
         return true;
 }
 
+void evict_spare(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item));
+        set_demoted(e, item, false);
+        set_aside(e, item, false);
+        e->policy->promote(e, item, group_of(e, item, group));
+}
+
 uint32_t evict_demoted(const struct evict *e)
 {
         return e->n_demoted;

@@ -163,6 +163,9 @@ bool evict_demote(struct evict *e, uint32_t item, uint32_t group);
 /* Makes a demoted item the youngest, without counting a use. Returns false, without a change, if
  * the item is not demoted. */
 bool evict_promote(struct evict *e, uint32_t item, uint32_t group);
+/* Makes an item the youngest and a victim like others, even if it gave way or was demoted, without
+ * counting a use. */
+void evict_spare(struct evict *e, uint32_t item, uint32_t group);
 bool evict_is_demoted(const struct evict *e, uint32_t item);
 /* Returns the number of demoted items. */
 uint32_t evict_demoted(const struct evict *e);

@@ -30,7 +30,8 @@ struct evict_policy {
         void (*make_oldest)(struct evict *e, uint32_t item, uint32_t group);
         /* Makes the item the next victim of its group until it is touched or promoted. */
         void (*demote)(struct evict *e, uint32_t item, uint32_t group);
-        /* Makes a demoted item the youngest of its list, without counting a use. */
+        /* Makes an item the youngest of its list, and ends that it is demoted or gives way, without
+         * counting a use. */
         void (*promote)(struct evict *e, uint32_t item, uint32_t group);
         /* All five or none; NULL: the policy ignores gaps, and nothing gives way. */
         void (*set_gap)(struct evict *e, uint32_t item, uint8_t gap);

@@ -13,6 +13,7 @@
 #include "keep/keep.h"
 #include "learned/learned.h"
 #include "build-config.h"
+#include "config/config.h"
 #include "checked.h"
 #include "events/events.h"
 #include "evict/admission.h"
@@ -289,11 +290,32 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_leased_slabs = (double)p.leased_slabs;
         s->pool_moved_chunks = (double)p.moved_chunks;
         s->pool_chunks = (double)p.chunks;
+        s->floor_spared = (double)p.spared;
         s->evicted_from_pool = (double)p.evictions;
         collect_evict(&p.evict, METRICS_TIER_MEMORY, s);
         for (unsigned i = 0; i < service->n_tenants; i++)
                 histogram_merge(&s->evicted_ages[METRICS_TIER_MEMORY],
                                 pool_evicted_ages(service->tenants[i].pool));
+}
+
+/* Collects the use of floors over all pools, and the floors of the first one. */
+static void collect_floors(const struct status_sources *from, struct metrics *s)
+{
+        const struct config_strings *floors = &from->config->memory.floors;
+        uint64_t used, floor, bytes;
+        size_t prefix;
+
+        for (unsigned i = 0; i < floors->n; i++) {
+                if (!config_split_floor(floors->items[i], &prefix, &bytes))
+                        continue;
+                snprintf(s->floor_names[i], sizeof(s->floor_names[i]), "%.*s", (int)prefix,
+                         floors->items[i]);
+                for (unsigned k = 0; k < from->service->n_tenants; k++) {
+                        pool_get_floor(from->service->tenants[k].pool, i, &used, &floor);
+                        s->floor_used_bytes[i] += (double)used;
+                        s->floor_bytes[i] += k == 0 ? (double)floor : 0;
+                }
+        }
 }
 
 static void collect_pool_indexes(const struct service *service, struct metrics *s)
@@ -716,6 +738,8 @@ void status_collect(const struct status_sources *from, const struct tenant *only
                 collect_resources(from->service->quotas, ret);
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);
+        if (!only)
+                collect_floors(from, ret);
         collect_pool_indexes(from->service, ret);
         collect_lookups(from->service->lookups, ret);
         collect_events(from->service->events, ret);

@@ -76,6 +76,7 @@ void status_collect_pools(const struct service *service, struct pool_stats *ret)
                 ret->evictions += p.evictions;
                 ret->evicted_bytes += p.evicted_bytes;
                 ret->slab_moves += p.slab_moves;
+                ret->spared += p.spared;
                 evict_add_stats(&ret->evict, &p.evict);
         }
 }
