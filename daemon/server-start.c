@@ -349,6 +349,38 @@ int server_start_tenants(struct server *s)
         return 0;
 }
 
+/* Returns the floor of memory.floors with the longest prefix of the namespace's name, or their
+ * number. */
+static unsigned floor_of_namespace(void *userdata, uint32_t namespace_id)
+{
+        const struct server *s = userdata;
+        const struct config_strings *floors = &s->config->memory.floors;
+        const struct store_namespace *ns = store_namespace_get(s->service.store, namespace_id);
+        size_t longest = 0, prefix;
+        unsigned found = floors->n;
+        uint64_t bytes;
+
+        for (unsigned i = 0; ns && i < floors->n; i++)
+                if (config_split_floor(floors->items[i], &prefix, &bytes) && prefix > longest &&
+                    strncmp(ns->name, floors->items[i], prefix) == 0) {
+                        longest = prefix;
+                        found = i;
+                }
+        return found;
+}
+
+static void set_floors(struct server *s, struct pool *pool)
+{
+        const struct config_strings *items = &s->config->memory.floors;
+        struct pool_floors floors = { .n = items->n, .of = floor_of_namespace, .userdata = s };
+        size_t prefix;
+
+        static_assert((int)CONFIG_MAX_FLOORS == (int)POOL_MAX_FLOORS, "each has a group");
+        for (unsigned i = 0; i < items->n; i++)
+                (void)config_split_floor(items->items[i], &prefix, &floors.bytes[i]);
+        pool_set_floors(pool, &floors);
+}
+
 static int start_tenant(struct server *s, unsigned number)
 {
         struct lease_limits limits = server_lease_limits(s, number);
@@ -358,6 +390,7 @@ static int start_tenant(struct server *s, unsigned number)
         tenant->number = number;
         s->service.pool_index = s->config->memory.pool_index;
         r = tenant_open(tenant, &s->service, &limits);
+        set_floors(s, tenant->pool);
         if (r == 0)
                 r = request_init(tenant);
         return r < 0 ? server_fail(r, server_tenant_name(s, number), NULL) : 0;

@@ -533,6 +533,8 @@ static void server_fini(struct server *s)
                 }
                 if (s->closed)
                         server_number_memory(s);
+                for (unsigned i = 0; i < s->service.n_tenants; i++)
+                        cache_unwatch(s->tenants[i].cache);
                 close_store(s);
                 alarm(0);
                 if (s->closed)

@@ -122,7 +122,8 @@ static char *filter(const char *text, bool (*keep)(const char *line, size_t leng
  * indentation of the key that is being left out, or 0. */
 static bool keep_setting(const char *line, size_t length, size_t *state)
 {
-        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:", "hosts:" };
+        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:", "hosts:",
+                                            "floors:" };
         size_t indentation = strspn(line, " ");
 
         if (*state > 0 &&
@@ -137,7 +138,8 @@ static bool keep_setting(const char *line, size_t length, size_t *state)
 
 static bool keep_sample(const char *line, size_t length, size_t *state)
 {
-        static const char *const labels[] = { "tenant=\"", "namespace=\"", "user=\"", "uid=\"" };
+        static const char *const labels[] = { "tenant=\"", "namespace=\"", "user=\"", "uid=\"",
+                                              "prefix=\"" };
 
         for (size_t i = 0; *line != '#' && i < ARRAY_SIZE(labels); i++)
                 if (memmem(line, length, labels[i], strlen(labels[i])))

@@ -122,9 +122,7 @@ static void check_configuration(const char *root, const cJSON *status, cJSON *ch
 
 /* --- limits of the daemon's process --- */
 
-/* Reads a file of /proc that belongs to the daemon's process. Returns false if the process is not
- * the daemon's, as in another PID namespace, or if the file cannot be read. */
-static bool read_process(const char *root, uint64_t pid, const char *name,
+bool doctor_read_process(const char *root, uint64_t pid, const char *name,
                          char ret[static HOST_FILE_MOST + 1])
 {
         char path[PATH_MAX];
@@ -144,7 +142,7 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
         const char *line;
         bool bounded;
 
-        if (!read_process(root, answer_count_of(status, "pid"), "limits", text) ||
+        if (!doctor_read_process(root, answer_count_of(status, "pid"), "limits", text) ||
             !(line = strstr(text, "Max locked memory"))) {
                 doctor_add(checks, DOCTOR_UNKNOWN, "locked memory",
                            "run kvcachectl doctor where the daemon runs",
@@ -209,7 +207,7 @@ static void check_memory(const char *root, const cJSON *status, cJSON *checks)
                            "lower memory.pool: the kernel ends processes when memory runs out",
                            "the memory pool has %s of the host's %s", wanted, allowed);
         }
-        if (!read_process(root, answer_count_of(status, "pid"), "cgroup", text) ||
+        if (!doctor_read_process(root, answer_count_of(status, "pid"), "cgroup", text) ||
             !(group = strstr(text, "0::/"))) {
                 doctor_add(checks, DOCTOR_UNKNOWN, "cgroup",
                            "run kvcachectl doctor where the daemon runs",
@@ -278,4 +276,5 @@ void doctor_check_host(const char *root, const cJSON *status, cJSON *checks)
         check_configuration(root, status, checks);
         check_memlock(root, status, checks);
         check_memory(root, status, checks);
+        doctor_check_nodes(root, status, checks);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "common.h"
+#include "host.h"
 
 enum doctor_level {
         DOCTOR_OK,
@@ -39,6 +40,12 @@ void doctor_check_daemon(const cJSON *status, cJSON *checks);
 /* Checks the resources that this host gives the daemon. `root` stands in front of /proc and /sys
  * ("", or a test's folder). */
 void doctor_check_host(const char *root, const cJSON *status, cJSON *checks);
+/* The part of doctor_check_host() that compares memory nodes with those of GPUs. */
+void doctor_check_nodes(const char *root, const cJSON *status, cJSON *checks);
+/* Reads a file of /proc that belongs to the daemon's process. Returns false if the process is not
+ * the daemon's, as in another PID namespace, or if the file cannot be read. */
+bool doctor_read_process(const char *root, uint64_t pid, const char *name,
+                         char ret[static HOST_FILE_MOST + 1]);
 /* Checks the socket's permissions. */
 void doctor_check_socket(const char *path, cJSON *checks);
 /* `state`: what adjtimex(2) returned for this host's clock. */

@@ -214,6 +214,20 @@ static cJSON *namespace_row(const struct interval *t, const char *namespace, str
         return o;
 }
 
+static cJSON *floor_row(const struct interval *t, const char *prefix, struct ranked *ret)
+{
+        double used = samples_number(t->now, "kvcache_floor_used_bytes", prefix);
+        cJSON *o = cJSON_CreateObject();
+
+        ret->traffic = 0;
+        ret->size = known(used);
+        cJSON_AddStringToObject(o, "prefix", prefix);
+        add_number(o, "used_bytes", used);
+        add_now(o, "floor_bytes", t, "kvcache_floor_bytes", prefix);
+        add_ratio(o, "pool_share", used, samples_number(t->now, "kvcache_pool_bytes", ""));
+        return o;
+}
+
 /* --- sections --- */
 
 static void add_head(cJSON *root, const struct interval *t)
@@ -339,6 +353,7 @@ cJSON *top_figures(const struct samples *now, const struct samples *before, doub
         add_queues(root, &t);
         add_rows(root, "volumes", &t, "kvcache_volume_up", volume_row);
         add_rows(root, "tenants", &t, "kvcache_tenant_connections", tenant_row);
+        add_rows(root, "floors", &t, "kvcache_floor_bytes", floor_row);
         add_rows(root, "namespaces", &t, "kvcache_namespace_chunks", namespace_row);
         return root;
 }

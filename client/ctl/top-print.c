@@ -242,6 +242,14 @@ static const struct rows {
             { "HITS", "lookup_hit_ratio", RATIO },
             { "REFUSED/S", "refusals_per_second", RATE },
             { "STORED", "stored_bytes", BYTES } } },
+        { "floors",
+          NULL,
+          "lrrr",
+          1,
+          { { "MEMORY OF", "prefix", TEXT },
+            { "USED", "used_bytes", BYTES },
+            { "FLOOR", "floor_bytes", BYTES },
+            { "OF POOL", "pool_share", RATIO } } },
         { "namespaces",
           NULL,
           "lrrrr",
@@ -342,10 +350,10 @@ static void print_head(const cJSON *figures, bool colored, FILE *out)
 enum { TABLE_LEAST = 4 };
 
 /* Leaves out tables on a low screen, so that the remaining ones have rows: first volumes, whose
- * failures the head reports, and tenants; namespaces last. */
+ * failures the head reports, tenants and floors; namespaces last. */
 static void leave_out_tables(unsigned lines, unsigned wanted[static ARRAY_SIZE(tables)])
 {
-        static const unsigned order[] = { 1, 2, 0 };
+        static const unsigned order[] = { 1, 2, 3, 0 };
 
         for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
                 unsigned sum = 0;

@@ -45,7 +45,9 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
         tails_init(&c->tails);
-        if (cache_remote_init(c) < 0) {
+        if (cache_remote_init(c) < 0 ||
+            sets_new(&c->sets, params->pool, params->store, params->tenant) < 0) {
+                cache_remote_fini(c);
                 free(c);
                 return -ENOMEM;
         }
@@ -60,12 +62,19 @@ struct cache *cache_free(struct cache *c)
         if (!c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
+        sets_free(c->sets);
         cache_schedule_fini(c);
         deadlines_fini(&c->deadlines);
         tails_fini(&c->tails);
         cache_remote_fini(c);
         free(c);
         return NULL;
+}
+
+void cache_unwatch(struct cache *c)
+{
+        if (c)
+                sets_unwatch(c->sets);
 }
 
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
@@ -637,4 +646,5 @@ void cache_get_stats(const struct cache *c, struct cache_stats *ret)
 {
         *ret = c->stats;
         ret->unwritten_limit = c->unwritten_limit;
+        ret->sets = *sets_get_stats(c->sets);
 }

@@ -33,6 +33,7 @@
 #include "io/io.h"
 #include "key.h"
 #include "cache/pool.h"
+#include "cache/sets.h"
 #include "store/store.h"
 
 struct admission;
@@ -162,6 +163,8 @@ struct cache_params {
 
 int cache_new(struct cache **ret, const struct cache_params *params);
 struct cache *cache_free(struct cache *c); /* nothing may be in flight */
+/* Ends the cache's watches of the store, which may then be closed first. NULL is allowed. */
+void cache_unwatch(struct cache *c);
 
 void cache_get(struct cache *c, struct cache_request *req);
 /* Gets a chunk from memory without a request: fills in the chunk, which is not pinned, and its
@@ -376,6 +379,7 @@ struct cache_stats {
         /* Keys that the shared tier was asked for and has not answered, now; chunks and bytes that
          * came from it, and gets that joined the fetch of another get. */
         uint64_t fetching, fetched, fetched_bytes, shared_fetches;
+        struct sets_stats sets;
 };
 static inline uint64_t cache_hits(const struct cache_stats *s)
 {

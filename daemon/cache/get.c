@@ -188,7 +188,10 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
 {
         uint32_t chunk;
         struct fill *f;
-        int r = (w->to_lease ? pool_acquire_to_lease : pool_acquire)(
+        int r;
+
+        sets_expect(c->sets, SETS_MEMORY, w->namespace_id, w->key);
+        r = (w->to_lease ? pool_acquire_to_lease : pool_acquire)(
                 c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use, &chunk);
 
         if (r != 0)

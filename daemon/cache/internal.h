@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cache/cache.h"
+#include "cache/sets.h"
 #include "cache/tails.h"
 #include "fair/turns.h"
 #include "fair/user.h"
@@ -52,6 +53,7 @@ struct store_write {
 
 struct cache {
         struct cache_params params;
+        struct sets *sets;
         struct fair_room users;      /* struct cache_user */
         struct turns waiting[KINDS]; /* requests that wait for room, users in turn */
         uint64_t n_waiting[KINDS];   /* requests */

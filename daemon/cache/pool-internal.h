@@ -50,6 +50,10 @@ struct pool {
         /* Number of chunks in the table, by the namespace's id modulo POOL_NAMESPACE_COUNTS. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
         uint32_t evicted_since_scan[SLAB_MAX_CLASSES];
+        struct pool_floors floors;
+        uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */
+        unsigned acquiring;                       /* the group that needs room */
+        uint32_t spared_since[SLAB_MAX_CLASSES];  /* by class: since the last victim */
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */
@@ -131,6 +135,7 @@ void pool_table_insert(struct pool *p, uint32_t chunk);
  * slots. */
 uint32_t pool_take_record(struct pool *p);
 void pool_notify(const struct pool *p, uint32_t chunk, bool is_there);
+void pool_notify_evicted(const struct pool *p, uint32_t chunk);
 void pool_table_remove(struct pool *p, uint32_t chunk);
 /* Announces to the watch and the guard that a resident chunk leaves; an unverified chunk was never
  * announced. */
@@ -148,6 +153,18 @@ void pool_empty_more(struct pool *p);
 /* Returns a chunk to the eviction order, where the next search finds it first, after its last
  * unpin. */
 void pool_end_aside(struct pool *p, uint32_t chunk);
+
+/* --- pool-floors.c --- */
+
+/* Begins a search for room for a chunk of this namespace. */
+void pool_floor_begin(struct pool *p, uint32_t namespace_id);
+/* Count a chunk that enters or leaves the table. */
+void pool_floor_add(struct pool *p, struct pool_chunk *c);
+void pool_floor_remove(struct pool *p, const struct pool_chunk *c);
+/* Returns whether the chunk's group would fall below its floor. */
+bool pool_is_protected(const struct pool *p, uint32_t chunk);
+/* Estimates from a sample whether a group would fall below its floor without the slab's chunks. */
+bool pool_slab_is_protected(const struct pool *p, uint32_t slab);
 
 /* --- pool-slabs.c --- */
 

@@ -20,23 +20,44 @@ static bool may_evict(void *userdata, uint32_t chunk)
 {
         struct pool *p = userdata;
 
-        if (p->chunks[chunk].pins == 0 && pool_take_from_clients(p, chunk))
+        if (p->chunks[chunk].pins == 0 && !pool_is_protected(p, chunk) &&
+            pool_take_from_clients(p, chunk))
                 return true;
         if (p->n_passed < ARRAY_SIZE(p->passed))
                 p->passed[p->n_passed++] = chunk;
         return false;
 }
 
-static void set_aside_passed(struct pool *p)
+/* Takes the passed chunks out of the way of the next searches. Returns how many have a floor. */
+static uint32_t set_aside_passed(struct pool *p)
 {
+        uint32_t spared = 0;
+
         for (uint32_t i = 0; i < p->n_passed; i++) {
                 struct pool_chunk *c = &p->chunks[p->passed[i]];
 
+                if (c->pins == 0 && pool_is_protected(p, p->passed[i])) {
+                        evict_spare(p->evict, p->passed[i], pool_group_of(p, p->passed[i]));
+                        spared++;
+                        continue;
+                }
                 evict_set_aside(p->evict, p->passed[i],
                                 c->pins > 0 ? POOL_LOT_PINNED : POOL_LOT_HELD);
                 if (c->pins > 0)
                         c->flags |= POOL_ASIDE;
         }
+        p->stats.spared += spared;
+        return spared;
+}
+
+/* Returns whether the class has no chunk without a floor, as far as its searches have seen. */
+static bool has_spared_all(struct pool *p, unsigned class)
+{
+        uint64_t slots, used;
+        uint32_t n_slabs;
+
+        slabs_class_usage(p->slabs, class, &n_slabs, &slots, &used);
+        return p->spared_since[class] >= used;
 }
 
 void pool_end_aside(struct pool *p, uint32_t chunk)
@@ -64,9 +85,11 @@ static uint32_t find_victim(struct pool *p, unsigned class)
         pool_scan_holds(p);
         p->n_passed = 0;
         victim = evict_victim(p->evict, class, may_evict, p, most);
-        set_aside_passed(p);
+        p->spared_since[class] += set_aside_passed(p);
         p->passes_left -= MIN(p->passes_left, p->n_passed);
-        p->gives_up = victim == EVICT_NONE && p->n_passed > most;
+        p->gives_up = victim == EVICT_NONE && p->n_passed > most && !has_spared_all(p, class);
+        if (victim != EVICT_NONE)
+                p->spared_since[class] = 0;
         p->has_given_up |= p->gives_up;
         return victim;
 }
@@ -74,6 +97,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
 void pool_evict(struct pool *p, uint32_t chunk)
 {
         pool_leave(p, chunk);
+        pool_notify_evicted(p, chunk);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
@@ -175,21 +199,20 @@ bool pool_is_emptying(const struct pool *p)
         return p->emptying != POOL_NONE && pool_may_scan_now(p);
 }
 
-/* Empties the slab of another class that is worth least, if that is less than `most`. Returns
- * whether it is empty; a large slab takes several iterations, and the search gives up until then.
+/* Returns the slab of another class that is worth least, if that is less than `most`, or
+ * UINT32_MAX.
  */
-static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
+static uint32_t cheapest_slab(struct pool *p, unsigned class, double most, bool by_recency,
+                              bool keep_floors)
 {
         uint32_t least = UINT32_MAX;
 
-        if (p->emptying != POOL_NONE)
-                return empty_slab(p);
-        pool_scan_holds(p);
         for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
                 int other = slabs_slab_class(p->slabs, s);
                 double worth;
 
-                if (other < 0 || (unsigned)other == class || !is_movable(p, s))
+                if (other < 0 || (unsigned)other == class || !is_movable(p, s) ||
+                    (keep_floors && pool_slab_is_protected(p, s)))
                         continue;
                 worth = slab_worth(p, s, by_recency);
                 if (worth < most) {
@@ -197,6 +220,22 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
                         least = s;
                 }
         }
+        return least;
+}
+
+/* Empties the slab of another class that is worth least, if that is less than `most`. Returns
+ * whether it is empty; a large slab takes several iterations, and the search gives up until then.
+ * Without `most` the class has no other room, so a floor may lose a part of a slab. */
+static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
+{
+        uint32_t least;
+
+        if (p->emptying != POOL_NONE)
+                return empty_slab(p);
+        pool_scan_holds(p);
+        least = cheapest_slab(p, class, most, by_recency, true);
+        if (least == UINT32_MAX && p->floors.n > 0 && isinf(most))
+                least = cheapest_slab(p, class, most, by_recency, false);
         if (least == UINT32_MAX)
                 return false;
         if (!pool_may_scan_now(p)) {

@@ -55,7 +55,8 @@ static bool make_room_in(struct pool *p, uint32_t slab)
                 double worth;
 
                 if (chunk == SLAB_NOBODY || p->chunks[chunk].pins > 0 ||
-                    !evict_contains(p->evict, chunk) || pool_is_known_held(p, chunk))
+                    !evict_contains(p->evict, chunk) || pool_is_known_held(p, chunk) ||
+                    pool_is_protected(p, chunk))
                         continue;
                 worth = evict_worth(p->evict, chunk, false);
                 if (victim == POOL_NONE || worth < least) {

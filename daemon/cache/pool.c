@@ -260,6 +260,7 @@ void pool_table_insert(struct pool *p, uint32_t chunk)
 
         p->chunks[chunk].next = *bucket;
         *bucket = chunk + 1;
+        pool_floor_add(p, &p->chunks[chunk]);
         ++*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks++;
         p->stats.payload_bytes += p->chunks[chunk].length;
@@ -274,6 +275,7 @@ void pool_table_remove(struct pool *p, uint32_t chunk)
                 at = &p->chunks[*at - 1].next;
         }
         *at = p->chunks[chunk].next;
+        pool_floor_remove(p, &p->chunks[chunk]);
         --*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks--;
         p->stats.payload_bytes -= p->chunks[chunk].length;
@@ -299,10 +301,21 @@ void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
         list_for_each (&p->watches, n) {
                 const struct pool_watch *watch = container_of(n, struct pool_watch, node);
 
-                watch->changed(watch->userdata, chunk, is_there);
+                if (watch->changed)
+                        watch->changed(watch->userdata, chunk, is_there);
         }
         if (p->guard)
                 p->guard->changed(p->guard->userdata, chunk, is_there);
+}
+
+void pool_notify_evicted(const struct pool *p, uint32_t chunk)
+{
+        list_for_each (&p->watches, n) {
+                const struct pool_watch *watch = container_of(n, struct pool_watch, node);
+
+                if (watch->evicted)
+                        watch->evicted(watch->userdata, chunk);
+        }
 }
 
 void pool_leave(struct pool *p, uint32_t chunk)
@@ -370,6 +383,7 @@ static int acquire(struct pool *p, uint32_t namespace_id, const struct key *key,
                        p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
+        pool_floor_begin(p, namespace_id);
         if (!find_slot(p, (unsigned)class, to_lease, &slot))
                 return POOL_FULL;
         chunk = pool_take_record(p);
@@ -573,6 +587,23 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint)
 {
         return is_at(p, chunk, generation) ? evict_hint(p->evict, chunk, hint) : true;
+}
+
+bool pool_demote(struct pool *p, uint32_t chunk)
+{
+        return evict_contains(p->evict, chunk) && p->chunks[chunk].leases == 0 &&
+               evict_demote(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+bool pool_promote(struct pool *p, uint32_t chunk)
+{
+        return evict_contains(p->evict, chunk) &&
+               evict_promote(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+uint32_t pool_demoted(const struct pool *p)
+{
+        return evict_demoted(p->evict);
 }
 
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret)

@@ -62,7 +62,8 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases;     /* the pins that are leases */
         uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
-        uint32_t flags : 10; /* enum pool_flag */
+        uint32_t flags : 6;  /* enum pool_flag */
+        uint32_t floor : 4;  /* used by pool-floors.c: the group of the chunk's namespace */
         uint32_t place : 2;  /* enum evict_place at insertion */
         uint32_t state : 4;  /* enum pool_state */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
@@ -101,6 +102,7 @@ struct pool_stats {
         uint64_t leased_slabs;  /* slabs with leased chunks */
         uint64_t moved_chunks;  /* chunks moved to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
+        uint64_t spared;     /* chunks that searches passed over because of a floor */
         uint64_t unverified; /* chunks of an earlier process that are not verified yet */
         struct evict_stats evict;
 };
@@ -245,6 +247,11 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
                 uint32_t use, unsigned turn, bool is_end);
 /* Returns the result of evict_hint(), or true if the chunk has another generation. */
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
+/* Return the results of evict_demote() and evict_promote(), or false if the chunk is not resident
+ * or, for the former, leased. */
+bool pool_demote(struct pool *p, uint32_t chunk);
+bool pool_promote(struct pool *p, uint32_t chunk);
+uint32_t pool_demoted(const struct pool *p); /* the number of demoted chunks */
 /* Fills in evict_explain()'s answer for a resident chunk, and zeros for any other. */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
 /* Returns whether the policy remembers evicting the chunk of this hash from the pool. */
@@ -271,8 +278,26 @@ void pool_report_leaving(struct pool *p,
 struct pool_watch {
         struct list_node node; /* private to the pool */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
+        /* Called after changed() if the chunk leaves to make room. Either may be NULL. */
+        void (*evicted)(void *userdata, uint32_t chunk);
         void *userdata;
 };
+/* Bytes of slots that groups of namespaces keep: other namespaces do not evict below them. of()
+ * returns the group of a namespace, from 0, or `n` if it has none. Together the floors come to
+ * three quarters of the pool at most; larger ones are reduced in proportion. The default is none.
+ * A slab that changes its size counts as one chunk, of which a floor may lose a part if every slab
+ * has some. */
+enum { POOL_MAX_FLOORS = 15 };
+struct pool_floors {
+        unsigned n;
+        uint64_t bytes[POOL_MAX_FLOORS];
+        unsigned (*of)(void *userdata, uint32_t namespace_id);
+        void *userdata;
+};
+void pool_set_floors(struct pool *p, const struct pool_floors *floors);
+/* Fills in the bytes of a group and its floor; zeros if there is no such group. */
+void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64_t *ret_floor);
+
 /* Adds a watch, which the caller keeps until it removes it. */
 void pool_add_watch(struct pool *p, struct pool_watch *watch);
 void pool_remove_watch(struct pool_watch *watch);

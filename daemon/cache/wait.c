@@ -292,6 +292,7 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 admit_waiters(c, KIND_PUT, now_ns);
                 c->kicked |= pool_has_given_up(c->params.pool);
         }
+        sets_iterate(c->sets);
         next_ns = deadlines_next(&c->deadlines);
         if (next_ns != 0 && next_ns <= now_ns) {
                 deadlines_run(&c->deadlines, now_ns, STEPS);
@@ -305,7 +306,8 @@ bool cache_has_work(const struct cache *c)
         return !list_empty(&c->finished) || !list_empty(&c->settled) ||
                (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) ||
                may_submit(c) || cache_has_due_reads(c) || pool_is_sweeping(c->params.pool) ||
-               pool_is_emptying(c->params.pool) || !list_empty(&c->counting);
+               pool_is_emptying(c->params.pool) || !list_empty(&c->counting) ||
+               sets_has_work(c->sets);
 }
 
 void cache_stop(struct cache *c)

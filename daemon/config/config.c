@@ -458,6 +458,39 @@ static int check_remote(const struct config *c, struct config_error *ret_error)
         return r;
 }
 
+/* Checks that each floor has one size, and that floors leave room to others. */
+static int check_floors(const struct config *c, struct config_error *ret_error)
+{
+        uint64_t sum = 0, bytes = 0;
+        char a[32], b[32], where[CONFIG_WHERE];
+        size_t prefix = 0;
+
+        for (unsigned i = 0; i < c->memory.floors.n; i++) {
+                const char *floor = c->memory.floors.items[i];
+
+                (void)config_split_floor(floor, &prefix, &bytes); /* checked when it was read */
+                for (unsigned j = 0; j < i; j++)
+                        if (strncmp(floor, c->memory.floors.items[j], prefix + 1) == 0)
+                                return config_note(
+                                        ret_error,
+                                        config_fail(ret_error, -EINVAL,
+                                                    "%smemory.floors: \"%.*s\" has two sizes",
+                                                    config_where(c, "memory.floors", where),
+                                                    (int)prefix, floor));
+                sum += MIN(bytes, (uint64_t)TIB);
+        }
+        if (c->memory.pool == 0 || sum <= c->memory.pool / 4 * 3)
+                return 0;
+        config_exact_bytes(sum, a);
+        config_exact_bytes(c->memory.pool, b);
+        return config_note(
+                ret_error,
+                config_fail(ret_error, -EINVAL,
+                            "%smemory.floors: %s together is more than three quarters of "
+                            "memory.pool, which is %s",
+                            config_where(c, "memory.floors", where), a, b));
+}
+
 int config_check(const struct config *c, struct config_error *ret_error)
 {
         uint64_t n = MAX(c->store.path.n, 1u);
@@ -495,7 +528,9 @@ int config_check(const struct config *c, struct config_error *ret_error)
                 if (r < 0)
                         return r;
         }
-        r = check_remote(c, ret_error);
+        r = check_floors(c, ret_error);
+        if (r == 0)
+                r = check_remote(c, ret_error);
         if (r < 0)
                 return r;
         if (strncmp(c->listen.http, "unix:", 5) == 0 &&

@@ -90,6 +90,7 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
+                struct config_strings floors;    /* memory.floors: config_split_floor() */
                 char *huge_pages;                /* memory.huge_pages: auto | off */
                 char *keep;                      /* memory.keep: auto | on | off */
                 struct config_strings directory; /* memory.directory: one */
@@ -238,6 +239,10 @@ int config_check(const struct config *c, struct config_error *ret_error);
 int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
+
+/* Splits an entry of memory.floors, PREFIX=SIZE. Returns false if it is not of that form. */
+enum { CONFIG_MAX_FLOORS = 15, CONFIG_FLOOR_PREFIX = 255 };
+bool config_split_floor(const char *floor, size_t *ret_prefix, uint64_t *ret_bytes);
 
 /* Checks that this host has the named users and groups and memory for the pools. `c` must be
  * resolved. Returns 0 or -EINVAL. */

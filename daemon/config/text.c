@@ -199,6 +199,8 @@ static int check_name(const struct config_row *row, const char *text, char why[s
         static const char in_hosts[] =
                 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
         char quoted[CONFIG_QUOTED];
+        uint64_t bytes;
+        size_t prefix;
 
         config_quote(text, quoted);
         if (*text == '\0')
@@ -209,6 +211,13 @@ static int check_name(const struct config_row *row, const char *text, char why[s
                                      "%s: %s is not the name of a host, as in kvcache.example.com, "
                                      "without a port and without wildcards",
                                      row->name, quoted);
+        if (row->offset == offsetof(struct config, memory.floors))
+                return config_split_floor(text, &prefix, &bytes)
+                               ? 0
+                               : config_refuse(why,
+                                               "%s: %s is not a floor; write PREFIX=SIZE, as in "
+                                               "\"vllm/=1GiB\"",
+                                               row->name, quoted);
         if (strlen(text) > 255)
                 return config_refuse(why, "%s: %s is too long for a name", row->name, quoted);
         if (strpbrk(text, ", :/"))

@@ -274,6 +274,17 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
         return strings_copy(config_member(object, row), items, n);
 }
 
+bool config_split_floor(const char *floor, size_t *ret_prefix, uint64_t *ret_bytes)
+{
+        const char *equals = strrchr(floor, '='), *unit;
+
+        if (!equals || equals == floor || equals - floor > CONFIG_FLOOR_PREFIX ||
+            units_parse(equals + 1, bytes_in, ret_bytes, &unit) < 0 || *ret_bytes == 0)
+                return false;
+        *ret_prefix = (size_t)(equals - floor);
+        return true;
+}
+
 /* Cuts off blanks at both ends, in place. */
 static char *strip(char *text)
 {

@@ -314,6 +314,23 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         cq_append(q, item, group);
 }
 
+/* A demoted item is in the list of those that give way, where no search spares it. */
+static void cq_demote(struct evict *e, uint32_t item, uint32_t group)
+{
+        struct cq *q = cq(e);
+
+        cq_unlink(q, item);
+        q->items[item].yields = 1;
+        q->items[item].is_contended = 0;
+        cq_append(q, item, group);
+}
+
+static void cq_promote(struct evict *e, uint32_t item, uint32_t group)
+{
+        cq(e)->items[item].yields = cq(e)->items[item].is_contended = 0;
+        cq_refresh(e, item, group);
+}
+
 static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         struct cq *q = cq(e);
@@ -515,7 +532,7 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
         struct ghost forgotten;
 
         cq_unlink(q, item);
-        q->yielded += id != 0 && i->yields;
+        q->yielded += id != 0 && i->yields && !evict_is_demoted(e, item);
         cq_leave_family(q, item);
         q->n_cost[i->cost]--;
         q->items[item] = (struct cq_item){ 0 };
@@ -575,6 +592,8 @@ const struct evict_policy evict_policy_cq = {
         .touch = cq_touch,
         .refresh = cq_refresh,
         .make_oldest = cq_make_oldest,
+        .demote = cq_demote,
+        .promote = cq_promote,
         .set_gap = cq_set_gap,
         .gap = cq_gap,
         .chain_gap = cq_chain_gap,

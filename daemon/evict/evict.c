@@ -54,7 +54,7 @@ uint32_t evict_policy_groups(uint32_t max_groups)
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
 {
         const struct evict_policy *p = policy_find(policy);
-        uint8_t *retained, *aside;
+        uint8_t *retained, *aside, *demoted;
         uint32_t *until_report;
         struct evict *e;
         int r;
@@ -64,19 +64,22 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
                 return -EINVAL;
         retained = calloc(max_items / 8 + 1, 1);
         aside = calloc(max_items / 8 + 1, 1);
+        demoted = calloc(max_items / 8 + 1, 1);
         until_report = calloc(max_groups, sizeof(*until_report));
-        r = retained && aside && until_report
+        r = retained && aside && demoted && until_report
                     ? p->new (&e, max_items, evict_policy_groups(max_groups))
                     : -ENOMEM;
         if (r < 0) {
                 free(retained);
                 free(aside);
+                free(demoted);
                 free(until_report);
                 return r;
         }
         e->policy = p;
         e->retained = retained;
         e->aside = aside;
+        e->demoted = demoted;
         e->until_report = until_report;
         e->max_items = max_items;
         e->max_groups = max_groups;
@@ -89,6 +92,7 @@ struct evict *evict_free(struct evict *e)
         if (e) {
                 free(e->retained);
                 free(e->aside);
+                free(e->demoted);
                 free(e->until_report);
                 e->policy->free(e);
         }
@@ -128,6 +132,53 @@ static void set_aside(struct evict *e, uint32_t item, bool aside)
         e->n_aside += aside ? 1 : UINT32_MAX;
 }
 
+bool evict_is_demoted(const struct evict *e, uint32_t item)
+{
+        return e->n_demoted > 0 && e->demoted[item / 8] & 1u << item % 8;
+}
+
+static void set_demoted(struct evict *e, uint32_t item, bool demoted)
+{
+        if (evict_is_demoted(e, item) == demoted)
+                return;
+        e->demoted[item / 8] ^= (uint8_t)(1u << item % 8);
+        e->n_demoted += demoted ? 1 : UINT32_MAX;
+}
+
+bool evict_demote(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item));
+        if (evict_is_retained(e, item) || evict_is_aside(e, item) || evict_is_demoted(e, item))
+                return false;
+        set_demoted(e, item, true);
+        e->policy->demote(e, item, group_of(e, item, group));
+        return true;
+}
+
+bool evict_promote(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item));
+        if (!evict_is_demoted(e, item))
+                return false;
+        set_demoted(e, item, false);
+        set_aside(e, item, false);
+        e->policy->promote(e, item, group_of(e, item, group));
+        return true;
+}
+
+void evict_spare(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item));
+        set_demoted(e, item, false);
+        set_aside(e, item, false);
+        e->policy->promote(e, item, group_of(e, item, group));
+}
+
+uint32_t evict_demoted(const struct evict *e)
+{
+        return e->n_demoted;
+}
+
 unsigned evict_cost_level(uint64_t ns, uint32_t bytes)
 {
         double least = 0.05, each = (double)ns / MAX(bytes, 1U), level;
@@ -156,6 +207,7 @@ void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained)
         assert(evict_contains(e, item));
         if (evict_is_retained(e, item) == retained)
                 return;
+        (void)evict_promote(e, item, group);
         set_retained(e, item, retained);
         set_aside(e, item, false);
         e->policy->refresh(e, item, group_of(e, item, group));
@@ -195,6 +247,7 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         assert(evict_contains(e, item));
+        (void)evict_promote(e, item, group);
         set_aside(e, item, false);
         e->policy->touch(e, item, group_of(e, item, group), use);
 }
@@ -351,6 +404,7 @@ void evict_remove(struct evict *e, uint32_t item)
         assert(evict_contains(e, item));
         set_retained(e, item, false);
         set_aside(e, item, false);
+        set_demoted(e, item, false);
         e->policy->remove(e, item, 0);
 }
 
@@ -359,7 +413,9 @@ void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id)
         assert(evict_contains(e, item) && id != 0);
         set_retained(e, item, false);
         set_aside(e, item, false);
+        e->demoted_victims += evict_is_demoted(e, item);
         e->policy->remove(e, item, id);
+        set_demoted(e, item, false);
 }
 
 uint32_t evict_victim(struct evict *e, uint32_t group,
@@ -501,7 +557,8 @@ void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct 
 
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)
 {
-        *ret = (struct evict_stats){ 0 };
+        *ret = (struct evict_stats){ .demoted = e->n_demoted,
+                                     .demoted_victims = e->demoted_victims };
         e->policy->get_stats(e, ret);
 }
 
@@ -511,6 +568,8 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->ghosts_max += one->ghosts_max;
         sum->ghost_hits += one->ghost_hits;
         sum->yielded += one->yielded;
+        sum->demoted += one->demoted;
+        sum->demoted_victims += one->demoted_victims;
         sum->ghost_bytes = one->ghost_bytes;
         sum->item_bytes = one->item_bytes;
 }
@@ -535,6 +594,8 @@ void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct e
                                    evict_cost(e, item) << EVICT_RECORD_COST),
         };
         e->policy->save_item(e, item, ret);
+        if (evict_is_demoted(e, item)) /* the owner decides again after the restart */
+                ret->flags &= (uint8_t)~EVICT_RECORD_YIELDS;
 }
 
 uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,

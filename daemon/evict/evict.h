@@ -156,6 +156,20 @@ uint32_t evict_each_aside(struct evict *e, unsigned lot,
 bool evict_lot_is_empty(const struct evict *e, unsigned lot);
 bool evict_is_aside(const struct evict *e, uint32_t item);
 
+/* Makes an item the next victim of its group, because the owner knows that it is worthless now. A
+ * touch, a change of retention or evict_promote() ends that. Returns false, without a change, if
+ * the item is retained, set aside or demoted already. */
+bool evict_demote(struct evict *e, uint32_t item, uint32_t group);
+/* Makes a demoted item the youngest, without counting a use. Returns false, without a change, if
+ * the item is not demoted. */
+bool evict_promote(struct evict *e, uint32_t item, uint32_t group);
+/* Makes an item the youngest and a victim like others, even if it gave way or was demoted, without
+ * counting a use. */
+void evict_spare(struct evict *e, uint32_t item, uint32_t group);
+bool evict_is_demoted(const struct evict *e, uint32_t item);
+/* Returns the number of demoted items. */
+uint32_t evict_demoted(const struct evict *e);
+
 /* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
  * It stays in until evict_remove(). Passes over at most `max_passed` that may not. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
@@ -245,9 +259,11 @@ void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
 struct evict_stats {
         uint64_t ghosts; /* evicted items remembered now */
         uint64_t ghosts_max;
-        uint64_t ghost_hits;  /* insertions of items that were remembered */
-        uint64_t yielded;     /* evictions of items that gave way */
-        uint64_t ghost_bytes; /* memory of each ghost; below, of each item */
+        uint64_t ghost_hits;      /* insertions of items that were remembered */
+        uint64_t yielded;         /* evictions of items that gave way */
+        uint64_t demoted;         /* items that are demoted now */
+        uint64_t demoted_victims; /* evictions of demoted items */
+        uint64_t ghost_bytes;     /* memory of each ghost; below, of each item */
         uint64_t item_bytes;
 };
 void evict_get_stats(const struct evict *e, struct evict_stats *ret);

@@ -28,6 +28,11 @@ struct evict_policy {
         void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
         /* Moves the item to the old end of its list in the group; its time stays. */
         void (*make_oldest)(struct evict *e, uint32_t item, uint32_t group);
+        /* Makes the item the next victim of its group until it is touched or promoted. */
+        void (*demote)(struct evict *e, uint32_t item, uint32_t group);
+        /* Makes an item the youngest of its list, and ends that it is demoted or gives way, without
+         * counting a use. */
+        void (*promote)(struct evict *e, uint32_t item, uint32_t group);
         /* All five or none; NULL: the policy ignores gaps, and nothing gives way. */
         void (*set_gap)(struct evict *e, uint32_t item, uint8_t gap);
         uint8_t (*gap)(const struct evict *e, uint32_t item);
@@ -86,7 +91,10 @@ struct evict {
         uint32_t n_retained;
         uint8_t *aside; /* likewise */
         uint32_t n_aside;
-        uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
+        uint8_t *demoted; /* likewise */
+        uint32_t n_demoted;
+        uint64_t demoted_victims; /* evictions of demoted items */
+        uint32_t *until_report;   /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
         uint32_t served;  /* evict_serve() */
         bool admits_all;  /* evict_admit_all() */

@@ -13,6 +13,7 @@
 #include "keep/keep.h"
 #include "learned/learned.h"
 #include "build-config.h"
+#include "config/config.h"
 #include "checked.h"
 #include "events/events.h"
 #include "evict/admission.h"
@@ -99,6 +100,14 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->gets[GOT_REMOTE] = (double)cache.hits_remote;
         s->gets[GOT_MISS] = (double)cache_misses(&cache);
         s->expired[METRICS_TIER_MEMORY] = (double)cache.expired;
+        static_assert((int)SETS_MEMORY == METRICS_TIER_MEMORY &&
+                              (int)SETS_DISK == METRICS_TIER_DISK,
+                      "tiers have one order");
+        for (unsigned i = 0; i < METRICS_TIERS; i++) {
+                s->set_demoted[i] = (double)cache.sets.demoted[i];
+                s->set_promoted[i] = (double)cache.sets.promoted[i];
+                s->set_missed[i] = (double)cache.sets.missed[i];
+        }
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
         for (unsigned i = 0; i < METRICS_ACKS; i++)
@@ -261,6 +270,8 @@ static void collect_evict(const struct evict_stats *of, unsigned tier, struct me
         s->evict_ghosts_max[tier] = (double)of->ghosts_max;
         s->evict_ghost_hits[tier] = (double)of->ghost_hits;
         s->evict_yielded[tier] = (double)of->yielded;
+        s->set_incomplete[tier] = (double)of->demoted;
+        s->set_evicted[tier] = (double)of->demoted_victims;
         s->evict_chunk_bytes[tier] = (double)of->item_bytes;
         s->evict_ghost_bytes[tier] = (double)of->ghost_bytes;
 }
@@ -279,11 +290,32 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_leased_slabs = (double)p.leased_slabs;
         s->pool_moved_chunks = (double)p.moved_chunks;
         s->pool_chunks = (double)p.chunks;
+        s->floor_spared = (double)p.spared;
         s->evicted_from_pool = (double)p.evictions;
         collect_evict(&p.evict, METRICS_TIER_MEMORY, s);
         for (unsigned i = 0; i < service->n_tenants; i++)
                 histogram_merge(&s->evicted_ages[METRICS_TIER_MEMORY],
                                 pool_evicted_ages(service->tenants[i].pool));
+}
+
+/* Collects the use of floors over all pools, and the floors of the first one. */
+static void collect_floors(const struct status_sources *from, struct metrics *s)
+{
+        const struct config_strings *floors = &from->config->memory.floors;
+        uint64_t used, floor, bytes;
+        size_t prefix;
+
+        for (unsigned i = 0; i < floors->n; i++) {
+                if (!config_split_floor(floors->items[i], &prefix, &bytes))
+                        continue;
+                snprintf(s->floor_names[i], sizeof(s->floor_names[i]), "%.*s", (int)prefix,
+                         floors->items[i]);
+                for (unsigned k = 0; k < from->service->n_tenants; k++) {
+                        pool_get_floor(from->service->tenants[k].pool, i, &used, &floor);
+                        s->floor_used_bytes[i] += (double)used;
+                        s->floor_bytes[i] += k == 0 ? (double)floor : 0;
+                }
+        }
 }
 
 static void collect_pool_indexes(const struct service *service, struct metrics *s)
@@ -706,6 +738,8 @@ void status_collect(const struct status_sources *from, const struct tenant *only
                 collect_resources(from->service->quotas, ret);
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);
+        if (!only)
+                collect_floors(from, ret);
         collect_pool_indexes(from->service, ret);
         collect_lookups(from->service->lookups, ret);
         collect_events(from->service->events, ret);

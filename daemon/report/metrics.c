@@ -113,6 +113,13 @@ static const char *tenant_value(const struct metrics *s, unsigned i)
         return s->tenant_names[i][0] ? s->tenant_names[i] : NULL;
 }
 
+static const char *floor_value(const struct metrics *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PREFIX" : NULL;
+        return s->floor_names[i][0] ? s->floor_names[i] : NULL;
+}
+
 static const char *volume_value(const struct metrics *s, unsigned i)
 {
         if (!s)

@@ -101,6 +101,7 @@ enum {
 
 enum { METRICS_STAGES = 6 }; /* by enum stage */
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
+enum { METRICS_FLOORS = 15, METRICS_FLOOR_NAME = 256 };
 enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
 enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, without the first value */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
@@ -146,6 +147,7 @@ struct metrics {
         /* Label values that come from the configuration; "": the entry is unused. Valid in every
          * format without escaping. */
         char tenant_names[METRICS_TENANTS][METRICS_TENANT_NAME];
+        char floor_names[METRICS_FLOORS][METRICS_FLOOR_NAME]; /* prefixes of memory.floors */
         char volume_names[METRICS_VOLUMES][METRICS_VOLUME_NAME];
         char namespace_names[METRICS_NAMESPACE_SERIES][METRICS_NAMESPACE_NAME];
         /* Names of transfers, "path,layout,technology", and with ",result". */

@@ -48,6 +48,11 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->fetched += c.fetched;
                 ret->fetched_bytes += c.fetched_bytes;
                 ret->shared_fetches += c.shared_fetches;
+                for (unsigned tier = 0; tier < SETS_TIERS; tier++) {
+                        ret->sets.demoted[tier] += c.sets.demoted[tier];
+                        ret->sets.promoted[tier] += c.sets.promoted[tier];
+                        ret->sets.missed[tier] += c.sets.missed[tier];
+                }
         }
 }
 
@@ -71,6 +76,7 @@ void status_collect_pools(const struct service *service, struct pool_stats *ret)
                 ret->evictions += p.evictions;
                 ret->evicted_bytes += p.evicted_bytes;
                 ret->slab_moves += p.slab_moves;
+                ret->spared += p.spared;
                 evict_add_stats(&ret->evict, &p.evict);
         }
 }

@@ -200,6 +200,29 @@ bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
         return v ? volume_hint(v, ref, hint) : true;
 }
 
+bool store_demote(struct store *s, struct store_ref ref)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        return v && volume_demote(v, ref);
+}
+
+bool store_promote(struct store *s, struct store_ref ref)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        return v && volume_promote(v, ref);
+}
+
+uint64_t store_demoted(const struct store *s)
+{
+        uint64_t n = 0;
+
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                n += member_has_volume(s, i) ? volume_demoted(s->volumes[i].volume) : 0;
+        return n;
+}
+
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit)
 {
         struct volume *v = volume_of_ref(s, ref);

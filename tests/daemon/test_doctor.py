@@ -13,9 +13,9 @@ from harness import CTL, ctl
 from test_gds import STRANGER, needs_users
 
 CHECKS = {"version", "ready", "health", "reload", "io_uring", "registered memory", "volume", "errors", "files", "room", "O_DIRECT", "limits", "socket",
-          "file system", "space", "configuration", "locked memory", "memory", "cgroup", "clock"}
+          "file system", "space", "configuration", "locked memory", "memory", "cgroup", "clock", "memory nodes"}
 # These checks depend on the machine that runs the tests, and not on the daemon.
-MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT"}
+MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT", "memory nodes"}
 
 
 def diagnose(daemon):
@@ -26,8 +26,8 @@ def diagnose(daemon):
 def test_a_healthy_daemon_passes_each_check(make_daemon):
     daemon = make_daemon().start()
     checks = diagnose(daemon)
-    # A machine without io_uring has no check for registered memory.
-    assert {c["name"] for c in checks} | {"registered memory"} == CHECKS
+    # A machine without io_uring has no check for registered memory, and one without several nodes and GPUs none for nodes.
+    assert {c["name"] for c in checks} | {"registered memory", "memory nodes"} == CHECKS
     for check in checks:
         assert check["name"] in MACHINE or check["level"] == "ok", check
         assert (check["remedy"] == "") == (check["level"] == "ok"), check
@@ -89,3 +89,38 @@ def test_a_report_of_a_stranger_lacks_what_is_for_admins(make_daemon, directory)
     assert done.returncode == 0 and b"no config.yaml: it is for admins" in done.stderr
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         assert "config.yaml" not in archive.getnames() and "status.json" in archive.getnames()
+
+
+def host_with_nodes(root, daemon, online, allowed, gpus):
+    """Makes the files of a host with memory nodes, on whose GPUs and daemon they say this."""
+    files = {"sys/devices/system/node/online": online, f"proc/{daemon.pid}/comm": "kvcache-daemon",
+             f"proc/{daemon.pid}/status": f"Name:\tkvcache-daemon\nMems_allowed:\t00000003\nMems_allowed_list:\t{allowed}\n"}
+    files.update({f"sys/bus/pci/drivers/nvidia/0000:{n:02x}:00.0/numa_node": node for n, node in enumerate(gpus)})
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+
+
+NODES = [
+    ("0-1", "0", ["1", "1"], "warning", "GPUs are at memory nodes 1, and the daemon may use memory of nodes 0"),
+    ("0-1", "1", ["0", "1", "-1"], "warning", "GPUs are at memory nodes 0,1, and the daemon may use memory of nodes 1"),
+    ("0-1", "0-1", ["0", "1"], "ok", "GPUs are at memory nodes 0,1, and the daemon may use memory of nodes 0,1"),
+    ("0,2-3", "2-3", ["3"], "ok", "GPUs are at memory nodes 3, and the daemon may use memory of nodes 2,3"),
+    ("0-1", "", ["0"], "unknown", "cannot be read"),
+    ("0-1", "0,x", ["0"], "unknown", "cannot be read"),
+    ("0", "0", ["0"], None, None),
+    ("0-1", "0", ["-1"], None, None),
+    ("0-1", "0", [], None, None),
+    ("3-1", "0", ["0"], None, None),
+    ("0-99999999999999999999", "0", ["0"], "ok", "nodes 0"),
+]
+
+
+def test_memory_nodes_of_gpus_and_the_daemon(make_daemon, tmp_path):
+    daemon = make_daemon().start()
+    for n, (online, allowed, gpus, level, found) in enumerate(NODES):
+        host_with_nodes(tmp_path / str(n), daemon, online, allowed, gpus)
+        said = json.loads(ctl("--json", "doctor", daemon=daemon, env={"KVCACHE_TEST_ROOT": str(tmp_path / str(n))}).stdout)
+        checks = [c for c in said["checks"] if c["name"] == "memory nodes"]
+        assert [c["level"] for c in checks] == ([level] if level else []), (online, allowed, gpus)
+        assert all(found in c["found"] and (level == "ok" or c["remedy"]) for c in checks), checks

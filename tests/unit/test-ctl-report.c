@@ -59,9 +59,11 @@ static int daemon_with_names(void **state)
                       "\"tenants\":[{\"name\":\"SECRET\",\"requests\":7},{\"name\":\"SECRET\"}]}";
         fake.metrics = "# HELP kvcache_a Of a tenant=\"any\".\nkvcache_a 1\n"
                        "kvcache_b{tenant=\"SECRET\",x=\"1\"} 2\nkvcache_b{namespace=\"SECRET\"} 3\n"
+                       "kvcache_floor_bytes{prefix=\"SECRET\"} 3\n"
                        "kvcache_c{kind=\"get\"} 4\n# EOF\n";
         fake.config = "listen:\n  socket: /s\nremote:\n  local_namespaces:\n  - SECRET\n"
-                      "    - SECRET\n  write: reused\nhttp:\n  hosts: [SECRET]\naccess:\n  users: "
+                      "    - SECRET\n  write: reused\nmemory:\n  floors: [SECRET=1GiB]\nhttp:\n  "
+                      "hosts: [SECRET]\naccess:\n  users: "
                       "[SECRET]\n"
                       "  groups:\n  - SECRET\n\ntenants:\n- name: SECRET\n  uid: SECRET\n"
                       "log:\n  level: info\n";
@@ -83,9 +85,9 @@ static void archive_has_its_files_without_names(void **state)
         assert_string_equal(printed("metrics.txt"),
                             "# HELP kvcache_a Of a tenant=\"any\".\nkvcache_a 1\n"
                             "kvcache_c{kind=\"get\"} 4\n# EOF\n");
-        assert_string_equal(
-                printed("config.yaml"),
-                "listen:\n  socket: /s\nremote:\n  write: reused\nhttp:\n\nlog:\n  level: info\n");
+        assert_string_equal(printed("config.yaml"),
+                            "listen:\n  socket: /s\nremote:\n  write: "
+                            "reused\nmemory:\nhttp:\n\nlog:\n  level: info\n");
         assert_null(memmem(ctl_out, ctl_out_bytes, "SECRET", 6));
         assert_null(printed("other"));
 }

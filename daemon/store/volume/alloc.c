@@ -173,7 +173,9 @@ static void evict_chunk(void *userdata, uint32_t i)
         v->stats.evicted_bytes += c->length;
         histogram_add(&v->evicted_ages, evict_age_ns(v->evict, i));
         evict_note_leaving(v->evict, (unsigned)slabs_slab_class(v->slabs, c->slab));
+        v->evicting = true;
         remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
+        v->evicting = false;
 }
 
 static bool is_same_tenant(const struct volume *v, unsigned class, unsigned other)

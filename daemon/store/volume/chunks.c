@@ -158,6 +158,25 @@ bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
         return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;
 }
 
+bool volume_demote(struct volume *v, struct store_ref ref)
+{
+        int group = group_of(v, ref);
+
+        return group >= 0 && evict_demote(v->evict, ref.index, (uint32_t)group);
+}
+
+bool volume_promote(struct volume *v, struct store_ref ref)
+{
+        int group = group_of(v, ref);
+
+        return group >= 0 && evict_promote(v->evict, ref.index, (uint32_t)group);
+}
+
+uint32_t volume_demoted(const struct volume *v)
+{
+        return v->evict ? evict_demoted(v->evict) : 0;
+}
+
 int volume_retain(struct volume *v, struct store_ref ref, bool retained)
 {
         if (group_of(v, ref) < 0)

@@ -272,6 +272,7 @@ struct volume {
         uint32_t expire_at;            /* the record that the walk for expired chunks visits next */
         struct store_purge *sweep_all; /* purge that counts the chunks of namespaces without a sweep
                                           of their own */
+        bool evicting;                 /* a chunk leaves to make room, in chunk_notify() */
         uint64_t evicted; /* chunks removed from the index without a tombstone; recovery may find
                              them */
         struct list_node drops_waiting; /* struct store_put, in order */

@@ -468,6 +468,7 @@ void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_t
                 .length = c->length,
                 .tenant = tenant,
                 .is_there = is_there,
+                .is_evicted = !is_there && v->evicting,
                 .key = &key,
         };
         list_for_each (v->watches, n) {

@@ -299,6 +299,7 @@ struct store_change {
         uint32_t length;
         uint16_t tenant;
         bool is_there;
+        bool is_evicted;       /* the chunk left to make room */
         const struct key *key; /* valid until the callback returns */
 };
 

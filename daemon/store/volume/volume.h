@@ -178,6 +178,10 @@ int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
 unsigned volume_cost(const struct volume *v, struct store_ref ref);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
+/* Return the results of evict_demote() and evict_promote(), or false if the ref is stale. */
+bool volume_demote(struct volume *v, struct store_ref ref);
+bool volume_promote(struct volume *v, struct store_ref ref);
+uint32_t volume_demoted(const struct volume *v); /* the number of demoted chunks */
 /* Returns 0, or STORE_MISS if the ref is stale. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained);
 /* Returns whether the chunk is retained, its tenant and the size of its slot in bytes; false and

@@ -35,6 +35,7 @@ PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "lookups": "Chunks that were looked up in kvcache-daemon.",
     "hits": "Chunks that were found there, are worth loading, and were leased.",
+    "partial_hits": "Chunks of which kvcache-daemon had some shards and not all, among those that were looked up.",
     "declined": "Chunks that were found there, and not loaded since computing them is faster.",
     "unavailable": "Chunks that were not looked up since the daemon did not answer.",
     "stored_bytes": "Bytes that the daemon took.",
@@ -576,6 +577,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts[name] += seconds
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
+        if self._promises is not None:
+            self._counts["partial_hits"] += self._promises.partial_hits
+            self._promises.partial_hits = 0
         for name, total in self._counts.items():
             if total:
                 stats.increase_counter(PREFIX + name, total)

@@ -146,6 +146,7 @@ class Promises:
         self._looked_at = 0.0  # for answers, the last time
         self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
         self.asked_bytes = self.asked_disk_bytes = 0  # of leases that were not answered yet
+        self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
         self.reads: list[Read] = []  # since the owner took them
 
     def _open(self) -> dict[int, list[Namespace]]:
@@ -163,7 +164,12 @@ class Promises:
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Returns one byte a key, for keys of one group: 0, or the tiers that have all its shards. None: unknown now."""
         found = self.where_by_shard(keys)
-        return None if found is None else _combined(found)
+        if found is None:
+            return None
+        combined = _combined(found)
+        if len(found) > 1:
+            self.partial_hits += combined.count(0) - bytes(map(max, *found)).count(0)
+        return combined
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
         """Returns the same for each shard."""

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Floors of the pool: bytes that groups of namespaces keep, whatever other namespaces put.
+ *
+ * A search for room passes over a chunk whose group has no more than its floor, unless it searches
+ * for a chunk of the same group. The chunk becomes the youngest of its list, so that the next
+ * searches do not pass over it again: floors are at most three quarters of the pool, so there are
+ * at most three such steps for each eviction in the long run. The price is that protected chunks
+ * look younger to the policy than they are. Loop thread; cannot fail. */
+#include "cache/pool-internal.h"
+
+#include "checked.h"
+
+static unsigned group_of(const struct pool *p, uint32_t namespace_id)
+{
+        unsigned i = p->floors.n > 0 ? p->floors.of(p->floors.userdata, namespace_id) : 0;
+
+        return i < p->floors.n ? i + 1 : 0;
+}
+
+void pool_floor_begin(struct pool *p, uint32_t namespace_id)
+{
+        p->acquiring = group_of(p, namespace_id);
+}
+
+void pool_floor_add(struct pool *p, struct pool_chunk *c)
+{
+        c->floor = group_of(p, c->namespace_id) & 0xf;
+        p->floor_used[c->floor] += slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
+void pool_floor_remove(struct pool *p, const struct pool_chunk *c)
+{
+        p->floor_used[c->floor] -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
+void pool_set_floors(struct pool *p, const struct pool_floors *floors)
+{
+        uint64_t most = p->stats.bytes / 4 * 3, sum = 0;
+
+        p->floors = *floors;
+        for (unsigned i = 0; i < floors->n; i++)
+                sum += MIN(floors->bytes[i], p->stats.bytes);
+        for (unsigned i = 0; i < floors->n && sum > most; i++)
+                p->floors.bytes[i] = (uint64_t)((double)MIN(floors->bytes[i], p->stats.bytes) *
+                                                (double)most / (double)sum);
+        for (unsigned i = 0; i <= POOL_MAX_FLOORS; i++)
+                p->floor_used[i] = 0;
+        for (uint32_t i = 0; i < p->high_water; i++)
+                if (p->chunks[i].state != POOL_FREE && !(p->chunks[i].flags & POOL_DROPPED))
+                        pool_floor_add(p, &p->chunks[i]);
+}
+
+void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64_t *ret_floor)
+{
+        *ret_used = i < p->floors.n ? p->floor_used[i + 1] : 0;
+        *ret_floor = i < p->floors.n ? p->floors.bytes[i] : 0;
+}
+
+/* Returns whether the group would be below its floor without these bytes, and is not the group that
+ * needs the room. */
+static bool needs(const struct pool *p, unsigned group, uint64_t bytes)
+{
+        return group > 0 && group != p->acquiring && bytes > 0 &&
+               p->floor_used[group] < p->floors.bytes[group - 1] + bytes;
+}
+
+bool pool_is_protected(const struct pool *p, uint32_t chunk)
+{
+        const struct pool_chunk *c = &p->chunks[chunk];
+
+        return c->floor > 0 && needs(p, c->floor, slabs_slot_bytes(p->slabs, pool_slot_of(c)));
+}
+
+bool pool_slab_is_protected(const struct pool *p, uint32_t slab)
+{
+        uint64_t sampled[POOL_MAX_FLOORS + 1] = { 0 };
+        uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
+
+        if (p->floors.n == 0)
+                return false;
+        for (uint32_t i = 0; i < slots; i += step) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk != SLAB_NOBODY && !(p->chunks[chunk].flags & POOL_DROPPED))
+                        sampled[p->chunks[chunk].floor] += p->slab_bytes / slots * step;
+        }
+        for (unsigned group = 1; group <= p->floors.n; group++)
+                if (needs(p, group, sampled[group]))
+                        return true;
+        return false;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sets: the chunks that an engine of several GPUs stores under one key, each in the namespace of
+ * its shard. A set with a missing shard is a miss, so when one of its chunks is evicted from a
+ * tier, the others become the next victims of that tier. When the missing chunk is stored again,
+ * they are ordinary chunks again. README.md says which namespaces belong together. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct key;
+struct pool;
+struct store;
+struct sets;
+
+enum { SETS_MEMORY, SETS_DISK, SETS_TIERS };
+
+enum { SETS_MOST_SHARDS = 64 };
+
+struct sets_stats {
+        uint64_t demoted[SETS_TIERS];  /* chunks that became next victims */
+        uint64_t promoted[SETS_TIERS]; /* the part whose missing shard was stored again */
+        uint64_t missed[SETS_TIERS];   /* evictions that found the queue full */
+};
+
+/* Watches the pool and the store. The caller ends that with sets_unwatch() before it closes either
+ * of them. Returns 0 or -ENOMEM. */
+int sets_new(struct sets **ret, struct pool *pool, struct store *store, uint16_t tenant);
+/* Ends the watches. Idempotent; NULL is allowed. */
+void sets_unwatch(struct sets *s);
+struct sets *sets_free(struct sets *s);
+
+/* Promotes the other chunks of the set in the tier, which is about to get this chunk. */
+void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key);
+/* Follows the evictions of this iteration in a bounded number of steps. */
+void sets_iterate(struct sets *s);
+/* Returns whether an iteration has left some of them to the next one. */
+bool sets_has_work(const struct sets *s);
+const struct sets_stats *sets_get_stats(const struct sets *s);
+
+/* The name of a shard's namespace: "BASE/sSHARD.of.SHARDS", followed by "/vN" for a variant. */
+struct sets_name {
+        uint32_t base_length;
+        unsigned shard, shards;
+        const char *variant; /* in the name; "" if there is none */
+};
+
+/* Splits a name. Returns false if it is not that of a shard, because it has another form, or a
+ * number is out of range or has a leading zero. */
+bool sets_parse_name(const char *name, struct sets_name *ret);
