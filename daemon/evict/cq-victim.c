@@ -79,7 +79,7 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t *passes_left, uint32_t *ret)
 {
-        for (uint32_t i = end;; i = q->items[i].parent - 1) {
+        for (uint32_t i = end;; i = cq_parent(&q->evict, i)) {
                 if (!may_evict || may_evict(userdata, i)) {
                         *ret = i;
                         return true;
@@ -170,7 +170,7 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
         uint32_t victim;
 
         cq_learn(q);
-        victim = search(q, group, e->served, may_evict, userdata, max_passed);
+        victim = search(q, group, cq_use(e->served), may_evict, userdata, max_passed);
         if (victim == EVICT_NONE && e->served != EVICT_NO_USE)
                 victim = search(q, group, EVICT_NO_USE, may_evict, userdata, max_passed);
         return victim;

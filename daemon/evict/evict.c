@@ -511,6 +511,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->ghosts_max += one->ghosts_max;
         sum->ghost_hits += one->ghost_hits;
         sum->yielded += one->yielded;
+        sum->fork_bytes += one->fork_bytes;
         sum->ghost_bytes = one->ghost_bytes;
         sum->item_bytes = one->item_bytes;
 }

@@ -249,6 +249,7 @@ struct evict_stats {
         uint64_t yielded;     /* evictions of items that gave way */
         uint64_t ghost_bytes; /* memory of each ghost; below, of each item */
         uint64_t item_bytes;
+        uint64_t fork_bytes; /* memory of the links of chains that fork */
 };
 void evict_get_stats(const struct evict *e, struct evict_stats *ret);
 /* Adds the statistics of several instances of the same policy. */

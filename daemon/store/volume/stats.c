@@ -52,7 +52,8 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         evict_get_stats(v->evict, &ret->evict);
         ret->index_bytes = index_bytes(v->index) +
                            index_high(v->index) * (ret->evict.item_bytes + 4) +
-                           ret->evict.ghosts * ret->evict.ghost_bytes + v->cut_slots * 4 +
+                           ret->evict.ghosts * ret->evict.ghost_bytes + ret->evict.fork_bytes +
+                           v->cut_slots * 4 +
                            table_bytes(v->table);
         ret->table_pages = table_pages(v->table);
         ret->table_pages_written += table.pages_written;
