@@ -63,6 +63,8 @@ union cq_kin {
 };
 static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has siblings");
 
+/* The links of a list are zeros until it first gets an item, so that the lists of unused groups take
+ * no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
         uint32_t oldest, youngest; /* links; in an empty list both are its end */
 };
@@ -127,6 +129,20 @@ static inline uint32_t cq_use(uint32_t use)
         return use == EVICT_NO_USE ? EVICT_NO_USE : use % 0xffffff + 1;
 }
 
+static inline uint32_t cq_oldest(const struct cq *q, uint32_t list)
+{
+        uint32_t link = q->lists[list].oldest;
+
+        return link != 0 ? link : LINK_END | list;
+}
+
+static inline uint32_t cq_youngest(const struct cq *q, uint32_t list)
+{
+        uint32_t link = q->lists[list].youngest;
+
+        return link != 0 ? link : LINK_END | list;
+}
+
 /* Recomputes the densities if that is due. */
 void cq_learn(struct cq *q);
 /* Returns the place in their chain of items that have this turn, except for the end. */
@@ -174,7 +190,7 @@ static inline uint32_t cq_list_of(const struct cq_item *i)
 static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
         uint32_t list = group * LISTS + cq_list_of(&q->items[item]),
-                 older = q->lists[list].youngest;
+                 older = cq_youngest(q, list);
 
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;

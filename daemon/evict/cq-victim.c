@@ -116,7 +116,7 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
                                 bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                 uint32_t *passes_left)
 {
-        uint32_t link = q->lists[group * LISTS + YIELDING].youngest, victim;
+        uint32_t link = cq_youngest(q, group * LISTS + YIELDING), victim;
         unsigned steps = SEARCH_STEPS;
 
         for (; !(link & LINK_END); link = q->items[link - 1].older) {
@@ -139,7 +139,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, spared);
+                ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), spared);
         list = worth_least(ends, q->lists_used);
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
@@ -210,13 +210,13 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
-        uint32_t yielding = q->lists[group * LISTS + YIELDING].oldest;
+        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING);
         unsigned steps = SEARCH_STEPS, least;
         struct old_end ends[YIELDING];
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
         for (unsigned list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, EVICT_NO_USE);
+                ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE

@@ -147,8 +147,6 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                 q->weight[i] = exp2f((float)(i - 1) / 2);
         weigh(q);
         q->lists_used = CLASSES;
-        for (uint32_t i = 0; i < max_groups * LISTS; i++)
-                q->lists[i] = (struct cq_list){ .oldest = LINK_END | i, .youngest = LINK_END | i };
         *ret = &q->evict;
         return 0;
 }
@@ -160,7 +158,7 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         uint32_t list = group * LISTS + cq_list_of(i), younger;
 
         cq_unlink(q, item);
-        younger = q->lists[list].oldest;
+        younger = cq_oldest(q, list);
         i->group = (uint16_t)group;
         i->older = LINK_END | list;
         i->younger = younger;
@@ -549,7 +547,7 @@ static bool cq_contains(const struct evict *e, uint32_t item)
 
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
-        return link_item(cq(e)->lists[list].oldest);
+        return link_item(cq_oldest(cq(e), list));
 }
 
 static uint32_t cq_after(const struct evict *e, uint32_t item)
