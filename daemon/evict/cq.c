@@ -597,6 +597,7 @@ const struct evict_policy evict_policy_cq = {
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
         .link = cq_link,
+        .parent = cq_parent,
         .hint = cq_hint,
         .set_cost = cq_set_cost,
         .cost = cq_cost,

@@ -321,6 +321,12 @@ void evict_link(struct evict *e, uint32_t item, uint32_t parent)
                 e->policy->link(e, item, parent);
 }
 
+uint32_t evict_parent(const struct evict *e, uint32_t item)
+{
+        return evict_contains(e, item) && e->policy->parent ? e->policy->parent(e, item)
+                                                            : EVICT_NONE;
+}
+
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
 {
         assert(evict_contains(e, item) && hint != EVICT_HINT_NONE);

@@ -18,11 +18,11 @@ static void report(void *userdata, uint32_t i)
 
         if (c->pins == 0 && !(c->flags & CHUNK_PENDING) && !sweep_is_dead(to->volume, i))
                 to->each(to->userdata, &(struct store_leaving){
-                                               .namespace_id = c->namespace_id,
+                                               .namespace_id = chunk_namespace(to->volume, c),
                                                .tenant = to->tenant,
                                                .key = &c->key,
                                                .hash = key_hash(&to->volume->params.secret,
-                                                                c->namespace_id, &c->key),
+                                                                chunk_namespace(to->volume, c), &c->key),
                                                .length = c->length,
                                                .chance = evict_chance(to->volume->evict, i),
                                        });
