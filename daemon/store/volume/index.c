@@ -325,7 +325,8 @@ uint32_t index_high(const struct index *ix)
         return ix->high;
 }
 
-uint64_t index_bytes(const struct index *ix)
+void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets)
 {
-        return (uint64_t)ix->high * sizeof(struct chunk) + (uint64_t)ix->n_buckets * 4;
+        *ret_records = (uint64_t)ix->high * sizeof(struct chunk);
+        *ret_buckets = (uint64_t)ix->n_buckets * sizeof(ix->buckets[0]);
 }

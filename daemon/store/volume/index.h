@@ -107,4 +107,5 @@ struct chunk *index_chunk(const struct index *ix, uint32_t i);
 uint32_t index_max(const struct index *ix);
 uint32_t index_used(const struct index *ix);  /* records */
 uint32_t index_high(const struct index *ix);  /* all used ones are below */
-uint64_t index_bytes(const struct index *ix); /* memory touched, about */
+/* Store the memory touched, about, of the records and of the hash table. */
+void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets);
