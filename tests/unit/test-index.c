@@ -195,6 +195,34 @@ static void each_field_holds_its_most_without_touching_its_neighbours(void **sta
         index_free(ix);
 }
 
+/* A store has 4096 namespaces at most, but ids go on: each id with records has a number, which is
+ * free again once its last record is unlinked. */
+static void any_number_of_namespaces_come_and_go(void **state)
+{
+        enum { AT_ONCE = 4096, ROUNDS = 8 };
+        static uint32_t at[AT_ONCE];
+        struct index *ix;
+
+        assert_int_equal(new_index(&ix, AT_ONCE + 1), 0);
+        for (uint32_t round = 0; round < ROUNDS; round++)
+                for (uint32_t n = 0; n < AT_ONCE; n++) {
+                        uint32_t ns = UINT32_MAX - round * AT_ONCE - n, old = at[n];
+
+                        if (round > 0) {
+                                assert_int_equal(index_namespace_of(ix, index_chunk(ix, old)),
+                                                 ns + AT_ONCE);
+                                index_unlink(ix, old);
+                        }
+                        at[n] = add(ix, ns, 5, hash_of(ns, 5));
+                        assert_int_equal(find(ix, ns, 5, hash_of(ns, 5)), at[n]);
+                        assert_int_equal(find(ix, ns + AT_ONCE, 5, hash_of(ns + AT_ONCE, 5)),
+                                         INDEX_NONE);
+                        if (round > 0)
+                                index_release(ix, old); /* its I/O is over */
+                }
+        index_free(ix);
+}
+
 static uint64_t bytes_of(const struct index *ix)
 {
         uint64_t records, buckets;
@@ -295,6 +323,7 @@ int main(void)
                 cmocka_unit_test(full_is_said_and_a_record_given_back_is_used_again),
                 cmocka_unit_test(a_fresh_record_is_empty),
                 cmocka_unit_test(each_field_holds_its_most_without_touching_its_neighbours),
+                cmocka_unit_test(any_number_of_namespaces_come_and_go),
                 cmocka_unit_test(records_stay_low_and_memory_follows_them),
                 cmocka_unit_test(random_adds_and_removes_agree_with_a_model),
                 cmocka_unit_test(all_are_found_whether_room_was_made_first_or_not),
