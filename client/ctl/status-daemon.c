@@ -269,9 +269,12 @@ static void print_entries(cJSON *status)
         static const struct {
                 const char *member, *name;
         } parts[] = {
-                { "records_bytes", "records" },       { "hash_table_bytes", "hash table" },
-                { "slots_bytes", "slots" },           { "table_bytes", "table" },
-                { "eviction_bytes", "eviction" },     { "forks_bytes", "forks of chains" },
+                { "records_bytes", "records" },
+                { "hash_table_bytes", "hash table" },
+                { "slots_bytes", "slots" },
+                { "table_bytes", "table" },
+                { "eviction_bytes", "eviction" },
+                { "forks_bytes", "forks of chains" },
                 { "lookup_index_bytes", "lookup index" },
         };
         _cleanup_(cJSON_Deletep) cJSON *entries = section_object(status, "entries");

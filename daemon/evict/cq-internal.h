@@ -36,9 +36,9 @@ struct cq_item {
         uint32_t touched; /* in units of 2^unit touches */
         uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
         uint32_t parent, child;
-        uint32_t use : 24;    /* cq_use() of the last use */
-        uint32_t class : 4;   /* selects the list, see cq_list_of() */
-        uint32_t uses : 4;    /* number of uses, up to MAX_USES */
+        uint32_t use : 24;  /* cq_use() of the last use */
+        uint32_t class : 4; /* selects the list, see cq_list_of() */
+        uint32_t uses : 4;  /* number of uses, up to MAX_USES */
         uint16_t group;
         uint8_t gap;              /* mean gap of its chain, see gap.h */
         uint8_t cost : 4;         /* evict_cost_level() */
@@ -63,8 +63,8 @@ union cq_kin {
 };
 static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has siblings");
 
-/* The links of a list are zeros until it first gets an item, so that the lists of unused groups take
- * no memory. Read them by cq_oldest() and cq_youngest(). */
+/* The links of a list are zeros until it first gets an item, so that the lists of unused groups
+ * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
         uint32_t oldest, youngest; /* links; in an empty list both are its end */
 };
@@ -90,9 +90,9 @@ struct cq {
         uint64_t ghost_hits, yielded;
         uint32_t first_to_yield, yielding_use; /* that item plus one, and its use */
         struct cq_item *items;
-        union cq_kin *kin;                        /* 3/2 per item */
+        union cq_kin *kin;                       /* 3/2 per item */
         uint32_t kin_high, kin_free, kin_in_use; /* all ever used are below; node plus one */
-        struct cq_price *prices; /* by group */
+        struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;
         struct density density;
         uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
@@ -122,8 +122,9 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
         return cq_clock(q) - i->time;
 }
 
-/* Returns the number of a use as items keep it. Two uses have the same one if they are a multiple of
- * 2^24 - 1 apart; an item touched by both, and by no other between them, then counts them as one. */
+/* Returns the number of a use as items keep it. Two uses have the same one if they are a multiple
+ * of 2^24 - 1 apart; an item touched by both, and by no other between them, then counts them as
+ * one. */
 static inline uint32_t cq_use(uint32_t use)
 {
         return use == EVICT_NO_USE ? EVICT_NO_USE : use % 0xffffff + 1;
@@ -189,8 +190,7 @@ static inline uint32_t cq_list_of(const struct cq_item *i)
 /* Appends an item to its list. Its class, cost and `yields` must be set. */
 static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
-        uint32_t list = group * LISTS + cq_list_of(&q->items[item]),
-                 older = cq_youngest(q, list);
+        uint32_t list = group * LISTS + cq_list_of(&q->items[item]), older = cq_youngest(q, list);
 
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;

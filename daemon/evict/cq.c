@@ -45,9 +45,9 @@
  * The order of touches is kept beside the time, because all touches of a request may have the same
  * tick. Both are 32-bit numbers whose unit doubles before they would overflow, as in lru.c.
  *
- * Runs on the thread of its owner. 32 bytes per item, 12 more where chains fork (cq-chain.c), and 16
- * bytes per ghost, four ghosts per item but at most MAX_GHOSTS; memory becomes resident on use. Cannot fail once created.
- * Deterministic. */
+ * Runs on the thread of its owner. 32 bytes per item, 12 more where chains fork (cq-chain.c), and
+ * 16 bytes per ghost, four ghosts per item but at most MAX_GHOSTS; memory becomes resident on use.
+ * Cannot fail once created. Deterministic. */
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -103,8 +103,8 @@ static void weigh(struct cq *q)
         q->weight[0] = n > 0 ? (float)(sum / n) : 1;
 }
 
-/* Returns the number of nodes for families: one per child that has siblings, and one per fork, which
- * has at least two children. */
+/* Returns the number of nodes for families: one per child that has siblings, and one per fork,
+ * which has at least two children. */
 static uint64_t kin_for(uint32_t max_items)
 {
         return (uint64_t)max_items + max_items / 2;

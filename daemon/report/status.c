@@ -186,8 +186,8 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
 /* Adds the memory that the store's chunks take, by part. */
 static void add_entries(cJSON *root, const struct metrics *s)
 {
-        static const char *const parts[] = { "records_bytes",  "hash_table_bytes", "slots_bytes",
-                                             "table_bytes",    "eviction_bytes",   "forks_bytes",
+        static const char *const parts[] = { "records_bytes", "hash_table_bytes", "slots_bytes",
+                                             "table_bytes",   "eviction_bytes",   "forks_bytes",
                                              "ghosts_bytes" };
         cJSON *o = cJSON_AddObjectToObject(root, "entries");
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an entry of a running store takes of the daemon's memory."""
+"""Tests the memory of a running daemon that each entry of its store takes."""
 
 import ctypes
 import subprocess
@@ -8,7 +8,7 @@ import harness
 from harness import MIB
 
 PR_SET_THP_DISABLE = 41
-# What README.md says, without the lookup index (8.7) and what a daemon takes beside its entries.
+# README.md states the sum of this, 8.7 for the lookup index, and the rest of a daemon at five million entries.
 ENTRY_BYTES = 109
 PARTS = ("records", "hash_table", "slots", "table", "eviction", "forks", "ghosts")
 

@@ -234,7 +234,8 @@ static void memory_section_shows_pool_kept_memory_and_index(void **state)
                 "  damaged           2 chunks did not match their checksum\n"
                 "  at restart        the memory is lost: not sealed\n"
                 "  lookup index      4 KiB, 99 entries, 2 without a place; 1 being built\n"
-                "  entries           110 KiB for 1,000 chunks on disk, and 16 KiB for evicted ones\n"
+                "  entries           110 KiB for 1,000 chunks on disk, and 16 KiB for evicted "
+                "ones\n"
                 "  bytes a chunk     112.6: records 64.0, hash table 4.0, slots 4.1, table 4.4, "
                 "eviction 32.0, lookup index 4.1\n");
         section(NULL, memory,

@@ -188,8 +188,8 @@ static void a_new_item_has_no_family(void **state)
 static void uses_differ_in_all_their_bits(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(1, 1);
-        static const uint32_t uses[] = { 1,         1 + (1u << 24), 1 + (1u << 25), 1u << 31,
-                                         1u << 24,  UINT32_MAX,     0x00ffffff,     0x01fffffe + 3 };
+        static const uint32_t uses[] = { 1,        1 + (1u << 24), 1 + (1u << 25), 1u << 31,
+                                         1u << 24, UINT32_MAX,     0x00ffffff,     0x01fffffe + 3 };
 
         evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
         for (unsigned i = 0; i < ARRAY_SIZE(uses); i++) {

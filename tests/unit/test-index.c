@@ -218,7 +218,7 @@ static void any_number_of_namespaces_come_and_go(void **state)
                         assert_int_equal(find(ix, ns + AT_ONCE, 5, hash_of(ns + AT_ONCE, 5)),
                                          INDEX_NONE);
                         if (round > 0)
-                                index_release(ix, old); /* its I/O is over */
+                                index_release(ix, old); /* after its I/O */
                 }
         index_free(ix);
 }

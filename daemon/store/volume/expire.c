@@ -55,7 +55,8 @@ bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired)
                 if (!(c->flags & CHUNK_LINKED))
                         continue;
                 if (chunk_namespace(v, c) != namespace_id) {
-                        const struct namespace *ns = namespaces_get(v->namespaces, chunk_namespace(v, c));
+                        const struct namespace *ns =
+                                namespaces_get(v->namespaces, chunk_namespace(v, c));
 
                         namespace_id = chunk_namespace(v, c);
                         cost += NAMESPACE_COST;

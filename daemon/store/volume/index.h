@@ -59,7 +59,7 @@ struct chunk {
         uint64_t verified : 1; /* read back from the disk since startup, and correct */
         uint64_t slot : CHUNK_SLOT_BITS;
         uint64_t length : CHUNK_LENGTH_BITS;
-        uint64_t name : CHUNK_NAME_BITS; /* of its namespace, while linked; index_namespace_of() */
+        uint64_t name : CHUNK_NAME_BITS; /* while linked: index_namespace_of() */
 };
 static_assert(sizeof(struct chunk) == 64, "the documented memory a chunk");
 
@@ -105,7 +105,7 @@ void index_warm(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);
 
 uint32_t index_max(const struct index *ix);
-uint32_t index_used(const struct index *ix);  /* records */
-uint32_t index_high(const struct index *ix);  /* all used ones are below */
+uint32_t index_used(const struct index *ix); /* records */
+uint32_t index_high(const struct index *ix); /* all used ones are below */
 /* Store the memory touched, about, of the records and of the hash table. */
 void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets);
