@@ -7,7 +7,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -202,36 +201,30 @@ static void uses_differ_in_all_their_bits(void **state)
         assert_int_equal(cq_use(EVICT_NO_USE), EVICT_NO_USE);
 }
 
-static unsigned resident_pages(const void *p, size_t bytes)
+static unsigned written_lists(const struct evict *e, uint32_t groups)
 {
-        uintptr_t begin = round_down((uintptr_t)p, UINT64_C(4096)),
-                  end = round_up((uintptr_t)p + bytes, UINT64_C(4096));
-        size_t pages = (end - begin) / 4096;
-        unsigned char *in = calloc(pages, 1);
         unsigned n = 0;
 
-        assert_non_null(in);
-        assert_int_equal(mincore((void *)begin, end - begin, in), 0);
-        for (size_t i = 0; i < pages; i++)
-                n += in[i] & 1;
-        free(in);
+        for (uint32_t i = 0; i < groups * LISTS; i++)
+                n += cq(e)->lists[i].oldest != 0 || cq(e)->lists[i].youngest != 0;
         return n;
 }
 
-/* Pool and store each make a policy with room for every size class that there can be. */
-static void lists_of_unused_groups_take_no_memory(void **state)
+/* Pool and store each make a policy with room for every size class that there can be: 10 MB of
+ * lists, whose pages stay zeros of the system until a group is used. */
+static void lists_of_unused_groups_are_not_written(void **state)
 {
         enum { GROUPS = 9000 };
         _cleanup_(evict_freep) struct evict *e = make(1000, GROUPS);
-        size_t bytes = (size_t)GROUPS * LISTS * sizeof(struct cq_list);
 
-        assert_true(resident_pages(cq(e)->lists, bytes) < 8);
+        assert_int_equal(written_lists(e, GROUPS), 0);
         for (uint32_t i = 0; i < 100; i++)
                 evict_insert(e, i, i % 10 * 900, 1);
-        assert_true(resident_pages(cq(e)->lists, bytes) < 32);
+        assert_int_equal(written_lists(e, GROUPS), 10);
         for (uint32_t i = 0; i < 10; i++)
                 assert_int_equal(evict_victim(e, i * 900, NULL, NULL, UINT32_MAX), i);
         assert_int_equal(evict_victim(e, 1, NULL, NULL, UINT32_MAX), EVICT_NONE);
+        assert_int_equal(written_lists(e, GROUPS), 10);
 }
 
 int main(void)
@@ -241,7 +234,7 @@ int main(void)
                 cmocka_unit_test(a_removal_visits_no_more_than_three_other_items),
                 cmocka_unit_test(a_new_item_has_no_family),
                 cmocka_unit_test(uses_differ_in_all_their_bits),
-                cmocka_unit_test(lists_of_unused_groups_take_no_memory),
+                cmocka_unit_test(lists_of_unused_groups_are_not_written),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
