@@ -92,7 +92,8 @@ static uint64_t newest_entry(uint64_t n, struct disk_entry *ret)
         for (off_t at = 0; pread(fd, &page, sizeof(page), at) == sizeof(page); at += sizeof(page)) {
                 if (page.magic != DISK_PAGE_MAGIC || page.sequence <= newest)
                         continue;
-                for (unsigned i = 0; i < MIN((unsigned)page.count, (unsigned)DISK_PAGE_ENTRIES); i++)
+                for (unsigned i = 0; i < MIN((unsigned)page.count, (unsigned)DISK_PAGE_ENTRIES);
+                     i++)
                         if (key_equal(&page.entries[i].key, &key)) {
                                 *ret = page.entries[i];
                                 newest = page.sequence;
