@@ -45,14 +45,15 @@ static void node_free(struct cq *q, uint32_t link)
 /* Returns the parent of an item plus one; 0: none. */
 static uint32_t parent_of(const struct cq *q, const struct cq_item *i)
 {
-        return is_node(i->parent) ? q->kin[node_of(q, i->parent)->sibling.fork].fork.parent
-                                  : i->parent;
+        return is_node(i->parent_link)
+                       ? q->kin[node_of(q, i->parent_link)->sibling.fork].fork.parent
+                       : i->parent_link;
 }
 
 /* Returns the child that was linked first, plus one; 0: none. */
 static uint32_t child_of(const struct cq *q, const struct cq_item *i)
 {
-        return is_node(i->child) ? node_of(q, i->child)->fork.first : i->child;
+        return is_node(i->child_link) ? node_of(q, i->child_link)->fork.first : i->child_link;
 }
 
 uint32_t cq_parent(const struct evict *e, uint32_t item)
@@ -70,29 +71,29 @@ static void fork_append(struct cq *q, uint32_t fork, uint32_t item)
         node_of(q, node)->sibling.before = last;
         node_of(q, node)->sibling.after = 0;
         if (last != 0)
-                node_of(q, q->items[last - 1].parent)->sibling.after = item + 1;
+                node_of(q, q->items[last - 1].parent_link)->sibling.after = item + 1;
         else
                 f->fork.first = item + 1;
         f->fork.last = item + 1;
-        q->items[item].parent = node;
+        q->items[item].parent_link = node;
 }
 
 /* Takes an item out of the list of its fork. */
 static void fork_remove(struct cq *q, uint32_t fork, uint32_t item)
 {
-        uint32_t node = q->items[item].parent, before = node_of(q, node)->sibling.before,
+        uint32_t node = q->items[item].parent_link, before = node_of(q, node)->sibling.before,
                  after = node_of(q, node)->sibling.after;
 
         if (before != 0)
-                node_of(q, q->items[before - 1].parent)->sibling.after = after;
+                node_of(q, q->items[before - 1].parent_link)->sibling.after = after;
         else
                 q->kin[fork].fork.first = after;
         if (after != 0)
-                node_of(q, q->items[after - 1].parent)->sibling.before = before;
+                node_of(q, q->items[after - 1].parent_link)->sibling.before = before;
         else
                 q->kin[fork].fork.last = before;
         node_free(q, node);
-        q->items[item].parent = 0;
+        q->items[item].parent_link = 0;
 }
 
 static void leave_parent(struct cq *q, uint32_t item)
@@ -100,13 +101,13 @@ static void leave_parent(struct cq *q, uint32_t item)
         struct cq_item *i = &q->items[item];
         uint32_t fork, parent, last;
 
-        if (!is_node(i->parent)) {
-                if (i->parent != 0)
-                        q->items[i->parent - 1].child = 0;
-                i->parent = 0;
+        if (!is_node(i->parent_link)) {
+                if (i->parent_link != 0)
+                        q->items[i->parent_link - 1].child_link = 0;
+                i->parent_link = 0;
                 return;
         }
-        fork = node_of(q, i->parent)->sibling.fork;
+        fork = node_of(q, i->parent_link)->sibling.fork;
         fork_remove(q, fork, item);
         last = q->kin[fork].fork.last;
         if (q->kin[fork].fork.first != last)
@@ -114,20 +115,20 @@ static void leave_parent(struct cq *q, uint32_t item)
         parent = q->kin[fork].fork.parent;
         fork_remove(q, fork, last - 1);
         node_free(q, LINK_END | fork);
-        q->items[last - 1].parent = parent;
+        q->items[last - 1].parent_link = parent;
         if (parent != 0)
-                q->items[parent - 1].child = last;
+                q->items[parent - 1].child_link = last;
 }
 
 static void leave_children(struct cq *q, uint32_t item)
 {
         struct cq_item *i = &q->items[item];
 
-        if (is_node(i->child))
-                node_of(q, i->child)->fork.parent = 0;
-        else if (i->child != 0)
-                q->items[i->child - 1].parent = 0;
-        i->child = 0;
+        if (is_node(i->child_link))
+                node_of(q, i->child_link)->fork.parent = 0;
+        else if (i->child_link != 0)
+                q->items[i->child_link - 1].parent_link = 0;
+        i->child_link = 0;
 }
 
 void cq_leave_family(struct cq *q, uint32_t item)
@@ -144,24 +145,25 @@ void cq_link(struct evict *e, uint32_t item, uint32_t parent)
         if (item == parent || parent_of(q, &q->items[item]) != 0)
                 return;
         leave_parent(q, item); /* the fork of a parent that has been removed */
-        if (p->child == 0) {
-                p->child = item + 1;
-                q->items[item].parent = parent + 1;
+        if (p->child_link == 0) {
+                p->child_link = item + 1;
+                q->items[item].parent_link = parent + 1;
                 return;
         }
-        if (!is_node(p->child)) {
-                uint32_t only = p->child - 1, fork = node_new(q);
+        if (!is_node(p->child_link)) {
+                uint32_t only = p->child_link - 1, fork = node_new(q);
 
                 *node_of(q, fork) = (union cq_kin){ .fork = { .parent = parent + 1 } };
                 fork_append(q, fork, only);
-                p->child = fork;
+                p->child_link = fork;
         }
-        fork_append(q, p->child, item);
+        fork_append(q, p->child_link, item);
 }
 
 bool cq_is_continued(const struct cq *q, const struct cq_item *i)
 {
-        return is_node(i->child) || (i->child != 0 && q->items[i->child - 1].class != FINAL);
+        return is_node(i->child_link) ||
+               (i->child_link != 0 && q->items[i->child_link - 1].class != FINAL);
 }
 
 uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps)

@@ -29,16 +29,16 @@ enum {
         SEARCH_STEPS = 64,
 };
 
-/* An item. Links to older and younger items are as in links.h. `parent` and `child` are links of
- * the family; cq-chain.c explains them. */
+/* An item. Links to older and younger items are as in links.h. `parent_link` and `child_link` are
+ * links of the family; cq-chain.c explains them. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
         uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
-        uint32_t parent, child;
-        uint32_t use : 24;  /* cq_use() of the last use */
-        uint32_t class : 4; /* selects the list, see cq_list_of() */
-        uint32_t uses : 4;  /* number of uses, up to MAX_USES */
+        uint32_t parent_link, child_link;
+        uint32_t last_use : 24; /* by cq_use() */
+        uint32_t class : 4;     /* selects the list, see cq_list_of() */
+        uint32_t uses : 4;      /* number of uses, up to MAX_USES */
         uint16_t group;
         uint8_t gap;              /* mean gap of its chain, see gap.h */
         uint8_t cost : 4;         /* evict_cost_level() */
@@ -66,7 +66,7 @@ static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has 
 /* The links of a list are zeros until it first gets an item, so that the lists of unused groups
  * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
-        uint32_t oldest, youngest; /* links; in an empty list both are its end */
+        uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are its end */
 };
 
 /* The price of a slot in a group, as the searches for a victim found it. */
@@ -132,14 +132,14 @@ static inline uint32_t cq_use(uint32_t use)
 
 static inline uint32_t cq_oldest(const struct cq *q, uint32_t list)
 {
-        uint32_t link = q->lists[list].oldest;
+        uint32_t link = q->lists[list].oldest_or_0;
 
         return link != 0 ? link : LINK_END | list;
 }
 
 static inline uint32_t cq_youngest(const struct cq *q, uint32_t list)
 {
-        uint32_t link = q->lists[list].youngest;
+        uint32_t link = q->lists[list].youngest_or_0;
 
         return link != 0 ? link : LINK_END | list;
 }
@@ -160,12 +160,14 @@ uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap);
  * refers to. */
 static inline uint32_t *cq_younger_of(struct cq *q, uint32_t link)
 {
-        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest_or_0
+                               : &q->items[link - 1].younger;
 }
 
 static inline uint32_t *cq_older_of(struct cq *q, uint32_t link)
 {
-        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest : &q->items[link - 1].older;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest_or_0
+                               : &q->items[link - 1].older;
 }
 
 static inline void cq_unlink(struct cq *q, uint32_t item)
@@ -195,7 +197,7 @@ static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;
         *cq_younger_of(q, older) = item + 1;
-        q->lists[list].youngest = item + 1;
+        q->lists[list].youngest_or_0 = item + 1;
 }
 
 static inline bool cq_has_hint(const struct cq_item *i)

@@ -44,7 +44,7 @@ static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint3
 
         if (link & LINK_END)
                 return end;
-        if (spared != EVICT_NO_USE && q->items[link - 1].use == spared) {
+        if (spared != EVICT_NO_USE && q->items[link - 1].last_use == spared) {
                 end.link = LINK_END;
                 return end;
         }
@@ -226,7 +226,7 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
                 .least_density = least < YIELDING ? ends[least].density : 0,
                 .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
                                          cq_end_of_chain(q, ends[least].link - 1, &steps) == item),
-                .is_continued = i->child != 0,
+                .is_continued = i->child_link != 0,
                 .yields = i->yields,
                 .gap_s = gap_seconds(i->gap),
         };

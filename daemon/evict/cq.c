@@ -163,7 +163,7 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         i->older = LINK_END | list;
         i->younger = younger;
         *cq_older_of(q, younger) = item + 1;
-        q->lists[list].oldest = item + 1;
+        q->lists[list].oldest_or_0 = item + 1;
 }
 
 static void double_time_unit(struct cq *q)
@@ -260,14 +260,14 @@ static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
         }
         if (q->first_to_yield == item + 1)
                 q->yielding_use = EVICT_NO_USE;
-        if (i->is_contended && i->use != EVICT_NO_USE && i->use == q->yielding_use) {
+        if (i->is_contended && i->last_use != EVICT_NO_USE && i->last_use == q->yielding_use) {
                 i->yields = 1;
                 return;
         }
         i->yields = i->is_contended && cq_gives_way(q, i, group);
         if (i->yields) {
                 q->first_to_yield = item + 1;
-                q->yielding_use = i->use;
+                q->yielding_use = i->last_use;
         }
 }
 
@@ -298,7 +298,7 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                 .class = cq_class_of(uses, uses > 1 ? cq_place_of(turn) : place, gap) & 0xf,
                 .turn = turn & 0x3,
                 .uses = uses & 0xf,
-                .use = cq_use(use) & 0xffffff,
+                .last_use = cq_use(use) & 0xffffff,
                 .gap = gap,
                 .is_contended = price->searches > 0,
         };
@@ -329,12 +329,12 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
         uint32_t now;
 
         use = cq_use(use);
-        if (use != EVICT_NO_USE && i->use == use) {
+        if (use != EVICT_NO_USE && i->last_use == use) {
                 cq_refresh(e, item, group);
                 return;
         }
         now = cq_tick(q);
-        i->use = use & 0xffffff;
+        i->last_use = use & 0xffffff;
         density_hit(&q->density, i->class, cq_age(q, i));
         cq_unlink(q, item);
         i->touched = now;
@@ -378,7 +378,7 @@ static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        return use != EVICT_NO_USE && i->use == cq_use(use)
+        return use != EVICT_NO_USE && i->last_use == cq_use(use)
                        ? i->gap
                        : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
 }
@@ -406,7 +406,7 @@ static bool cq_yields(const struct evict *e, uint32_t item)
 /* Returns whether this use inserted the item and no other use has touched it. */
 static bool is_of_use(const struct cq_item *i, uint32_t use)
 {
-        return use != EVICT_NO_USE && i->use == cq_use(use) && i->uses == 1;
+        return use != EVICT_NO_USE && i->last_use == cq_use(use) && i->uses == 1;
 }
 
 static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)

@@ -206,7 +206,7 @@ static unsigned written_lists(const struct evict *e, uint32_t groups)
         unsigned n = 0;
 
         for (uint32_t i = 0; i < groups * LISTS; i++)
-                n += cq(e)->lists[i].oldest != 0 || cq(e)->lists[i].youngest != 0;
+                n += cq(e)->lists[i].oldest_or_0 != 0 || cq(e)->lists[i].youngest_or_0 != 0;
         return n;
 }
 
