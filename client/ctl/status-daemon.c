@@ -262,12 +262,57 @@ static void print_events(cJSON *status)
         section_rest(events);
 }
 
+/* Prints what a chunk in the store takes of memory, by part. The remembered evicted chunks are no
+ * part of it: they are kept beside the store's chunks. */
+static void print_entries(cJSON *status)
+{
+        static const struct {
+                const char *member, *name;
+        } parts[] = {
+                { "records_bytes", "records" },
+                { "hash_table_bytes", "hash table" },
+                { "slots_bytes", "slots" },
+                { "table_bytes", "table" },
+                { "eviction_bytes", "eviction" },
+                { "forks_bytes", "forks of chains" },
+                { "lookup_index_bytes", "lookup index" },
+        };
+        _cleanup_(cJSON_Deletep) cJSON *entries = section_object(status, "entries");
+        char all[HUMAN_BYTES], ghosts[HUMAN_BYTES], count[HUMAN_BYTES], list[512];
+        uint64_t chunks, bytes = 0;
+        size_t n = 0;
+
+        if (!entries)
+                return;
+        chunks = section_count(entries, "chunks");
+        list[0] = '\0';
+        for (unsigned i = 0; i < ARRAY_SIZE(parts); i++) {
+                uint64_t part = section_count(entries, parts[i].member);
+
+                bytes += part;
+                if (part > 0 && chunks > 0)
+                        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s %.1f",
+                                              n > 0 ? ", " : "", parts[i].name,
+                                              (double)part / (double)chunks);
+        }
+        units_bytes(bytes, all);
+        units_bytes(section_count(entries, "ghosts_bytes"), ghosts);
+        human_things(chunks, "chunk", count);
+        if (chunks > 0)
+                section_line("entries", "%s for %s on disk, and %s for evicted ones", all, count,
+                             ghosts);
+        if (chunks > 0)
+                section_line("bytes a chunk", "%.1f: %s", (double)bytes / (double)chunks, list);
+        section_rest(entries);
+}
+
 void status_print_memory(cJSON *status, bool detail)
 {
         print_pool(status, detail);
         print_kept(status, detail);
         if (detail) {
                 print_lookups(status);
+                print_entries(status);
                 print_events(status);
         }
 }

@@ -29,33 +29,44 @@ enum {
         SEARCH_STEPS = 64,
 };
 
-/* An item. Links are as in links.h. Parent, child and siblings are 0 or an item's number plus
- * one. */
+/* An item. Links to older and younger items are as in links.h. `parent_link` and `child_link` are
+ * links of the family; cq-chain.c explains them. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
         uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
+        uint32_t parent_link, child_link;
+        uint32_t last_use : 24; /* by cq_use() */
+        uint32_t class : 4;     /* selects the list, see cq_list_of() */
+        uint32_t uses : 4;      /* number of uses, up to MAX_USES */
         uint16_t group;
-        uint8_t class : 4;        /* selects the list, see cq_list_of() */
-        uint8_t uses : 4;         /* number of uses, up to MAX_USES */
+        uint8_t gap;              /* mean gap of its chain, see gap.h */
         uint8_t cost : 4;         /* evict_cost_level() */
         uint8_t turn : 2;         /* 0: unknown */
         uint8_t yields : 1;       /* the item gives way to those of other requests */
         uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since */
-        uint32_t use;             /* number of the last use */
-        uint32_t stay;            /* identifies one stay of the item in the policy */
-        uint32_t parent, parent_stay; /* if this differs from the parent's stay, the parent has been
-                                       * removed */
-        uint32_t child;               /* the child that was linked first */
-        uint32_t last_child;
-        uint32_t sibling_before, sibling_after;
-        uint8_t gap; /* mean gap of its chain, see gap.h */
 };
-static_assert(sizeof(struct cq_item) == 56, "there is one for each chunk");
+static_assert(sizeof(struct cq_item) == 32, "there is one for each chunk");
 static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
 
+/* A parent of several children, or one of these children; see cq-chain.c. */
+union cq_kin {
+        struct {
+                uint32_t parent;      /* item plus one; 0: it has been removed */
+                uint32_t first, last; /* children, as items plus one, in the order of their links */
+        } fork;
+        struct {
+                uint32_t fork;          /* number of the node */
+                uint32_t before, after; /* siblings, as items plus one; 0 at the ends */
+        } sibling;
+        uint32_t next_free; /* node plus one */
+};
+static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has siblings");
+
+/* The links of a list are zeros until it first gets an item, so that the lists of unused groups
+ * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
-        uint32_t oldest, youngest; /* links; in an empty list both are its end */
+        uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are its end */
 };
 
 /* The price of a slot in a group, as the searches for a victim found it. */
@@ -74,13 +85,14 @@ struct cq {
         uint64_t noted_ns; /* time up to which `time` counts; 0: no time was reported */
         uint32_t high;     /* all items ever inserted are below this */
         uint32_t items_in;
-        uint32_t stays;
         uint64_t learn_at;
         uint32_t sample_phase;
         uint64_t ghost_hits, yielded;
-        uint32_t first_to_yield, yielding_use; /* stay and use of that item */
+        uint32_t first_to_yield, yielding_use; /* that item plus one, and its use */
         struct cq_item *items;
-        struct cq_price *prices; /* by group */
+        union cq_kin *kin;                       /* 3/2 per item */
+        uint32_t kin_high, kin_free, kin_in_use; /* all ever used are below; node plus one */
+        struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;
         struct density density;
         uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
@@ -110,6 +122,28 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
         return cq_clock(q) - i->time;
 }
 
+/* Returns the number of a use as items keep it. Two uses have the same one if they are a multiple
+ * of 2^24 - 1 apart; an item touched by both, and by no other between them, then counts them as
+ * one. */
+static inline uint32_t cq_use(uint32_t use)
+{
+        return use == EVICT_NO_USE ? EVICT_NO_USE : use % 0xffffff + 1;
+}
+
+static inline uint32_t cq_oldest(const struct cq *q, uint32_t list)
+{
+        uint32_t link = q->lists[list].oldest_or_0;
+
+        return link != 0 ? link : LINK_END | list;
+}
+
+static inline uint32_t cq_youngest(const struct cq *q, uint32_t list)
+{
+        uint32_t link = q->lists[list].youngest_or_0;
+
+        return link != 0 ? link : LINK_END | list;
+}
+
 /* Recomputes the densities if that is due. */
 void cq_learn(struct cq *q);
 /* Returns the place in their chain of items that have this turn, except for the end. */
@@ -126,12 +160,14 @@ uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap);
  * refers to. */
 static inline uint32_t *cq_younger_of(struct cq *q, uint32_t link)
 {
-        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest_or_0
+                               : &q->items[link - 1].younger;
 }
 
 static inline uint32_t *cq_older_of(struct cq *q, uint32_t link)
 {
-        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest : &q->items[link - 1].older;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest_or_0
+                               : &q->items[link - 1].older;
 }
 
 static inline void cq_unlink(struct cq *q, uint32_t item)
@@ -156,13 +192,12 @@ static inline uint32_t cq_list_of(const struct cq_item *i)
 /* Appends an item to its list. Its class, cost and `yields` must be set. */
 static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
-        uint32_t list = group * LISTS + cq_list_of(&q->items[item]),
-                 older = q->lists[list].youngest;
+        uint32_t list = group * LISTS + cq_list_of(&q->items[item]), older = cq_youngest(q, list);
 
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;
         *cq_younger_of(q, older) = item + 1;
-        q->lists[list].youngest = item + 1;
+        q->lists[list].youngest_or_0 = item + 1;
 }
 
 static inline bool cq_has_hint(const struct cq_item *i)
@@ -173,6 +208,9 @@ static inline bool cq_has_hint(const struct cq_item *i)
 /* --- cq-chain.c --- */
 
 void cq_link(struct evict *e, uint32_t item, uint32_t parent);
+/* Returns the parent of an item, or EVICT_NONE if it has none or the parent has been removed. */
+uint32_t cq_parent(const struct evict *e, uint32_t item);
+/* Removes the item's links to its parent and its children. */
 void cq_leave_family(struct cq *q, uint32_t item);
 /* Returns whether the item has children other than a single final one. */
 bool cq_is_continued(const struct cq *q, const struct cq_item *i);

@@ -44,7 +44,7 @@ static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint3
 
         if (link & LINK_END)
                 return end;
-        if (spared != EVICT_NO_USE && q->items[link - 1].use == spared) {
+        if (spared != EVICT_NO_USE && q->items[link - 1].last_use == spared) {
                 end.link = LINK_END;
                 return end;
         }
@@ -79,7 +79,7 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t *passes_left, uint32_t *ret)
 {
-        for (uint32_t i = end;; i = q->items[i].parent - 1) {
+        for (uint32_t i = end;; i = cq_parent(&q->evict, i)) {
                 if (!may_evict || may_evict(userdata, i)) {
                         *ret = i;
                         return true;
@@ -116,7 +116,7 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
                                 bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                 uint32_t *passes_left)
 {
-        uint32_t link = q->lists[group * LISTS + YIELDING].youngest, victim;
+        uint32_t link = cq_youngest(q, group * LISTS + YIELDING), victim;
         unsigned steps = SEARCH_STEPS;
 
         for (; !(link & LINK_END); link = q->items[link - 1].older) {
@@ -139,7 +139,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, spared);
+                ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), spared);
         list = worth_least(ends, q->lists_used);
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
@@ -170,7 +170,7 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
         uint32_t victim;
 
         cq_learn(q);
-        victim = search(q, group, e->served, may_evict, userdata, max_passed);
+        victim = search(q, group, cq_use(e->served), may_evict, userdata, max_passed);
         if (victim == EVICT_NONE && e->served != EVICT_NO_USE)
                 victim = search(q, group, EVICT_NO_USE, may_evict, userdata, max_passed);
         return victim;
@@ -210,13 +210,13 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
-        uint32_t yielding = q->lists[group * LISTS + YIELDING].oldest;
+        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING);
         unsigned steps = SEARCH_STEPS, least;
         struct old_end ends[YIELDING];
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
         for (unsigned list = 0; list < q->lists_used; list++)
-                ends[list] = old_end_at(q, q->lists[group * LISTS + list].oldest, EVICT_NO_USE);
+                ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
@@ -226,7 +226,7 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
                 .least_density = least < YIELDING ? ends[least].density : 0,
                 .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
                                          cq_end_of_chain(q, ends[least].link - 1, &steps) == item),
-                .is_continued = i->child != 0,
+                .is_continued = i->child_link != 0,
                 .yields = i->yields,
                 .gap_s = gap_seconds(i->gap),
         };

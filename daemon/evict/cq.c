@@ -45,9 +45,9 @@
  * The order of touches is kept beside the time, because all touches of a request may have the same
  * tick. Both are 32-bit numbers whose unit doubles before they would overflow, as in lru.c.
  *
- * Runs on the thread of its owner. 56 bytes per item and 16 bytes per ghost, four ghosts per item
- * but at most MAX_GHOSTS; memory becomes resident on use. Cannot fail once created.
- * Deterministic. */
+ * Runs on the thread of its owner. 32 bytes per item, 12 more where chains fork (cq-chain.c), and
+ * 16 bytes per ghost, four ghosts per item but at most MAX_GHOSTS; memory becomes resident on use.
+ * Cannot fail once created. Deterministic. */
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -103,6 +103,26 @@ static void weigh(struct cq *q)
         q->weight[0] = n > 0 ? (float)(sum / n) : 1;
 }
 
+/* Returns the number of nodes for families: one per child that has siblings, and one per fork,
+ * which has at least two children. */
+static uint64_t kin_for(uint32_t max_items)
+{
+        return (uint64_t)max_items + max_items / 2;
+}
+
+static void cq_free(struct evict *e)
+{
+        struct cq *q = cq(e);
+
+        ghosts_fini(&q->ghosts);
+        if (q->items)
+                pages_unmap(q->items, e->max_items * sizeof(q->items[0]));
+        if (q->kin)
+                pages_unmap(q->kin, kin_for(e->max_items) * sizeof(q->kin[0]));
+        free(q->prices);
+        free(q);
+}
+
 static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 {
         uint64_t ghosts = MIN((uint64_t)max_items * GHOSTS_PER_ITEM, (uint64_t)MAX_GHOSTS);
@@ -113,33 +133,22 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         q = calloc(1, sizeof(*q) + (size_t)max_groups * LISTS * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
-        q->items = calloc(max_items, sizeof(q->items[0]));
+        q->items = pages_map(max_items * sizeof(q->items[0])); /* aligned, unlike by calloc() */
+        q->kin = pages_map(kin_for(max_items) * sizeof(q->kin[0]));
         q->prices = calloc(max_groups, sizeof(q->prices[0]));
-        if (!q->items || !q->prices || ghosts_init(&q->ghosts, ghosts) < 0) {
-                free(q->items);
-                free(q->prices);
-                free(q);
+        q->evict.max_items = max_items;
+        if (!q->items || !q->kin || !q->prices || ghosts_init(&q->ghosts, ghosts) < 0) {
+                cq_free(&q->evict);
                 return -ENOMEM;
         }
-        pages_wish_huge(q->items, max_items * sizeof(q->items[0]));
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
         q->learn_at = LEARN_LEAST;
         for (unsigned i = 1; i < EVICT_COSTS; i++)
                 q->weight[i] = exp2f((float)(i - 1) / 2);
         weigh(q);
         q->lists_used = CLASSES;
-        for (uint32_t i = 0; i < max_groups * LISTS; i++)
-                q->lists[i] = (struct cq_list){ .oldest = LINK_END | i, .youngest = LINK_END | i };
         *ret = &q->evict;
         return 0;
-}
-
-static void cq_free(struct evict *e)
-{
-        ghosts_fini(&cq(e)->ghosts);
-        free(cq(e)->items);
-        free(cq(e)->prices);
-        free(cq(e));
 }
 
 static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
@@ -149,12 +158,12 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         uint32_t list = group * LISTS + cq_list_of(i), younger;
 
         cq_unlink(q, item);
-        younger = q->lists[list].oldest;
+        younger = cq_oldest(q, list);
         i->group = (uint16_t)group;
         i->older = LINK_END | list;
         i->younger = younger;
         *cq_older_of(q, younger) = item + 1;
-        q->lists[list].oldest = item + 1;
+        q->lists[list].oldest_or_0 = item + 1;
 }
 
 static void double_time_unit(struct cq *q)
@@ -249,16 +258,16 @@ static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
                 i->yields = 0;
                 return;
         }
-        if (q->first_to_yield == i->stay)
+        if (q->first_to_yield == item + 1)
                 q->yielding_use = EVICT_NO_USE;
-        if (i->is_contended && i->use != EVICT_NO_USE && i->use == q->yielding_use) {
+        if (i->is_contended && i->last_use != EVICT_NO_USE && i->last_use == q->yielding_use) {
                 i->yields = 1;
                 return;
         }
         i->yields = i->is_contended && cq_gives_way(q, i, group);
         if (i->yields) {
-                q->first_to_yield = i->stay;
-                q->yielding_use = i->use;
+                q->first_to_yield = item + 1;
+                q->yielding_use = i->last_use;
         }
 }
 
@@ -286,11 +295,10 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                 .touched = now,
                 .time = cq_clock(q),
                 .group = (uint16_t)group,
-                .stay = ++q->stays,
                 .class = cq_class_of(uses, uses > 1 ? cq_place_of(turn) : place, gap) & 0xf,
                 .turn = turn & 0x3,
                 .uses = uses & 0xf,
-                .use = use,
+                .last_use = cq_use(use) & 0xffffff,
                 .gap = gap,
                 .is_contended = price->searches > 0,
         };
@@ -337,12 +345,13 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
         struct cq_item *i = &q->items[item];
         uint32_t now;
 
-        if (use != EVICT_NO_USE && i->use == use) {
+        use = cq_use(use);
+        if (use != EVICT_NO_USE && i->last_use == use) {
                 cq_refresh(e, item, group);
                 return;
         }
         now = cq_tick(q);
-        i->use = use;
+        i->last_use = use & 0xffffff;
         density_hit(&q->density, i->class, cq_age(q, i));
         cq_unlink(q, item);
         i->touched = now;
@@ -386,7 +395,7 @@ static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        return use != EVICT_NO_USE && i->use == use
+        return use != EVICT_NO_USE && i->last_use == cq_use(use)
                        ? i->gap
                        : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
 }
@@ -414,7 +423,7 @@ static bool cq_yields(const struct evict *e, uint32_t item)
 /* Returns whether this use inserted the item and no other use has touched it. */
 static bool is_of_use(const struct cq_item *i, uint32_t use)
 {
-        return use != EVICT_NO_USE && i->use == use && i->uses == 1;
+        return use != EVICT_NO_USE && i->last_use == cq_use(use) && i->uses == 1;
 }
 
 static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
@@ -451,7 +460,6 @@ static void cq_warm(const struct evict *e, uint32_t item, unsigned step)
 
         if (step == 0) {
                 warm(i, 1);
-                warm(&i->use, 1); /* may be in the next cache line */
                 return;
         }
         if (i->older == 0)
@@ -534,6 +542,8 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
         cq_unlink(q, item);
         q->yielded += id != 0 && i->yields && !evict_is_demoted(e, item);
         cq_leave_family(q, item);
+        if (q->first_to_yield == item + 1)
+                q->first_to_yield = 0;
         q->n_cost[i->cost]--;
         q->items[item] = (struct cq_item){ 0 };
         q->items_in--;
@@ -554,7 +564,7 @@ static bool cq_contains(const struct evict *e, uint32_t item)
 
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
-        return link_item(cq(e)->lists[list].oldest);
+        return link_item(cq_oldest(cq(e), list));
 }
 
 static uint32_t cq_after(const struct evict *e, uint32_t item)
@@ -582,6 +592,7 @@ static void cq_get_stats(const struct evict *e, struct evict_stats *ret)
         ret->ghosts_max = q->ghosts.n_slots;
         ret->ghost_bytes = sizeof(struct ghost);
         ret->item_bytes = sizeof(struct cq_item);
+        ret->fork_bytes = (uint64_t)q->kin_high * sizeof(union cq_kin);
 }
 
 const struct evict_policy evict_policy_cq = {
@@ -605,6 +616,7 @@ const struct evict_policy evict_policy_cq = {
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
         .link = cq_link,
+        .parent = cq_parent,
         .hint = cq_hint,
         .set_cost = cq_set_cost,
         .cost = cq_cost,

@@ -374,6 +374,12 @@ void evict_link(struct evict *e, uint32_t item, uint32_t parent)
                 e->policy->link(e, item, parent);
 }
 
+uint32_t evict_parent(const struct evict *e, uint32_t item)
+{
+        return evict_contains(e, item) && e->policy->parent ? e->policy->parent(e, item)
+                                                            : EVICT_NONE;
+}
+
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
 {
         assert(evict_contains(e, item) && hint != EVICT_HINT_NONE);
@@ -570,6 +576,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->yielded += one->yielded;
         sum->demoted += one->demoted;
         sum->demoted_victims += one->demoted_victims;
+        sum->fork_bytes += one->fork_bytes;
         sum->ghost_bytes = one->ghost_bytes;
         sum->item_bytes = one->item_bytes;
 }

@@ -92,6 +92,8 @@ bool evict_wants_chains(const struct evict *e);
  * while both stay; further links of an item are ignored. A policy may keep a parent as long as its
  * children. */
 void evict_link(struct evict *e, uint32_t item, uint32_t parent);
+/* Returns the item's predecessor in the chain, or EVICT_NONE if the policy does not know it. */
+uint32_t evict_parent(const struct evict *e, uint32_t item);
 
 /* A client's prediction for an item. It affects only the choice of the group's next victim, ends
  * with the item's next use, and may be ignored. */
@@ -265,6 +267,7 @@ struct evict_stats {
         uint64_t demoted_victims; /* evictions of demoted items */
         uint64_t ghost_bytes;     /* memory of each ghost; below, of each item */
         uint64_t item_bytes;
+        uint64_t fork_bytes; /* memory of the links of chains that fork */
 };
 void evict_get_stats(const struct evict *e, struct evict_stats *ret);
 /* Adds the statistics of several instances of the same policy. */

@@ -47,6 +47,7 @@ struct evict_policy {
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
+        uint32_t (*parent)(const struct evict *e, uint32_t item);      /* with link, or both NULL */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */

@@ -459,7 +459,11 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->store_chunks = (double)st.chunks;
         s->store_entries_max = (double)st.entries_max;
         s->store_segments = (double)st.segments;
-        s->index_bytes = (double)st.index_bytes;
+        static_assert((int)METRICS_MEMORY_PARTS == (int)STORE_MEMORY_PARTS, "a value each");
+        for (unsigned i = 0; i < STORE_MEMORY_PARTS; i++) {
+                s->store_memory[i] = (double)st.memory[i];
+                s->index_bytes += (double)st.memory[i];
+        }
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
         s->pinned_evictions = (double)st.retained_evictions;

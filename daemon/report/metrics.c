@@ -78,6 +78,7 @@ VALUES(http_refused_value, "401", "421", "429");
 VALUES(refused_value, "limit", "credentials", "handshake");
 VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
+VALUES(memory_part_value, "records", "hash_table", "slots", "table", "eviction", "forks", "ghosts");
 VALUES(loop_value, "iteration", "costly", "purge", "purge_memory", "http");
 VALUES(stage_value, "wait", "submit", "queue", "device", "compute", "return");
 VALUES(store_error_value, "read", "write", "sync");

@@ -183,6 +183,21 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         metrics_walk(s, "lookup", 0, add_number, o);
 }
 
+/* Adds the memory that the store's chunks take, by part. */
+static void add_entries(cJSON *root, const struct metrics *s)
+{
+        static const char *const parts[] = { "records_bytes", "hash_table_bytes", "slots_bytes",
+                                             "table_bytes",   "eviction_bytes",   "forks_bytes",
+                                             "ghosts_bytes" };
+        cJSON *o = cJSON_AddObjectToObject(root, "entries");
+
+        static_assert(ARRAY_SIZE(parts) == METRICS_MEMORY_PARTS, "a name each");
+        cJSON_AddNumberToObject(o, "chunks", s->store_chunks);
+        for (unsigned i = 0; i < METRICS_MEMORY_PARTS; i++)
+                cJSON_AddNumberToObject(o, parts[i], s->store_memory[i]);
+        cJSON_AddNumberToObject(o, "lookup_index_bytes", s->lookup_bytes);
+}
+
 static void add_events(cJSON *root, const struct status_sources *from, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "events");
@@ -485,6 +500,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_pool(root, from->service, &s);
         add_kept(root, from);
         add_lookups(root, from, &s);
+        add_entries(root, &s);
         add_events(root, from, &s);
         add_store(root, from, &store, &s);
         add_eviction(root, from->config->eviction.policy, &s);

@@ -546,7 +546,8 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(slots);
         ADD(segments);
         ADD(segments_max);
-        ADD(index_bytes);
+        for (unsigned i = 0; i < STORE_MEMORY_PARTS; i++)
+                ADD(memory[i]);
         ADD(table_pages);
         ADD(table_pages_written);
         ADD(table_entries_written);

@@ -153,6 +153,9 @@ def measure(bench, report, groups):
     bench.part = "start"
     if "start" in groups:
         entries.measure_start(bench, report)
+    bench.part = "entry"
+    if "entry" in groups:
+        entries.measure_entry(bench, report)
 
 
 def main():

@@ -24,7 +24,8 @@ HITS, FEW_HITS = 131072, 2048  # chunks in memory that are hit; their index entr
 GROUPS = {
     "entries": ("hit_batch128_vs_echo", "asked_batch128_vs_echo", "hit_spread_vs_near", "hits_per_second", "asked_per_second",
                 "match_ns_per_key", "match32_us"),
-    "start": ("ready_seconds_5M", "bytes_per_entry"),
+    "start": ("ready_seconds_5M",),
+    "entry": ("bytes_per_entry",),
 }
 
 
@@ -207,8 +208,8 @@ def memory_in_use(daemon):
 
 
 def starts(bench, report, superseded, rounds):
-    """Measures startups with `superseded` superseded entries for each valid one. Returns the seconds and CPU seconds of each startup, the memory
-    in use before and after all of them, and the number of chunks."""
+    """Measures startups with `superseded` superseded entries for each valid one. Returns the seconds and CPU seconds of each startup, and the
+    number of chunks."""
     bench.say(f"making a store of {ENTRIES} chunks of 2 MiB, with {superseded * ENTRIES} superseded entries")
     with Store(bench, ENTRIES, "--history", superseded) as store:
         settings = {**store.settings, "store.entries": "auto", "memory.pool": 64 * MIB}
@@ -216,7 +217,7 @@ def starts(bench, report, superseded, rounds):
             note_mode(report, daemon)
             daemon.settle()
             there = daemon.status()["store"]["chunks"]
-            seconds, memory, cpu = [], [memory_in_use(daemon)], []
+            seconds, cpu = [], []
             for _ in range(rounds):
                 bench.say("kill -9")
                 with daemon.load("get", "--steps", *named(ENTRIES, 2 * MIB, "--sample", 4096, "--batch", 4)) as load:
@@ -227,8 +228,7 @@ def starts(bench, report, superseded, rounds):
                     load.process.kill()
                 cpu.append(daemon.cpu_seconds())
                 daemon.settle()
-            memory.append(memory_in_use(daemon))
-    return seconds, cpu, memory, there
+    return seconds, cpu, there
 
 
 def measure_start(bench, report):
@@ -236,18 +236,40 @@ def measure_start(bench, report):
         if memory_available() < 3 * GIB:
             raise Trouble("too little memory is available")
         rounds = 3 if bench.quick else 7
-        old_seconds, _, memory, there = starts(bench, report, 2, rounds)
-        seconds, cpu, _, _ = starts(bench, report, 0, rounds)
+        old_seconds, _, there = starts(bench, report, 2, rounds)
+        seconds, cpu, _ = starts(bench, report, 0, rounds)
         notes = [] if there >= ENTRIES else [f"only {there} chunks are there"]
         report["ready_seconds_5M"] = figures.measured(
             seconds, "s", f"kill -9 amid gets to the first answer, {there} chunks", notes,
             by_way={"processor time": round(statistics.median(cpu), 2),
                     "twice as many superseded entries besides": round(statistics.median(old_seconds), 2)})
+    except Trouble as e:
+        bench.say(str(e))
+        for name in GROUPS["start"]:
+            report.setdefault(name, figures.missing(str(e)))
+
+
+def measure_entry(bench, report):
+    """Measures the memory of a daemon, before and after a kill, for each chunk of its store."""
+    try:
+        if memory_available() < 3 * GIB:
+            raise Trouble("too little memory is available")
+        bench.say(f"making a store of {ENTRIES} chunks of 2 MiB")
+        with Store(bench, ENTRIES) as store, \
+                Daemon(bench, {**store.settings, "store.entries": "auto", "memory.pool": 64 * MIB}, store.path) as daemon:
+            note_mode(report, daemon)
+            daemon.settle()
+            there = daemon.status()["store"]["chunks"]
+            memory = [memory_in_use(daemon)]
+            daemon.kill_and_start()
+            daemon.settle()
+            memory.append(memory_in_use(daemon))
+        notes = [] if there >= ENTRIES else [f"only {there} chunks are there"]
         policy = bench.settings.get("eviction.policy", recorded.configured(recorded.ROOT)["eviction.policy"])
         report["bytes_per_entry"] = figures.measured([n / there for n in memory], "B",
                                                      f"daemon's memory without the pool, over {there} chunks, with "
                                                      f"eviction.policy {policy}", notes, digits=1)
     except Trouble as e:
         bench.say(str(e))
-        for name in GROUPS["start"]:
+        for name in GROUPS["entry"]:
             report.setdefault(name, figures.missing(str(e)))

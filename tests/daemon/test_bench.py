@@ -42,7 +42,7 @@ def test_a_run_enters_its_values_and_facts(tmp_path):
     ready = figures.measured([1.23], "s", "", by_way={"twice as many superseded entries besides": 4.56})
     report = {"machine": machine, "bytes_per_entry": figures.measured([150.96], "B", "", digits=2), "ready_seconds_5M": ready,
               "match32_us": figures.missing("no reason"), "into_vs_memcpy": {"ours": {"median": 1}}}
-    used = {"start": {"io.depth": "16", "io.spin": "auto"}, "memory": {}}  # some figures of `memory` are missing
+    used = {"start": {"io.depth": "16", "io.spin": "auto"}, "entry": {}, "memory": {}}  # some figures of `memory` are missing
     entered = recorded.update(file, report, used, "0123abc", "run.sh", harness.SOURCE)
     after = json.loads(file.read_text())
     assert entered == ["entry_bytes", "ready_5m", "ready_5m_superseded"]
@@ -50,6 +50,7 @@ def test_a_run_enters_its_values_and_facts(tmp_path):
     assert after["figures"]["into"] == before["figures"]["into"]
     run = after["runs"].pop("start")
     before["runs"].pop("start")
+    assert after["runs"].pop("entry")["commit"] == "0123abc" != before["runs"].pop("entry")["commit"]
     assert after["runs"] == before["runs"], "other runs, the incomplete one included, are unchanged"
     assert (run["commit"], run["command"], run["settings"]) == ("0123abc", "run.sh", {"io.depth": "16"})
     assert "3 cores of a processor" in run["machine"] and "io.depth" not in run["defaults"]

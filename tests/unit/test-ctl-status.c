@@ -215,7 +215,10 @@ static void memory_section_shows_pool_kept_memory_and_index(void **state)
                 "sealed','chunks':100,'verified':60,'pending':40,"
                 "'damaged':2,'clients':1,'leases':5,'verified_bytes':7,'verify_seconds':1},"
                 "'lookup_index':{'enabled':true,'tables':1,'building':1,'bytes':4096,'entries':99,"
-                "'unplaced':2,'buckets':1,'overflowed':1,'builds':1,'failed_builds':0}}";
+                "'unplaced':2,'buckets':1,'overflowed':1,'builds':1,'failed_builds':0},"
+                "'entries':{'chunks':1000,'records_bytes':64000,'hash_table_bytes':4000,"
+                "'slots_bytes':4096,'table_bytes':4400,'eviction_bytes':32000,'forks_bytes':0,"
+                "'ghosts_bytes':16384,'lookup_index_bytes':4096}}";
 
         section("memory", memory,
                 "\nMemory\n"
@@ -230,7 +233,11 @@ static void memory_section_shows_pool_kept_memory_and_index(void **state)
                 "clients of before\n"
                 "  damaged           2 chunks did not match their checksum\n"
                 "  at restart        the memory is lost: not sealed\n"
-                "  lookup index      4 KiB, 99 entries, 2 without a place; 1 being built\n");
+                "  lookup index      4 KiB, 99 entries, 2 without a place; 1 being built\n"
+                "  entries           110 KiB for 1,000 chunks on disk, and 16 KiB for evicted "
+                "ones\n"
+                "  bytes a chunk     112.6: records 64.0, hash table 4.0, slots 4.1, table 4.4, "
+                "eviction 32.0, lookup index 4.1\n");
         section(NULL, memory,
                 "\nMemory\n"
                 "  used              512 MiB of 1 GiB  [############............] 50 %\n"
@@ -260,6 +267,7 @@ static void memory_section_shows_pool_kept_memory_and_index(void **state)
         has(ctl_out, "\n"
                      "  at restart        the memory is lost: the pool cannot be handed over\n");
         has(ctl_out, "\n  lookup index      none: no client has asked for it\n");
+        lacks(ctl_out, "bytes a chunk");
 }
 
 static const char store[] =

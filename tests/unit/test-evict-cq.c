@@ -821,7 +821,7 @@ static void what_is_remembered_is_counted(void **state)
         assert_int_equal(stats.ghosts, 1);
         assert_int_equal(stats.ghost_hits, 1);
         assert_true(stats.ghosts_max >= 32);
-        assert_int_equal(stats.item_bytes, 56);
+        assert_int_equal(stats.item_bytes, 32);
         assert_int_equal(stats.ghost_bytes, 16);
 }
 

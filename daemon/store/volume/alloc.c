@@ -125,7 +125,7 @@ uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
 static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 {
         struct chunk *c = volume_chunk_at(v, i);
-        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+        struct namespace *ns = namespaces_get(v->namespaces, chunk_namespace(v, c));
 
         assert(ns);
         if (is_retained(v, i))
@@ -145,7 +145,7 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
                 v->payload_bytes -= c->length;
                 v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
                 c->flags &= ~(unsigned)CHUNK_DISPLACED;
-                chunk_notify(v, i, ns->seen.tenant, false);
+                chunk_notify(v, i, ns, false);
         }
         if (c->pins == 0)
                 chunk_release(v, i);
@@ -174,7 +174,7 @@ static void evict_chunk(void *userdata, uint32_t i)
         histogram_add(&v->evicted_ages, evict_age_ns(v->evict, i));
         evict_note_leaving(v->evict, (unsigned)slabs_slab_class(v->slabs, c->slab));
         v->evicting = true;
-        remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
+        remove_chunk(v, i, evict_id(key_hash(&v->params.secret, chunk_namespace(v, c), &c->key)));
         v->evicting = false;
 }
 
@@ -489,8 +489,8 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
                 int r = slabs_acquire(v->slabs, class, chunk, &slot);
 
                 if (r == 0) {
-                        c->slab = (uint16_t)slot.slab;
-                        c->slot = slot.slot;
+                        c->slab = slot.slab & INDEX_NO_SLAB;
+                        c->slot = slot.slot & (CHUNK_SLOTS_MAX - 1);
                         room_charge(v, c);
                         segment_note_cut(v, slot.slab);
                         return 0;

@@ -16,11 +16,11 @@ uint64_t volume_max_chunk(const struct volume *v)
         return v->max_chunk;
 }
 
-struct store_chunk volume_describe(const struct chunk *c)
+struct store_chunk volume_describe(const struct volume *v, const struct chunk *c)
 {
         return (struct store_chunk){
                 .key = c->key,
-                .namespace_id = c->namespace_id,
+                .namespace_id = chunk_namespace(v, c),
                 .length = c->length,
                 .crc = c->crc,
                 .created_ms = c->created_ms,
@@ -41,7 +41,7 @@ int volume_find(const struct volume *v, uint32_t namespace_id, const struct key 
         if (ret_ref)
                 *ret_ref = volume_ref(v, i);
         if (ret_chunk)
-                *ret_chunk = volume_describe(c);
+                *ret_chunk = volume_describe(v, c);
         return 0;
 }
 
@@ -51,7 +51,7 @@ bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespa
         const struct chunk *c = volume_chunk_of(v, ref);
 
         return c && (c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
-               c->namespace_id == namespace_id && key_equal(&c->key, key) &&
+               chunk_namespace(v, c) == namespace_id && key_equal(&c->key, key) &&
                !sweep_is_dead(v, ref.index);
 }
 
@@ -76,13 +76,8 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
 {
         if (ref.index >= index_high(v->index))
                 return;
-        if (step == 0) {
-                const struct chunk *c = volume_chunk_at(v, ref.index);
-
-                /* a touch reads only the fields from the sequence to the flags */
-                warm((const char *)&c->crc + sizeof(c->crc));
-                warm((const char *)c->parent - 1);
-        }
+        if (step == 0)
+                warm(volume_chunk_at(v, ref.index));
         evict_warm(v->evict, ref.index, step);
 }
 
@@ -265,8 +260,8 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
                 const struct chunk *c = volume_chunk_at(v, (uint32_t)i);
 
                 if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
-                    c->namespace_id == namespace_id && !sweep_is_dead(v, (uint32_t)i))
-                        ret[n++] = volume_describe(c);
+                    chunk_namespace(v, c) == namespace_id && !sweep_is_dead(v, (uint32_t)i))
+                        ret[n++] = volume_describe(v, c);
         }
         *cursor = i < high ? i : 0;
         return n;
@@ -291,7 +286,7 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                 if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED)
                         continue;
                 key = c->key;
-                each(userdata, c->namespace_id, &key, c->length);
+                each(userdata, chunk_namespace(v, c), &key, c->length);
         }
         return *i < high;
 }

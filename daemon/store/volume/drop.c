@@ -92,14 +92,14 @@ void chunk_discard(struct volume *v, uint32_t i)
         const struct chunk *c = volume_chunk_at(v, i);
 
         if (!v->bypassed)
-                (void)queue(v, c->namespace_id, &c->key, false);
+                (void)queue(v, chunk_namespace(v, c), &c->key, false);
         chunk_remove(v, i);
 }
 
 void chunk_condemn(struct volume *v, uint32_t i, int error)
 {
         const struct chunk *c = volume_chunk_at(v, i);
-        struct store_chunk chunk = volume_describe(c);
+        struct store_chunk chunk = volume_describe(v, c);
 
         if (error == 0) {
                 v->stats.crc_failures++;

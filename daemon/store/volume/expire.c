@@ -54,10 +54,11 @@ bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired)
                 c = volume_chunk_at(v, v->expire_at);
                 if (!(c->flags & CHUNK_LINKED))
                         continue;
-                if (c->namespace_id != namespace_id) {
-                        const struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+                if (chunk_namespace(v, c) != namespace_id) {
+                        const struct namespace *ns =
+                                namespaces_get(v->namespaces, chunk_namespace(v, c));
 
-                        namespace_id = c->namespace_id;
+                        namespace_id = chunk_namespace(v, c);
                         cost += NAMESPACE_COST;
                         born_after_ms = ns ? store_born_after_ms(ns->seen.lifetime_s, now_ms) : 0;
                 }

@@ -131,7 +131,7 @@ struct disk_entry {
         uint32_t namespace_id;  /*  64 */
         uint32_t reserved0;     /*  68 */
         uint64_t created_ms;    /*  72 */
-        uint8_t parent[8];      /*  80  first bytes of the parent's key; zero: root */
+        uint8_t parent[8];      /*  80  first bytes of the parent's key; zero: root, or not known */
         uint64_t segment_epoch; /*  88  seq when the segment was cut into these slots; only the
                                    highest counts */
         uint8_t reserved[28];   /*  96 */

@@ -6,7 +6,10 @@
  * buckets grow with the records, one at a time (linear hashing): each new one takes its share of
  * the one that is next in turn, so that no link ever has to wait for a table to be made anew. The
  * hash is the caller's keyed one: a client that picks keys cannot pick buckets. It is made again
- * when a record leaves its bucket, rather than kept. */
+ * when a record leaves its bucket, rather than kept.
+ *
+ * The ids of namespaces are interned: a record has the number of its namespace's name. A name lasts
+ * while linked records use it. Names are found by their ids in chains through a small table. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -19,8 +22,16 @@
 #include "warm.h"
 #include "store/volume/index.h"
 
+enum { MIN_BUCKETS = 1024, NAME_BUCKETS = 4096 };
+
+struct name {
+        uint32_t id;
+        uint32_t records; /* linked; 0: the name is free */
+        uint16_t next;    /* in its chain, or of the free names; 0: none */
+};
+
 struct index {
-        uint64_t (*hash)(const void *userdata, const struct chunk *c);
+        uint64_t (*hash)(const void *userdata, uint32_t namespace_id, const struct key *key);
         const void *userdata;
         struct chunk *chunks;
         uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
@@ -28,10 +39,10 @@ struct index {
         uint32_t n_buckets, max_buckets;
         uint32_t mask; /* (mask + 1) / 2 <= n_buckets <= mask */
         uint32_t max, used, high, linked;
-        uint32_t free; /* the top of the stack */
+        uint32_t free; /* the top of the stack, plus one */
+        uint16_t name_of[NAME_BUCKETS], free_name, names_high;
+        struct name names[INDEX_NAMESPACES + 1]; /* number 0 is no name's */
 };
-
-enum { MIN_BUCKETS = 1024 };
 
 DEFINE_CLEANUP(struct index *, index_free);
 
@@ -49,8 +60,64 @@ static void set_buckets(struct index *ix, uint32_t n)
                 ix->mask = 2 * ix->mask + 1;
 }
 
+/* --- names --- */
+
+static uint16_t *name_bucket(struct index *ix, uint32_t namespace_id)
+{
+        return &ix->name_of[namespace_id % NAME_BUCKETS];
+}
+
+/* Returns the number of a namespace's name, for one more record. */
+static unsigned name_take(struct index *ix, uint32_t namespace_id)
+{
+        uint16_t *bucket = name_bucket(ix, namespace_id), n = *bucket;
+
+        while (n != 0 && ix->names[n].id != namespace_id)
+                n = ix->names[n].next;
+        if (n == 0) {
+                n = ix->free_name;
+                if (n != 0)
+                        ix->free_name = ix->names[n].next;
+                else
+                        n = ++ix->names_high;
+                assert(n <= INDEX_NAMESPACES);
+                ix->names[n] = (struct name){ .id = namespace_id, .next = *bucket };
+                *bucket = n;
+        }
+        ix->names[n].records++;
+        return n;
+}
+
+static void name_drop(struct index *ix, unsigned n)
+{
+        struct name *name = &ix->names[n];
+        uint16_t *link = name_bucket(ix, name->id);
+
+        assert(name->records > 0);
+        if (--name->records > 0)
+                return;
+        while (*link != n)
+                link = &ix->names[*link].next;
+        *link = name->next;
+        name->next = ix->free_name;
+        ix->free_name = (uint16_t)n;
+}
+
+uint32_t index_namespace_of(const struct index *ix, const struct chunk *c)
+{
+        return ix->names[c->name].id;
+}
+
+static uint64_t hash_of(const struct index *ix, const struct chunk *c)
+{
+        return ix->hash(ix->userdata, index_namespace_of(ix, c), &c->key);
+}
+
+/* --- records --- */
+
 int index_new(struct index **ret, uint32_t max_chunks,
-              uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata)
+              uint64_t (*hash)(const void *userdata, uint32_t namespace_id, const struct key *key),
+              const void *userdata)
 {
         _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
         uint64_t buckets = MIN_BUCKETS;
@@ -65,7 +132,6 @@ int index_new(struct index **ret, uint32_t max_chunks,
         ix->hash = hash;
         ix->userdata = userdata;
         ix->max = max_chunks;
-        ix->free = INDEX_NONE;
         ix->max_buckets = (uint32_t)buckets;
         ix->mask = 2 * MIN_BUCKETS - 1;
         set_buckets(ix, MIN_BUCKETS);
@@ -102,8 +168,8 @@ uint32_t index_acquire(struct index *ix)
         struct chunk *c;
         uint32_t i;
 
-        if (ix->free != INDEX_NONE) {
-                i = ix->free;
+        if (ix->free != 0) {
+                i = ix->free - 1;
                 ix->free = ix->chunks[i].next;
         } else if (ix->high < ix->max) {
                 i = ix->high++;
@@ -125,8 +191,8 @@ void index_release(struct index *ix, uint32_t i)
         c->flags = 0;
         c->seq = 0;
         c->slab = INDEX_NO_SLAB;
-        c->next = ix->free;
-        ix->free = i;
+        c->next = ix->free & INT32_MAX;
+        ix->free = i + 1;
         ix->used--;
 }
 
@@ -134,7 +200,7 @@ void index_reset(struct index *ix)
 {
         assert(ix->used == 0);
         ix->high = 0;
-        ix->free = INDEX_NONE;
+        ix->free = 0;
 }
 
 void index_reserve(struct index *ix, uint32_t chunks)
@@ -161,23 +227,22 @@ static void split(struct index *ix)
 {
         uint32_t n = ix->n_buckets;
         uint32_t *from = bucket_of(ix, n), *to = &ix->buckets[n];
+        uint32_t left = 0, moved = 0, next;
 
-        for (uint32_t *link = from; *link != 0;) {
-                uint32_t i = *link;
+        for (uint32_t i = *from; i != 0; i = next) {
                 struct chunk *c = &ix->chunks[i - 1];
+                uint32_t *chain = ((uint32_t)hash_of(ix, c) & ix->mask) == n ? &moved : &left;
 
-                if (((uint32_t)ix->hash(ix->userdata, c) & ix->mask) != n) {
-                        link = &c->next;
-                        continue;
-                }
-                *link = c->next;
-                c->next = *to;
-                *to = i;
+                next = c->next;
+                c->next = *chain & INT32_MAX;
+                *chain = i;
         }
+        *from = left;
+        *to = moved;
         set_buckets(ix, n + 1);
 }
 
-void index_link(struct index *ix, uint32_t i, uint64_t hash)
+void index_link(struct index *ix, uint32_t i, uint32_t namespace_id, uint64_t hash)
 {
         struct chunk *c = index_chunk(ix, i);
         uint32_t *bucket;
@@ -186,34 +251,41 @@ void index_link(struct index *ix, uint32_t i, uint64_t hash)
         if (++ix->linked > ix->n_buckets && ix->n_buckets < ix->max_buckets)
                 split(ix);
         bucket = bucket_of(ix, (uint32_t)hash);
-        c->next = *bucket;
+        c->next = *bucket & INT32_MAX;
         *bucket = i + 1;
+        c->name = name_take(ix, namespace_id) & INDEX_NAMESPACES;
         c->flags |= CHUNK_LINKED;
 }
 
 void index_unlink(struct index *ix, uint32_t i)
 {
-        struct chunk *c = index_chunk(ix, i);
-        uint32_t *link = bucket_of(ix, (uint32_t)ix->hash(ix->userdata, c));
+        struct chunk *c = index_chunk(ix, i), *before = NULL;
+        uint32_t *bucket = bucket_of(ix, (uint32_t)hash_of(ix, c));
 
         assert(c->flags & CHUNK_LINKED);
-        while (*link != i + 1) {
-                assert(*link != 0);
-                link = &ix->chunks[*link - 1].next;
+        for (uint32_t at = *bucket; at != i + 1; at = before->next) {
+                assert(at != 0);
+                before = &ix->chunks[at - 1];
         }
-        *link = c->next;
+        if (before)
+                before->next = c->next;
+        else
+                *bucket = c->next;
+        name_drop(ix, c->name);
         c->next = 0;
-        c->flags &= ~(unsigned)CHUNK_LINKED;
+        c->name = 0;
+        c->flags &= ~(unsigned)CHUNK_LINKED & 0xf;
         ix->linked--;
 }
 
+/* Compares the keys first: keys of other namespaces that share a bucket differ, too. */
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash)
 {
         for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0; i = ix->chunks[i - 1].next) {
                 const struct chunk *c = &ix->chunks[i - 1];
 
-                if (c->namespace_id == namespace_id && key_equal(&c->key, key))
+                if (key_equal(&c->key, key) && index_namespace_of(ix, c) == namespace_id)
                         return i - 1;
         }
         return INDEX_NONE;
@@ -223,7 +295,7 @@ uint32_t index_find_hash(const struct index *ix, uint64_t hash)
 {
         uint32_t i = *bucket_of(ix, (uint32_t)hash);
 
-        while (i != 0 && ix->hash(ix->userdata, &ix->chunks[i - 1]) != hash)
+        while (i != 0 && hash_of(ix, &ix->chunks[i - 1]) != hash)
                 i = ix->chunks[i - 1].next;
         return i != 0 ? i - 1 : INDEX_NONE;
 }
@@ -232,14 +304,10 @@ void index_warm(const struct index *ix, uint64_t hash, unsigned step)
 {
         const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
 
-        if (step == 0) {
+        if (step == 0)
                 warm(bucket);
-        } else if (*bucket != 0) {
-                const struct chunk *c = &ix->chunks[*bucket - 1];
-
-                warm(c);
-                warm((const char *)(c + 1) - 1);
-        }
+        else if (*bucket != 0)
+                warm(&ix->chunks[*bucket - 1]);
 }
 
 uint32_t index_max(const struct index *ix)
@@ -257,7 +325,8 @@ uint32_t index_high(const struct index *ix)
         return ix->high;
 }
 
-uint64_t index_bytes(const struct index *ix)
+void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets)
 {
-        return (uint64_t)ix->high * sizeof(struct chunk) + (uint64_t)ix->n_buckets * 4;
+        *ret_records = (uint64_t)ix->high * sizeof(struct chunk);
+        *ret_buckets = (uint64_t)ix->n_buckets * sizeof(ix->buckets[0]);
 }

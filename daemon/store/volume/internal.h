@@ -300,6 +300,12 @@ static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
         return index_chunk(v->index, i);
 }
 
+/* Returns the namespace of a linked record. */
+static inline uint32_t chunk_namespace(const struct volume *v, const struct chunk *c)
+{
+        return index_namespace_of(v->index, c);
+}
+
 /* Returns the ref of record `i`. The generation holds the low bits of the put's sequence, which
  * tell successive chunks in one record apart. */
 static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
@@ -380,7 +386,7 @@ enum volume_mark {
 void mark_want(struct volume *v, unsigned marks);
 
 /* chunks.c */
-struct store_chunk volume_describe(const struct chunk *c);
+struct store_chunk volume_describe(const struct volume *v, const struct chunk *c);
 
 /* purge.c */
 /* Returns whether record `i` holds a purged chunk that the sweep has not dropped yet. */
@@ -404,9 +410,11 @@ void put_table_is_void(struct volume *v, int r);
 /* Queues the entry and lets the next table write begin without waiting for more entries. */
 void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
-void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
+/* Makes the table's entry of a chunk. Its parent is the one that the eviction policy knows, if
+ * any. */
+void entry_from_chunk(const struct volume *v, uint32_t i, struct disk_entry *ret);
 /* Reports to the watches, if there are any, that a chunk has become visible or has been removed. */
-void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
+void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns, bool is_there);
 /* Makes a chunk visible to lookups, because its entry is in the table, and counts it. */
 void chunk_publish(struct volume *v, uint32_t i);
 

@@ -17,15 +17,16 @@ static void report(void *userdata, uint32_t i)
         const struct chunk *c = volume_chunk_at(to->volume, i);
 
         if (c->pins == 0 && !(c->flags & CHUNK_PENDING) && !sweep_is_dead(to->volume, i))
-                to->each(to->userdata, &(struct store_leaving){
-                                               .namespace_id = c->namespace_id,
-                                               .tenant = to->tenant,
-                                               .key = &c->key,
-                                               .hash = key_hash(&to->volume->params.secret,
-                                                                c->namespace_id, &c->key),
-                                               .length = c->length,
-                                               .chance = evict_chance(to->volume->evict, i),
-                                       });
+                to->each(to->userdata,
+                         &(struct store_leaving){
+                                 .namespace_id = chunk_namespace(to->volume, c),
+                                 .tenant = to->tenant,
+                                 .key = &c->key,
+                                 .hash = key_hash(&to->volume->params.secret,
+                                                  chunk_namespace(to->volume, c), &c->key),
+                                 .length = c->length,
+                                 .chance = evict_chance(to->volume->evict, i),
+                         });
 }
 
 void volume_report_leaving(struct volume *v,

@@ -182,12 +182,12 @@ static uint64_t largest_chunk(const struct volume *v)
                         bytes = MAX(bytes, v->segments[i]->bytes);
         if (v->params.pool_slab_bytes)
                 bytes = MIN(bytes, v->params.pool_slab_bytes);
-        return MIN(bytes, round_down(UINT32_MAX, DISK_PAGE));
+        return MIN(bytes, round_down(CHUNK_LENGTH_MAX, DISK_PAGE));
 }
 
-static uint64_t hash_chunk(const void *userdata, const struct chunk *c)
+static uint64_t hash_chunk(const void *userdata, uint32_t namespace_id, const struct key *key)
 {
-        return key_hash(userdata, c->namespace_id, &c->key);
+        return key_hash(userdata, namespace_id, key);
 }
 
 /* Limits the doubt about unsynced data to the chunks that were found, because later puts get higher

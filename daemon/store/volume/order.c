@@ -39,7 +39,7 @@ uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t ma
                         continue;
                 key = c->key;
                 evict_save_item(v->evict, *cursor,
-                                evict_id(key_hash(&v->params.secret, c->namespace_id, &key)),
+                                evict_id(key_hash(&v->params.secret, chunk_namespace(v, c), &key)),
                                 &ret[n++]);
         }
         if (*cursor >= high)

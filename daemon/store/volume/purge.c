@@ -22,13 +22,13 @@ bool sweep_is_dead(const struct volume *v, uint32_t i)
         const struct chunk *c = volume_chunk_at(v, i);
 
         return !list_empty(&v->sweeps) && c->flags & CHUNK_LINKED &&
-               namespaces_is_dead(v->namespaces, c->namespace_id, c->seq);
+               namespaces_is_dead(v->namespaces, chunk_namespace(v, c), c->seq);
 }
 
 /* Counts a chunk for the last purge of its namespace, or else for the last purge of everything. */
 static void count(struct volume *v, const struct chunk *c)
 {
-        const struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+        const struct namespace *ns = namespaces_get(v->namespaces, chunk_namespace(v, c));
         struct store_purge *req = ns && ns->sweep ? ns->sweep : v->sweep_all;
 
         if (req && !(c->flags & CHUNK_PENDING))

@@ -395,14 +395,12 @@ int volume_put(struct volume *v, struct store_put *req)
         struct chunk *c = volume_chunk_at(v, i);
 
         c->key = req->key;
-        c->created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
-        memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
-        c->namespace_id = req->namespace_id;
+        c->created_ms = MIN(req->created_ms ? req->created_ms : clock_unix_ms(), CHUNK_CREATED_MAX);
         c->length = req->length;
         c->crc = req->crc;
         c->flags |= CHUNK_PENDING;
         ns->pending++;
-        index_link(v->index, i, req->hash);
+        index_link(v->index, i, req->namespace_id, req->hash);
         evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
                            req->use, (enum evict_place)req->place);
         evict_set_gap(v->evict, i, req->gap);
@@ -435,7 +433,7 @@ int volume_put(struct volume *v, struct store_put *req)
 void chunk_publish(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
-        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+        struct namespace *ns = namespaces_get(v->namespaces, chunk_namespace(v, c));
 
         assert(ns);
         ns->pending -= (c->flags & CHUNK_PENDING) != 0;
@@ -445,14 +443,14 @@ void chunk_publish(struct volume *v, uint32_t i)
         v->chunks++;
         v->payload_bytes += c->length;
         if (v->ops.placement &&
-            v->ops.placement(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
+            v->ops.placement(v->ops.userdata, chunk_namespace(v, c), &c->key) != v->number) {
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
-        chunk_notify(v, i, ns->seen.tenant, true);
+        chunk_notify(v, i, ns, true);
 }
 
-void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
+void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns, bool is_there)
 {
         const struct chunk *c;
         struct store_change change;
@@ -464,9 +462,9 @@ void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_t
         key = c->key;
         change = (struct store_change){
                 .at = store_walk_at(v->number, i),
-                .namespace_id = c->namespace_id,
+                .namespace_id = ns->seen.id,
                 .length = c->length,
-                .tenant = tenant,
+                .tenant = ns->seen.tenant,
                 .is_there = is_there,
                 .is_evicted = !is_there && v->evicting,
                 .key = &key,
@@ -480,9 +478,11 @@ void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_t
 
 /* --- callbacks of the table --- */
 
-void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret)
+void entry_from_chunk(const struct volume *v, uint32_t i, struct disk_entry *ret)
 {
+        const struct chunk *c = volume_chunk_at(v, i);
         const struct segment *seg = v->segments[c->slab];
+        uint32_t parent = evict_parent(v->evict, i);
 
         *ret = (struct disk_entry){
                 .key = c->key,
@@ -493,11 +493,12 @@ void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk
                 .length = c->length,
                 .payload_crc = c->crc,
                 .tenant = (uint16_t)seg->tenant,
-                .namespace_id = c->namespace_id,
+                .namespace_id = chunk_namespace(v, c),
                 .created_ms = c->created_ms,
                 .segment_epoch = seg->epoch,
         };
-        memcpy(ret->parent, c->parent, sizeof(ret->parent));
+        if (parent != EVICT_NONE)
+                memcpy(ret->parent, volume_chunk_at(v, parent)->key.bytes, sizeof(ret->parent));
 }
 
 static struct store_put *put_of(struct table_work *work)
@@ -520,11 +521,10 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
                 return true;
         }
 
-        const struct chunk *c = volume_chunk_at(v, put_of(work)->ref.index);
-
         if (!sweep_is_kept(v, put_of(work)->ref.index))
                 return false;
-        entry_from_chunk(v, c, ret);
+        entry_from_chunk(v, put_of(work)->ref.index, ret);
+        memcpy(ret->parent, put_of(work)->parent.bytes, sizeof(ret->parent));
         /* a tombstone queued since follows this entry, and must have the higher sequence */
         ret->seq = private(put_of(work))->seq;
         return true;
@@ -572,7 +572,7 @@ static void entry(void *userdata, uint32_t i, struct disk_entry *ret)
 {
         const struct volume *v = userdata;
 
-        entry_from_chunk(v, volume_chunk_at(v, i), ret);
+        entry_from_chunk(v, i, ret);
 }
 
 const struct table_ops volume_table_ops = { .fill = fill, .written = written, .entry = entry };

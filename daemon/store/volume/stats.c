@@ -29,6 +29,19 @@ const struct histogram *volume_evicted_ages(const struct volume *v)
         return &v->evicted_ages;
 }
 
+static void get_memory(const struct volume *v, const struct evict_stats *evict,
+                       uint64_t ret[static STORE_MEMORY_PARTS])
+{
+        uint64_t high = index_high(v->index);
+
+        index_bytes(v->index, &ret[STORE_MEMORY_RECORDS], &ret[STORE_MEMORY_HASH]);
+        ret[STORE_MEMORY_SLOTS] = v->cut_slots * sizeof(uint32_t);
+        ret[STORE_MEMORY_TABLE] = high * TABLE_CHUNK_BYTES + table_bytes(v->table);
+        ret[STORE_MEMORY_EVICTION] = high * evict->item_bytes;
+        ret[STORE_MEMORY_FORKS] = evict->fork_bytes;
+        ret[STORE_MEMORY_GHOSTS] = evict->ghosts * evict->ghost_bytes;
+}
+
 void volume_get_stats(const struct volume *v, struct store_stats *ret)
 {
         struct table_stats table = { 0 };
@@ -50,10 +63,7 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->segment_bytes = v->segment_bytes;
         ret->segments_max = segments_max(v);
         evict_get_stats(v->evict, &ret->evict);
-        ret->index_bytes = index_bytes(v->index) +
-                           index_high(v->index) * (ret->evict.item_bytes + 4) +
-                           ret->evict.ghosts * ret->evict.ghost_bytes + v->cut_slots * 4 +
-                           table_bytes(v->table);
+        get_memory(v, &ret->evict, ret->memory);
         ret->table_pages = table_pages(v->table);
         ret->table_pages_written += table.pages_written;
         ret->table_entries_written += table.entries_written;

@@ -109,5 +109,6 @@ uint32_t table_pages(const struct table *t);
 uint32_t table_capacity(const struct table *t);
 /* Returns the number of pages at the head that are known to hold no live entry. */
 uint32_t table_window(const struct table *t);
-uint64_t table_bytes(const struct table *t); /* memory in bytes, except that of the chunks */
+enum { TABLE_CHUNK_BYTES = sizeof(uint32_t) }; /* memory per chunk */
+uint64_t table_bytes(const struct table *t);   /* memory in bytes, except that of the chunks */
 void table_get_stats(const struct table *t, struct table_stats *ret);

@@ -385,13 +385,25 @@ struct store_verify {
         void (*complete)(struct store_verify *req);
 };
 
+/* The parts of the memory that a store takes for its chunks. */
+enum store_memory {
+        STORE_MEMORY_RECORDS,
+        STORE_MEMORY_HASH,     /* from keys to records */
+        STORE_MEMORY_SLOTS,    /* from slots to records */
+        STORE_MEMORY_TABLE,    /* from pages of the table ring to records */
+        STORE_MEMORY_EVICTION, /* items of the eviction policy */
+        STORE_MEMORY_FORKS,    /* links of chains that fork */
+        STORE_MEMORY_GHOSTS,
+        STORE_MEMORY_PARTS
+};
+
 struct store_stats {
         uint64_t limit, used_bytes; /* used_bytes: space that the files occupy, as du reports it */
         uint64_t payload_bytes;     /* sum of the lengths of stored chunks */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;
         uint64_t segments_max; /* existing segments plus those that the limit has room for */
-        uint64_t index_bytes;  /* memory of index, slabs, eviction and table bookkeeping */
+        uint64_t memory[STORE_MEMORY_PARTS];
         uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
         uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
         uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;

@@ -11,13 +11,11 @@
 #include "base/clock.h"
 #include "checked.h"
 
-#define LARGEST_FILE (UINT64_C(1) << 40) /* recovery_open_segments() cuts there */
-
 void expected_init(struct recovery *rec)
 {
         const struct disk_superblock *sb = &rec->v->dir->superblock;
         bool known = sizes_are_known(sb);
-        uint64_t largest = round_down(MIN(sb->segment_bytes, LARGEST_FILE), DISK_PAGE);
+        uint64_t largest = round_down(MIN(sb->segment_bytes, CHUNK_FILE_BYTES), DISK_PAGE);
 
         rec->reads_all = false;
         for (uint32_t i = 0; i < DISK_SEGMENTS_MAX; i++) {
@@ -25,7 +23,7 @@ void expected_init(struct recovery *rec)
 
                 scan->span = MAX(scan->bytes, largest);
                 scan->mapped = known ? (uint64_t)sizes_pages(sb, i) * DISK_PAGE : scan->span;
-                scan->mapped = MIN(scan->mapped, LARGEST_FILE);
+                scan->mapped = MIN(scan->mapped, CHUNK_FILE_BYTES);
                 scan->needed = MAX(scan->bytes, known ? scan->mapped : 0);
                 if (!known && i < rec->v->n_segments && scan->bytes == 0)
                         rec->reads_all = true;

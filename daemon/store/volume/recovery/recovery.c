@@ -231,7 +231,7 @@ static int rewrite_ring(struct recovery *rec)
 
                         if (!(c->flags & CHUNK_USED))
                                 continue;
-                        entry_from_chunk(v, c, e);
+                        entry_from_chunk(v, i, e);
                         e->crc = disk_entry_crc(e, v->dir->superblock.uuid);
                         page->count++;
                         table_place(v->table, next, i);

@@ -75,7 +75,7 @@ static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
                e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
-               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
+               e->length <= MIN((uint64_t)e->slot_pages * DISK_PAGE, CHUNK_LENGTH_MAX) &&
                e->segment_epoch <= CHUNK_SEQ_MAX && expected_has_place(rec, e);
 }
 
@@ -128,15 +128,13 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         }
         c = volume_chunk_at(v, i);
         c->key = e->key;
-        c->namespace_id = e->namespace_id;
-        index_link(v->index, i, hash);
+        index_link(v->index, i, e->namespace_id, hash);
         c->seq = e->seq;
-        c->created_ms = e->created_ms;
-        memcpy(c->parent, e->parent, sizeof(c->parent));
-        c->length = e->length;
+        c->created_ms = MIN(e->created_ms, CHUNK_CREATED_MAX);
+        c->length = e->length & CHUNK_LENGTH_MAX;
         c->crc = e->payload_crc;
-        c->slab = (uint16_t)e->segment;
-        c->slot = (e->slot_offset / e->slot_pages) & ((1u << CHUNK_SLOT_BITS) - 1);
+        c->slab = e->segment & INDEX_NO_SLAB;
+        c->slot = (e->slot_offset / e->slot_pages) & (CHUNK_SLOTS_MAX - 1);
         table_place(v->table, page, i);
         return 0;
 }

@@ -74,7 +74,7 @@ static int open_segment(struct recovery *rec, uint32_t number)
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)
                 return -errno;
-        seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
+        seg->bytes = MIN(seg->bytes, CHUNK_FILE_BYTES);
         r = segment_detach(seg);
         if (r < 0)
                 return remove_for_rights(rec, seg);

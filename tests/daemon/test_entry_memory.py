@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the memory of a running daemon that each entry of its store takes."""
+
+import ctypes
+import subprocess
+
+import harness
+from harness import MIB
+
+PR_SET_THP_DISABLE = 41
+# README.md states the sum of this, 8.7 for the lookup index, and the rest of a daemon at five million entries.
+ENTRY_BYTES = 109
+PARTS = ("records", "hash_table", "slots", "table", "eviction", "forks", "ghosts")
+
+
+def small_pages():
+    """Runs in the daemon's process: without huge pages, memory in use is known to 4 KiB."""
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+
+
+def daemon_with(make_daemon, directory, entries):
+    store = directory / f"entries-{entries}"
+    store.mkdir(mode=0o700)
+    made = subprocess.run([harness.BUILD / "tests/campaigns/many-entries", store, str(entries), "--slot", "4096"],
+                          capture_output=True, text=True, check=True)
+    daemon = make_daemon(leg=harness.Leg("small pages", deprive=[small_pages]), store=store,
+                         settings={"store.limit": int(made.stdout), "store.prewrite": "off", "memory.pool": 16 * MIB})
+    daemon.start()
+    assert daemon.status()["store"]["chunks"] == entries
+    return daemon
+
+
+def memory_of(daemon):
+    with open(f"/proc/{daemon.pid}/status") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def test_an_entry_takes_what_is_documented(make_daemon, directory):
+    few, many = 30_000, 130_000
+    memory = {n: memory_of(daemon_with(make_daemon, directory, n)) for n in (few, many)}
+    taken = (memory[many] - memory[few]) / (many - few)
+    print(f"{taken:.1f} bytes an entry")
+    assert ENTRY_BYTES - 10 < taken < ENTRY_BYTES + 2, f"{taken:.1f} bytes an entry"
+
+
+def test_status_shows_the_parts(make_daemon, directory):
+    daemon = daemon_with(make_daemon, directory, 30_000)
+    entries = daemon.status()["entries"]
+    assert entries["chunks"] == 30_000
+    assert entries["records_bytes"] == 64 * 30_000
+    assert entries["eviction_bytes"] == 32 * 30_000
+    total = sum(entries[f"{part}_bytes"] for part in PARTS)
+    assert daemon.metric("kvcache_store_index_bytes") == total
+    metrics = daemon.metrics()
+    assert {part: metrics[f'kvcache_store_memory_bytes{{part="{part}"}}'] for part in PARTS} == \
+        {part: entries[f"{part}_bytes"] for part in PARTS}
+    shown = harness.ctl("status", "memory", daemon=daemon, check=0).stdout
+    assert "bytes a chunk" in shown and "records 64.0" in shown and "eviction 32.0" in shown
