@@ -323,6 +323,7 @@ static int simulate_fleet(struct simulate_arguments *a, const struct simulation 
                 .shared = s->n_blocks,
                 .write = a->write,
                 .route = a->route,
+                .lag_ns = (uint64_t)(a->lag * 1e9),
         };
         struct capacity *capacity = &a->capacities[0], *shared = &a->shared;
 

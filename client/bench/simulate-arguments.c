@@ -13,6 +13,7 @@ enum {
         MAX_PREFILL_RATE = 1000000000,
         MAX_LATENCY_MS = 1000000,
         DEFAULT_LATENCY_MS = 5,
+        MAX_LAG_S = 1000000000,
 };
 
 enum {
@@ -25,6 +26,7 @@ enum {
         OPTION_SVG,
         OPTION_HOSTS,
         OPTION_ROUTE,
+        OPTION_LAG,
         OPTION_SHARED,
         OPTION_REMOTE_WRITE,
         OPTION_REMOTE_LATENCY,
@@ -69,8 +71,11 @@ const struct option_row simulate_options[] = {
           "policy (default: cq) and one capacity, of each host's cache (default: 5%)" },
         { OPTION_ROUTE, "route", "HOW",
           "session: all requests of a session to one host, the sessions in turn (the\n"
-          "default); random: each request to any host",
-          "session random" },
+          "default); random: each request to any host; events: to the host that has most of\n"
+          "its blocks, by the events of the hosts' caches, and little to compute",
+          "session random events" },
+        { OPTION_LAG, "lag", "SECONDS",
+          "time until an event reaches the router; needs --route events (default: 0)" },
         { OPTION_SHARED, "shared", "SIZE",
           "size of the shared tier: blocks, a share of the distinct blocks with %, or\n"
           "bytes with a unit; 0: there is none (default: unlimited)" },
@@ -241,6 +246,19 @@ static bool read_latency(struct ctl *ctl, const struct command *self, const char
         return false;
 }
 
+static bool read_lag(struct ctl *ctl, const struct command *self, const char *text,
+                     struct simulate_arguments *a)
+{
+        if (human_parse_seconds(text, &a->lag) == 0 && a->lag <= MAX_LAG_S) {
+                a->has_lag = true;
+                return true;
+        }
+        ctl->exit_status =
+                usage_error(self, "--lag: '%s' is not a time up to %d seconds; use 0.2, 30s or 5m",
+                            text, MAX_LAG_S);
+        return false;
+}
+
 /* Returns the index of `text` in `words`, or -1 after reporting that there is none. */
 static int read_word(struct ctl *ctl, const struct command *self, const char *option,
                      const char *text, const char *const *words)
@@ -262,9 +280,10 @@ static bool fleet_option(struct ctl *ctl, const struct command *self, int option
                                               [FLEET_WRITE_REUSED] = "reused",
                                               [FLEET_WRITE_ALL] = "all",
                                               NULL };
-        static const char *const routes[] = {
-                [FLEET_ROUTE_SESSION] = "session", [FLEET_ROUTE_RANDOM] = "random", NULL
-        };
+        static const char *const routes[] = { [FLEET_ROUTE_SESSION] = "session",
+                                              [FLEET_ROUTE_RANDOM] = "random",
+                                              [FLEET_ROUTE_EVENTS] = "events",
+                                              NULL };
         unsigned long long n = 0;
         int which = 0;
 
@@ -276,6 +295,8 @@ static bool fleet_option(struct ctl *ctl, const struct command *self, int option
                 which = read_word(ctl, self, "route", argument, routes);
                 a->route = (enum fleet_route)which;
                 break;
+        case OPTION_LAG:
+                return read_lag(ctl, self, argument, a);
         case OPTION_REMOTE_WRITE:
                 which = read_word(ctl, self, "remote-write", argument, writes);
                 a->write = (enum fleet_write)which;
@@ -347,6 +368,8 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
                 return usage_error(self, "--hosts has no --write-budget");
         if (a->returns > 0)
                 return usage_error(self, "--hosts has no --announce-returns");
+        if (a->has_lag && a->route != FLEET_ROUTE_EVENTS)
+                return usage_error(self, "--lag needs --route events");
         if (a->shared.bytes > 0 && a->block_bytes == 0)
                 return usage_error(self, "--shared in bytes needs --bytes-per-block");
         if (a->prefill_rate > 0 && a->block_bytes == 0)

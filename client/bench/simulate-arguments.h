@@ -41,6 +41,8 @@ struct simulate_arguments {
         bool shared_is_limited; /* `shared` is a limit */
         enum fleet_write write;
         enum fleet_route route;
+        double lag; /* seconds until an event reaches the router */
+        bool has_lag;
         unsigned long long block_tokens;
         double prefill_rate;   /* tokens per second; 0: not given */
         double remote_latency; /* seconds */
