@@ -9,6 +9,7 @@
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
+#include "explain-report.h"
 #include "fleet-report.h"
 #include "human.h"
 #include "session/chart.h"
@@ -297,6 +298,53 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
         return report(a, s, runs, n, json);
 }
 
+/* Finds the number of a block by its id, or by the key that replay gives it. */
+static bool find_block(const struct simulation *s, const char *text, uint32_t *ret)
+{
+        struct kvcache_key key, other;
+        bool is_key = strlen(text) == 2 * sizeof(key.bytes);
+        char *end;
+        uint64_t id;
+
+        if (is_key ? key_parse(text, &key) < 0 : *text < '0' || *text > '9')
+                return false;
+        errno = 0;
+        id = strtoull(text, &end, 10);
+        if (!is_key && (*end != '\0' || errno == ERANGE))
+                return false;
+        for (size_t i = 0; i < s->workload->n_ids; i++) {
+                if (is_key)
+                        workload_key(s->workload, s->workload->ids[i], &other);
+                if (is_key ? memcmp(&key, &other, sizeof(key)) == 0 : s->workload->ids[i] == id) {
+                        *ret = s->blocks[i];
+                        return true;
+                }
+        }
+        return false;
+}
+
+static int explain(struct simulate_arguments *a, const struct simulation *s, bool json)
+{
+        _cleanup_(explanation_fini) struct explanation e = { 0 };
+        struct capacity *c = &a->capacities[0];
+        uint32_t block, blocks;
+        int r;
+
+        if (!find_block(s, a->explain, &block))
+                return complain(EXIT_NOT_FOUND,
+                                "--explain: no request asks for block '%s'; give an id of the "
+                                "workload or a key of 64 hexadecimal digits",
+                                a->explain);
+        if (!capacity_set_blocks(c, a->block_bytes, s->n_blocks))
+                return complain(EXIT_WRONG_USAGE, "a cache of %s is less than one of the %u blocks",
+                                c->text, s->n_blocks);
+        blocks = (uint32_t)MIN(c->blocks, (uint64_t)s->n_blocks);
+        r = explanation_run(&e, s, a->policies[0], blocks, block);
+        if (r < 0)
+                return complain_memory();
+        return json ? explain_report_json(a, s, block, &e) : explain_report_text(a, s, block, &e);
+}
+
 static int report_fleet(const struct simulate_arguments *a, const struct fleet *f,
                         const struct fleet_result *results, bool json)
 {
@@ -379,6 +427,8 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
                 status = complain(EXIT_BAD_INPUT,
                                   "--write-budget: all requests have the same timestamp");
+        else if (a.explain)
+                status = explain(&a, &s, ctl->json);
         else
                 status = a.n_hosts > 0 ? simulate_fleet(&a, &s, ctl->json)
                                        : simulate(&a, &s, ctl->json);

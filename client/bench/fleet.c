@@ -144,7 +144,7 @@ struct hosts {
         uint32_t *own;         /* like simulation.blocks, with the host's numbers */
         struct router *router; /* NULL unless the route follows events */
         uint64_t now_ns;
-        int error; /* of an observer */
+        int error; /* the first one that an observer met; 0: none */
 };
 
 static void hosts_fini(struct hosts *h)

@@ -24,6 +24,7 @@ enum {
         OPTION_RETURNS,
         OPTION_BUDGET,
         OPTION_SVG,
+        OPTION_EXPLAIN,
         OPTION_HOSTS,
         OPTION_ROUTE,
         OPTION_LAG,
@@ -65,6 +66,10 @@ const struct option_row simulate_options[] = {
         { OPTION_SVG, "svg", "FILE",
           "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
           "to standard output, in the place of the table" },
+        { OPTION_EXPLAIN, "explain", "KEY",
+          "explain instead why a block was kept or evicted at each decision; KEY: an id of\n"
+          "the workload, or the key of replay; takes one policy (default: cq) and one\n"
+          "capacity (default: 5%)" },
         { OPTION_HOSTS, "hosts", "LIST",
           "simulate a fleet instead: split the requests over so many hosts, each with a\n"
           "cache of its own, and a shared tier behind them: 1,2,4,8,16,32,64; takes one\n"
@@ -344,6 +349,9 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case OPTION_SVG:
                 a->svg = argument;
                 return true;
+        case OPTION_EXPLAIN:
+                a->explain = argument;
+                return true;
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
@@ -377,6 +385,21 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
         return EXIT_OK;
 }
 
+static int check_explain(const struct command *self, const struct simulate_arguments *a)
+{
+        if (!a->explain)
+                return EXIT_OK;
+        if (a->n_hosts > 0)
+                return usage_error(self, "--explain is for a single cache, without --hosts");
+        if (a->svg)
+                return usage_error(self, "--explain has no plot");
+        if (a->n_policies > 1 || (a->n_policies == 1 && strcmp(a->policies[0], "opt") == 0))
+                return usage_error(self, "--explain takes one policy: lru or cq");
+        if (a->n_capacities > 1)
+                return usage_error(self, "--explain takes one size of the cache");
+        return EXIT_OK;
+}
+
 int simulate_read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                             struct simulate_arguments *a, bool *ret_end)
 {
@@ -406,8 +429,11 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
         r = check_fleet(self, a);
         if (r != EXIT_OK)
                 return r;
-        policies = a->n_hosts > 0 ? "cq" : "lru,cq,opt";
-        capacities = a->n_hosts > 0 ? "5%" : "1%,5%,10%,20%,50%";
+        r = check_explain(self, a);
+        if (r != EXIT_OK)
+                return r;
+        policies = a->n_hosts > 0 || a->explain ? "cq" : "lru,cq,opt";
+        capacities = a->n_hosts > 0 || a->explain ? "5%" : "1%,5%,10%,20%,50%";
         if ((a->n_policies == 0 && !for_each(ctl, self, "policy", policies, a, add_policy)) ||
             (a->n_capacities == 0 && !for_each(ctl, self, "capacity", capacities, a, add_capacity)))
                 return ctl->exit_status;
