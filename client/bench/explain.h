@@ -49,7 +49,7 @@ struct explain_decision {
         bool has_next;    /* another block could have been evicted: */
         uint32_t next;    /* its number */
         enum evict_class next_class;
-        double next_ratio; /* its worth over this block's; NAN: neither is known */
+        double next_ratio; /* ratio of its worth to this block's; NAN: this one has none */
 };
 
 struct explanation {
