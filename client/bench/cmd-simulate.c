@@ -12,8 +12,7 @@
 #include "explain-report.h"
 #include "fleet-report.h"
 #include "human.h"
-#include "session/chart.h"
-#include "session/output.h"
+#include "plot-option.h"
 #include "simulate-arguments.h"
 #include "simulate.h"
 #include "table.h"
@@ -212,8 +211,9 @@ static const char *size_axis(const struct simulate_arguments *a)
                        : "capacity: of the distinct blocks (%), in bytes (B), in blocks";
 }
 
-static void report_chart(const struct simulate_arguments *a, const struct simulation *s,
-                         const struct run *runs, FILE *out)
+/* Plots as SVG into a->svg, or in characters. Returns an exit status. */
+static int report_chart(const struct simulate_arguments *a, const struct simulation *s,
+                        const struct run *runs, bool as_svg)
 {
         enum { OF_LRU, OF_CQ, OF_OPT = CHART_GREY };
         static struct chart_point points[SIMULATE_POLICIES][SIMULATE_CAPACITIES];
@@ -251,25 +251,24 @@ static void report_chart(const struct simulate_arguments *a, const struct simula
         human_count(s->n_blocks, distinct);
         snprintf(subtitle, sizeof(subtitle), "%s requests for %s blocks, %s of them distinct",
                  requests, asked, distinct);
-        chart_svg(&chart, out);
+        if (as_svg)
+                return plot_option_write(&chart, a->svg);
+        chart_text(&chart, stdout);
+        return EXIT_OK;
 }
 
 static int report(const struct simulate_arguments *a, const struct simulation *s,
                   const struct run *runs, size_t n, bool json)
 {
-        struct output out;
         int status;
 
         if (a->svg) {
-                status = output_open(&out, a->svg);
-                if (status != EXIT_OK)
-                        return status;
-                report_chart(a, s, runs, out.file);
-                status = output_close(&out, true);
+                status = report_chart(a, s, runs, true);
                 if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
                         return status;
         }
-        return json ? report_json(a, runs, n) : report_text(a, s, runs);
+        status = json ? report_json(a, runs, n) : report_text(a, s, runs);
+        return status == EXIT_OK && a->plots ? report_chart(a, s, runs, false) : status;
 }
 
 static int simulate(struct simulate_arguments *a, const struct simulation *s, bool json)
@@ -348,19 +347,15 @@ static int explain(struct simulate_arguments *a, const struct simulation *s, boo
 static int report_fleet(const struct simulate_arguments *a, const struct fleet *f,
                         const struct fleet_result *results, bool json)
 {
-        struct output out;
         int status;
 
         if (a->svg) {
-                status = output_open(&out, a->svg);
-                if (status != EXIT_OK)
-                        return status;
-                fleet_report_chart(a, f, results, out.file);
-                status = output_close(&out, true);
+                status = fleet_report_chart(a, f, results, true);
                 if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
                         return status;
         }
-        return json ? fleet_report_json(a, f, results) : fleet_report_text(a, f, results);
+        status = json ? fleet_report_json(a, f, results) : fleet_report_text(a, f, results);
+        return status == EXIT_OK && a->plots ? fleet_report_chart(a, f, results, false) : status;
 }
 
 static int simulate_fleet(struct simulate_arguments *a, const struct simulation *s, bool json)

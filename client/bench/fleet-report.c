@@ -9,7 +9,7 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
-#include "session/chart.h"
+#include "plot-option.h"
 #include "table.h"
 #include "units.h"
 
@@ -395,8 +395,8 @@ static double most_moved(const struct simulate_arguments *a, const struct fleet 
         return most;
 }
 
-void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
-                        const struct fleet_result *results, FILE *out)
+int fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
+                       const struct fleet_result *results, bool as_svg)
 {
         static struct chart_point points[LINES][SIMULATE_HOSTS];
         static char marks[SIMULATE_HOSTS][CELL_BYTES];
@@ -443,5 +443,8 @@ void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *
         snprintf(subtitle, sizeof(subtitle),
                  "%s requests, route: %s; a host's cache: %s blocks, %s; written: %s", requests,
                  route_names[a->route], capacity, a->policies[0], write_names[a->write]);
-        chart_svg(&chart, out);
+        if (as_svg)
+                return plot_option_write(&chart, a->svg);
+        chart_text(&chart, stdout);
+        return EXIT_OK;
 }

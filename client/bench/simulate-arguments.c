@@ -8,6 +8,7 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
+#include "plot-option.h"
 
 enum {
         MAX_PREFILL_RATE = 1000000000,
@@ -24,6 +25,7 @@ enum {
         OPTION_RETURNS,
         OPTION_BUDGET,
         OPTION_SVG,
+        OPTION_PLOT,
         OPTION_EXPLAIN,
         OPTION_HOSTS,
         OPTION_ROUTE,
@@ -66,6 +68,7 @@ const struct option_row simulate_options[] = {
         { OPTION_SVG, "svg", "FILE",
           "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
           "to standard output, in the place of the table" },
+        { OPTION_PLOT, "plot", "[FILE.svg]", PLOT_OPTION_HELP },
         { OPTION_EXPLAIN, "explain", "KEY",
           "explain instead why a block was kept or evicted at each decision; KEY: an id of\n"
           "the workload, or the key of replay; takes one policy (default: cq) and one\n"
@@ -349,6 +352,8 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case OPTION_SVG:
                 a->svg = argument;
                 return true;
+        case OPTION_PLOT:
+                return plot_option_read(ctl, self, argument, &a->plots, &a->svg);
         case OPTION_EXPLAIN:
                 a->explain = argument;
                 return true;
@@ -391,7 +396,7 @@ static int check_explain(const struct command *self, const struct simulate_argum
                 return EXIT_OK;
         if (a->n_hosts > 0)
                 return usage_error(self, "--explain is for a single cache, without --hosts");
-        if (a->svg)
+        if (a->svg || a->plots)
                 return usage_error(self, "--explain has no plot");
         if (a->n_policies > 1 || (a->n_policies == 1 && strcmp(a->policies[0], "opt") == 0))
                 return usage_error(self, "--explain takes one policy: lru or cq");
@@ -424,8 +429,9 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
                         return usage_error(self, "--disk needs --bytes-per-block");
         if (a->write_budget > 0 && a->block_bytes == 0)
                 return usage_error(self, "--write-budget needs --bytes-per-block");
-        if (ctl->json && a->svg && strcmp(a->svg, "-") == 0)
-                return usage_error(self, "--svg - and --json both print to standard output");
+        r = plot_option_check(ctl, self, a->plots, a->svg);
+        if (r != EXIT_OK)
+                return r;
         r = check_fleet(self, a);
         if (r != EXIT_OK)
                 return r;

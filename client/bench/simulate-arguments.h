@@ -32,6 +32,7 @@ struct simulate_arguments {
         unsigned long long block_bytes, write_budget;
         double announced, returns;
         const char *svg;
+        bool plots;          /* in characters, to standard output */
         const char *explain; /* the block to explain: an id or a key; NULL: none */
 
         /* Fleets, which have one policy and one capacity: */
