@@ -176,8 +176,9 @@ static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks
         for (size_t i = n; i-- > n / 2 && gap == EVICT_NO_GAP;) {
                 uint32_t item = c->blocks[blocks[i]].item;
 
-                gap = item != EVICT_NONE ? evict_chain_gap(c->evict, item, c->request)
-                                         : evict_remembered_gap(c->evict, ghost_id(blocks[i]));
+                gap = item != EVICT_NONE
+                              ? evict_chain_gap(c->evict, item, c->request, NULL)
+                              : evict_remembered_gap(c->evict, ghost_id(blocks[i]), NULL);
         }
         return gap;
 }

@@ -637,4 +637,5 @@ void cache_get_stats(const struct cache *c, struct cache_stats *ret)
 {
         *ret = c->stats;
         ret->unwritten_limit = c->unwritten_limit;
+        returns_get_stats(&c->returns, &ret->returns);
 }
