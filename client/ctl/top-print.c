@@ -171,16 +171,13 @@ static void print_traffic(const cJSON *figures, FILE *out)
 /* Prints nothing for a daemon that does not measure returns. */
 static void print_returns(const cJSON *returns, FILE *out)
 {
-        char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES], d[CELL_BYTES];
+        char a[CELL_BYTES], b[CELL_BYTES];
 
         if (isnan(number_of(returns, "expected")))
                 return;
         print_label("returns", out);
-        human_things(answer_count_of(returns, "expected"), "chain", a);
-        fprintf(out, "%s expected; %s in time, %s/s late, %s/s evicted", a,
-                format(returns, "in_time_ratio", RATIO, b),
-                format(returns, "late_per_second", RATE, c),
-                format(returns, "evicted_per_second", RATE, d));
+        fprintf(out, "%s expected, %s in time", format(returns, "expected", COUNT, a),
+                format(returns, "in_time_ratio", RATIO, b));
         if (number_of(returns, "prefetched_per_second") > 0)
                 fprintf(out, "; prefetched %s/s, %s used",
                         format(returns, "prefetched_per_second", RATE, a),

@@ -90,7 +90,8 @@ void returns_note(struct returns *r, const struct evict_return *back, uint64_t n
                 return;
         r->last_used_ns = used_ns;
         r->stats.evicted += back->is_evicted;
-        if (back->age_ns > window) {
+        /* A prediction has one outcome, so a window ends with its second, as for missed ones. */
+        if ((used_ns + window) / NS_PER_S < r->second) {
                 r->stats.late++;
                 return;
         }

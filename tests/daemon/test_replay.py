@@ -7,6 +7,7 @@ import pathlib
 import random
 import subprocess
 import threading
+import xml.etree.ElementTree
 
 import pytest
 
@@ -101,6 +102,46 @@ def test_real_trace(leg_daemon):
     said = replay(leg_daemon, path, "--requests", "150", "--block-bytes", "16KiB")
     assert (said["requests"], said["blocks_asked"], said["wrong_bytes"], said["errors"]) == (150, asked, 0, 0)
     assert (said["blocks_hit"], said["blocks_put"]) == (hits, distinct)
+
+
+def test_replay_is_plotted(daemon, directory):
+    path = write_trace(directory / "trace", 90)
+    out = bench("replay", path, "--block-bytes", "4KiB", "--plot", daemon=daemon, check=0).stdout
+    assert "o memory   x memory and disk" in out and "Time of a request" in out and "\033" not in out
+    assert max(map(len, out[out.index("  Hit ratio: "):].splitlines())) <= 80
+    said = bench("replay", path, "--block-bytes", "4KiB", "--json", f"--plot={directory / 'plot.svg'}", daemon=daemon, check=0).stdout
+    assert json.loads(said)["hit_ratio"] == 1
+    root = xml.etree.ElementTree.parse(directory / "plot.svg").getroot()
+    titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert "memory and disk, up to 90: 100 %" in titles and sum(t.startswith("mean, up to ") for t in titles) == 60
+    printed = bench("replay", path, "--block-bytes", "4KiB", "--svg", "-", daemon=daemon, check=0).stdout
+    assert xml.etree.ElementTree.fromstring(printed).tag.endswith("svg")
+    for wrong in (["--plot=plot"], ["--plot", "--json"], ["--svg", "-", "--json"]):
+        assert not bench("replay", path, *wrong, daemon=daemon, check=2).stdout
+    few = write_trace(directory / "few", 2)
+    assert "o memory" in bench("replay", few, "--block-bytes", "4KiB", "--plot", daemon=daemon, check=0).stdout
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_played_trace_has_the_requests_at_their_times(daemon, directory, clients):
+    path = write_trace(directory / "trace", 60)
+    before = [json.loads(line) for line in path.read_text().splitlines()]
+    said = replay(daemon, path, "--block-bytes", "4KiB", "--clients", str(clients), "--speed", "4", "--played", directory / "played")
+    after = [json.loads(line) for line in (directory / "played").read_text().splitlines()]
+    key = lambda r: r["hash_ids"]  # noqa: E731
+    assert sorted(map(key, after)) == sorted(map(key, before))
+    assert [r["timestamp"] for r in after] == sorted(r["timestamp"] for r in after)
+    assert all(r["input_length"] == 512 * len(r["hash_ids"]) for r in after)
+    # The last request is due at 590 ms / 4.
+    assert 147 <= after[-1]["timestamp"] <= said["seconds"] * 1000 + 1
+    figures = json.loads(bench("simulate", "--json", directory / "played", "-p", "lru", "-c", "100%", check=0).stdout)
+    assert figures[0]["blocks_asked"] == said["blocks_asked"]
+
+
+def test_played_trace_that_cannot_be_written_is_reported(daemon, directory):
+    path = write_trace(directory / "trace", 5)
+    done = bench("replay", path, "--block-bytes", "4KiB", "--played", directory / "no" / "played", daemon=daemon, check=6)
+    assert "No such file" in done.stderr
 
 
 def test_text_report_ends_with_the_summary(daemon):

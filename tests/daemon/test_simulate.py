@@ -278,6 +278,63 @@ def test_a_plot_of_one_size_and_one_of_disks(tmp_path):
     assert xml.etree.ElementTree.fromstring(out).tag == SVG + "svg"
 
 
+def text_plot(out):
+    """Returns the plots in a report: {title: [lines]}."""
+    plots, title = {}, None
+    for line in out.splitlines():
+        if line.startswith("  ") and line[2].isalpha() and not line[2:].startswith("CAPACITY"):
+            title = line.strip()
+            plots[title] = []
+        elif title:
+            plots[title].append(line)
+    return plots
+
+
+def test_a_plot_in_characters_has_each_figure_where_its_axes_say():
+    sizes = ["1%", "5%", "10%", "20%", "50%"]
+    arguments = ["simulate", "--synthetic", "chat", "-r", "2000", "-c", ",".join(sizes)]
+    figures = json.loads(bench(*arguments, "--json").stdout)
+    out = bench(*arguments, "--plot").stdout
+    assert out.startswith(bench(*arguments, "--plot").stdout[:100]) and "\033" not in out
+    lines, = text_plot(out).values()
+    assert max(map(len, out.splitlines())) <= 100 and max(map(len, lines)) <= 80
+    assert lines[0].split()[:6] == ["o", "lru", "x", "cq", "*", "opt"]
+    rows = lines[1:16]
+    labels = {i: float(row.split("%")[0]) for i, row in enumerate(rows) if "%" in row[:10]}
+    top, most = min(labels), max(labels.values())
+    assert top == 0 and labels[14] == 0
+    for f in figures:
+        mark = {"lru": "o", "cq": "x", "opt": "*"}[f["policy"]]
+        row = 14 - round(100 * f["hit_ratio"] / most * 14)
+        assert mark in rows[row][11:] or "&" in rows[row][11:], (f, rows[row])
+    assert lines[17].split() == sizes and lines[18].strip() == "capacity, of the distinct blocks, logarithmic"
+
+
+def test_plots_in_characters_have_colours_where_wanted():
+    out = bench("simulate", "--synthetic", "chat", "-r", "50", "-c", "9,18", "-p", "lru", "--plot", "--color", "always").stdout
+    assert "\033[34mo\033[0m" in out
+    assert "\033" not in bench("simulate", "--synthetic", "chat", "-r", "50", "-c", "9", "--plot", "--color", "never").stdout
+
+
+def test_a_plot_with_a_name_is_an_svg(tmp_path):
+    arguments = ["simulate", "--synthetic", "chat", "-r", "50", "-c", "9,18"]
+    bench(*arguments, "--svg", str(tmp_path / "a.svg"), check=0)
+    out = bench(*arguments, f"--plot={tmp_path / 'b.svg'}", check=0).stdout
+    assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text() and "&" not in out
+    both = bench(*arguments, "--plot", f"--plot={tmp_path / 'c.svg'}", check=0).stdout
+    assert (tmp_path / "c.svg").exists() and "Hit ratio:" in both
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--plot=plot.png"], "'plot.png' does not end with .svg"), (["--plot="], "does not end with .svg"), (["--plot=.svg"], "does not end with .svg"),
+    (["--plot", "--json"], "both print to standard output"), (["--plot", "--svg", "-"], "both print to standard output"),
+    (["--explain", "1", "--plot"], "--explain has no plot"),
+])
+def test_wrong_plots_are_refused(arguments, says):
+    done = bench("simulate", "--synthetic", "chat", "-r", "50", *arguments, check=2)
+    assert says in done.stderr and not done.stdout
+
+
 def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path):
     done = bench("simulate", "--synthetic", "chat", "-r", "50", "--svg", str(tmp_path / "no" / "plot.svg"), check=6)
     assert "No such file" in done.stderr and not list(tmp_path.iterdir())

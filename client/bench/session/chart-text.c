@@ -14,6 +14,7 @@ enum {
         LEFT = 11, /* width of the labels of the y axis */
         WIDTH = 67,
         HEIGHT = 15,
+        FEW_POINTS = 16, /* more have labels farther apart */
         INDENT = 2,
         EMPTY = 0,
         DOT = 1,
@@ -163,7 +164,7 @@ static void print_axis(const struct chart_panel *p, const struct canvas *c, FILE
 {
         const struct chart_line *first = &p->lines[0]; /* all lines have the same x */
         char ticks[WIDTH + 1], labels[LEFT + WIDTH + 8];
-        int free_from = 0;
+        int free_from = 0, between = first->n > FEW_POINTS ? 6 : 2;
 
         memset(ticks, '-', WIDTH);
         memset(labels, ' ', sizeof(labels));
@@ -181,9 +182,9 @@ static void print_axis(const struct chart_panel *p, const struct canvas *c, FILE
                         continue;
                 ticks[column_of(c, first->points[k].x)] = '+';
                 memcpy(labels + column, mark, (size_t)width);
-                free_from = column + width + 2;
+                free_from = column + width + between;
         }
-        labels[free_from > 2 ? free_from - 2 : 0] = '\0';
+        labels[MAX(free_from - between, 0)] = '\0';
         fprintf(out, "%*s+%s\n%s\n", LEFT - 1, "", ticks, labels);
         fprintf(out, "%*s%s%s\n",
                 LEFT + MAX((WIDTH - (int)strlen(p->x_title) - (c->is_log ? 13 : 0)) / 2, 0), "",
