@@ -16,7 +16,7 @@ struct replay_progress {
 };
 
 /* The requests of a replay in parts of equal numbers, in the order of the workload. */
-enum { REPLAY_PARTS = 60 };
+enum { REPLAY_PARTS = 30 };
 struct replay_part {
         uint64_t requests;
         uint64_t blocks_asked, blocks_hit, blocks_hit_memory;

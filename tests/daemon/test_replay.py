@@ -113,7 +113,7 @@ def test_replay_is_plotted(daemon, directory):
     assert json.loads(said)["hit_ratio"] == 1
     root = xml.etree.ElementTree.parse(directory / "plot.svg").getroot()
     titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert "memory and disk, up to 90: 100 %" in titles and sum(t.startswith("mean, up to ") for t in titles) == 60
+    assert "memory and disk, up to 90: 100 %" in titles and sum(t.startswith("mean, up to ") for t in titles) == 30
     printed = bench("replay", path, "--block-bytes", "4KiB", "--svg", "-", daemon=daemon, check=0).stdout
     assert xml.etree.ElementTree.fromstring(printed).tag.endswith("svg")
     for wrong in (["--plot=plot"], ["--plot", "--json"], ["--svg", "-", "--json"]):

@@ -68,13 +68,14 @@ static void set_mark(struct canvas *c, unsigned row, unsigned column, unsigned s
         c->series[row][column] = (unsigned char)series;
 }
 
-/* Connects two points; a dot in each column, and in each row that the line passes. */
+/* Connects two points; a dot in each column, and in each row that the line passes. The last column
+ * has the second point. */
 static void connect(struct canvas *c, const struct chart_point *a, const struct chart_point *b,
                     unsigned series)
 {
         unsigned from = column_of(c, a->x), to = column_of(c, b->x), last = row_of(c, a->y);
 
-        for (unsigned column = from + 1; column < to; column++) {
+        for (unsigned column = from + 1; column <= to; column++) {
                 double part = (double)(column - from) / (double)(to - from);
                 unsigned row = row_of(c, a->y + (b->y - a->y) * part);
 
