@@ -327,7 +327,7 @@ static void print_ghosts(cJSON *eviction, const char *tier)
 static void print_returns(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *returns = section_object(eviction, "returns");
-        char expected[HUMAN_BYTES], percent[HUMAN_BYTES], late[HUMAN_BYTES], gone[HUMAN_BYTES];
+        char expected[HUMAN_BYTES], percent[HUMAN_BYTES], late[HUMAN_BYTES], evicted[HUMAN_BYTES];
         uint64_t in_time, judged;
 
         if (!returns)
@@ -337,10 +337,10 @@ static void print_returns(cJSON *eviction)
         human_things(section_count(returns, "expected"), "chain", expected);
         human_percent(in_time, judged, percent);
         human_count(section_count(returns, "late"), late);
-        human_count(section_count(returns, "evicted"), gone);
+        human_count(section_count(returns, "evicted"), evicted);
         section_line("returns", "%s expected back; %s of those before came in time, %s came late",
                      expected, percent, late);
-        section_line("", "%s came back when their end had been evicted", gone);
+        section_line("", "%s came back when their end had been evicted", evicted);
         (void)section_count(returns, "prefetched");
         (void)section_count(returns, "prefetch_hits");
         section_rest(returns);

@@ -222,8 +222,8 @@ uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, 
 void cache_note_return(struct cache *c, const struct evict_return *back);
 /* Records that a chain with this mean gap was used and, if its gap is known, is expected back. */
 void cache_expect_return(struct cache *c, uint8_t gap);
-/* Withdraws the expectation after the last use of the place, because a put continues its chain. */
-void cache_withdraw_return(struct cache *c, const struct cache_place *place);
+/* Cancels the expectation after the last use of the place, because a put continues its chain. */
+void cache_cancel_return(struct cache *c, const struct cache_place *place);
 /* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
 int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
 /* Returns the mean gap of the place, as evict_gap() does. */

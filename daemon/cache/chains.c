@@ -27,12 +27,12 @@ void cache_expect_return(struct cache *c, uint8_t gap)
         returns_expect(&c->returns, evict_gap_seconds(gap), c->now_ns);
 }
 
-void cache_withdraw_return(struct cache *c, const struct cache_place *place)
+void cache_cancel_return(struct cache *c, const struct cache_place *place)
 {
         struct evict_return last;
 
         cache_chain_gap(c, place, EVICT_NO_USE, &last);
-        returns_withdraw(&c->returns, last.gap_s, last.age_ns, c->now_ns);
+        returns_cancel(&c->returns, last.gap_s, last.age_ns, c->now_ns);
 }
 
 uint8_t cache_gap(const struct cache *c, const struct cache_place *place)

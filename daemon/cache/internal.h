@@ -87,7 +87,7 @@ struct cache {
         uint32_t uses;           /* the last number of cache_next_use() */
         uint64_t retry_pending;  /* store_pending() at the last attempt to submit writes */
         struct returns returns;
-        uint64_t now_ns; /* of the present iteration of the loop */
+        uint64_t now_ns; /* time of the present iteration of the loop */
         struct cache_stats stats;
 };
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Implements returns.h. Loop thread; owns nothing, and cannot fail. */
 #include "cache/returns.h"
 
 #include "checked.h"
 
 #define NS_PER_S UINT64_C(1000000000)
 
-enum { PARTS_OF_A_REQUEST_S = 1 }; /* as for mean gaps, see evict/gap.h */
+enum { PARTS_OF_A_REQUEST_S = 1 }; /* the least gap that evict/gap.h counts */
 
 static void begin(struct returns *r, uint64_t now_ns)
 {
@@ -64,7 +65,7 @@ void returns_expect(struct returns *r, double gap_s, uint64_t now_ns)
                 add(r, now_ns + window, 1);
 }
 
-void returns_withdraw(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns)
+void returns_cancel(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns)
 {
         uint64_t window = window_ns(gap_s), used_ns = now_ns - MIN(age_ns, now_ns);
 
@@ -81,7 +82,7 @@ void returns_note(struct returns *r, const struct evict_return *back, uint64_t n
         if (window == 0 || used_ns < r->started_ns)
                 return;
         if (back->age_ns < PARTS_OF_A_REQUEST_S * NS_PER_S) {
-                returns_withdraw(r, back->gap_s, back->age_ns, now_ns);
+                returns_cancel(r, back->gap_s, back->age_ns, now_ns);
                 return;
         }
         /* A request gets the kept beginning of its chain and puts the evicted end. */

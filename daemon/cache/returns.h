@@ -34,15 +34,15 @@ struct returns {
         int32_t ends[RETURNS_SECONDS]; /* by second, modulo: windows that end then */
         int64_t surplus;               /* returns that no window of a past second stands for */
         int64_t expected;
-        uint64_t last_used_ns; /* of the last return: when its chain had been used before */
+        uint64_t last_used_ns; /* previous use of the chain that returned last */
         struct returns_stats stats;
 };
 
 /* Records that a chain with this mean gap, in seconds, was used, and is expected back. 0: its gap
  * is unknown. */
 void returns_expect(struct returns *r, double gap_s, uint64_t now_ns);
-/* Withdraws the prediction for a chain that was last used `age_ns` ago, because its use goes on. */
-void returns_withdraw(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns);
+/* Cancels the prediction for a chain that was last used `age_ns` ago, because its use goes on. */
+void returns_cancel(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns);
 /* Records that a chain was used again. */
 void returns_note(struct returns *r, const struct evict_return *back, uint64_t now_ns);
 /* Counts the windows that have ended. */

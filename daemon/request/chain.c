@@ -294,7 +294,7 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
         if (cache_find(cache, namespace_id, &b->parent, cache_hash(cache, namespace_id, &b->parent),
                        &parent, NULL)) {
                 cache_chain(cache, walk, &parent, false);
-                cache_withdraw_return(cache, &parent);
+                cache_cancel_return(cache, &parent);
                 if (walk->turn > 1)
                         gap->inherited = cache_gap(cache, &parent);
         }

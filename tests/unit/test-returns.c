@@ -92,7 +92,7 @@ static void parts_of_a_request_are_one_prediction(void **state)
                      start + 5 * S + S / 2);
         returns_expect(&returns, 10, start + 5 * S + S / 2);
         assert_counts(6, 1, 0, 0, 0);
-        returns_withdraw(&returns, 10, S / 2, start + 6 * S);
+        returns_cancel(&returns, 10, S / 2, start + 6 * S);
         expect(10, 6);
         assert_counts(6, 1, 0, 0, 0);
         come(10, 6, 16);
@@ -128,7 +128,7 @@ static void returns_of_earlier_uses_do_not_count(void **state)
         returns_note(&returns, &back, start + 10 * S);
         back.age_ns = UINT64_MAX;
         returns_note(&returns, &back, start + 10 * S);
-        returns_withdraw(&returns, 40, UINT64_MAX, start + 10 * S);
+        returns_cancel(&returns, 40, UINT64_MAX, start + 10 * S);
         assert_counts(10, 0, 0, 0, 0);
         assert_counts(500, 0, 0, 0, 0);
 }
@@ -172,7 +172,7 @@ static void every_prediction_has_one_outcome(void **state)
                 expect((double)gap, now);
                 made++;
                 if (random >> 30 == 0 && now > 2) {
-                        come(40, now - 2, now); /* of the chains with another gap, too */
+                        come(40, now - 2, now); /* such a chain may have another gap */
                         came++;
                         expect(40, now - 2);
                         made++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Charts of lines in characters, 80 columns wide. A point is the mark of its line, so that lines
- * can be told apart without colour; dots connect points. Where the points of several lines meet,
+ * differ without colour; dots connect points. Where the points of several lines meet,
  * there is a mark of its own. */
 #include <math.h>
 #include <string.h>
