@@ -273,6 +273,7 @@ def least_shortfall(*arguments):
 
 
 @pytest.mark.nightly
+@pytest.mark.limit(180)
 @pytest.mark.figures
 @pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, directory, part):
@@ -288,6 +289,7 @@ def test_ends_are_announced(daemon, directory):
 
 
 @pytest.mark.nightly
+@pytest.mark.limit(180)
 @pytest.mark.figures
 def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon, directory):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""
