@@ -103,7 +103,7 @@ def test_engines_that_stay_take_turns_and_start_once(directory):
     assert all(row["starts_s"] == starts[row["arm"]] for row in run.rows), "an arm started twice"
     again = [row["cached_tokens"] for row in run.rows if row["arm"] == "cpu"]
     assert again[0] == again[1], "a round found the prompts of an earlier one"
-    assert (run.out / "logs.txt").read_text().count("spec-standing.log,") == 1  # what is empty is left out
+    assert (run.out / "logs.txt").read_text().count("spec-standing.log,") == 1  # the report leaves empty logs out
 
 
 def test_an_engine_that_stays_and_dies_costs_its_arm_alone(directory):
