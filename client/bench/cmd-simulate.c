@@ -422,6 +422,10 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
                 status = complain(EXIT_BAD_INPUT,
                                   "--write-budget: all requests have the same timestamp");
+        else if (a.lag > 0 && s.times_ns[workload->n_requests - 1] == 0)
+                status = complain(EXIT_BAD_INPUT,
+                                  "--lag: all requests have the same timestamp, so that no event "
+                                  "would arrive");
         else if (a.explain)
                 status = explain(&a, &s, ctl->json);
         else

@@ -111,6 +111,14 @@ def test_a_trace_without_time_has_no_rates(tmp_path):
     assert "read" not in [t.text for t in xml.etree.ElementTree.parse(tmp_path / "plot.svg").getroot().iter(SVG + "text")]
 
 
+def test_a_trace_without_time_has_no_lag(tmp_path):
+    path = write_requests(tmp_path / "trace", BY_HAND, [7] * len(BY_HAND))
+    figure, = simulate(path, "--hosts", 2, "-c", 100, "--route", "events", "--shared", 0)
+    assert figure["blocks_expected"] == figure["blocks_hit_local"] > 0
+    refused = bench("simulate", str(path), "--hosts", "2", "--route", "events", "--lag", "0.1", check=5)
+    assert "--lag: all requests have the same timestamp" in refused.stderr and not refused.stdout
+
+
 def test_time_that_goes_backwards_is_refused(tmp_path):
     path = write_requests(tmp_path / "trace", BY_HAND, range(8000, 0, -1000))
     refused = bench("simulate", str(path), "--hosts", "2", check=5)
