@@ -68,7 +68,7 @@ static const struct option_row replay_options[] = {
         { OPTION_ANNOUNCE, "announce-ends", "SHARE",
           "tell the daemon that a session has ended after its last request, for this\n"
           "share of the sessions: 50%; it evicts those first (default: 0%)" },
-        { OPTION_PLOT, "plot", "[FILE.svg]", PLOT_OPTION_HELP },
+        { OPTION_PLOT, "plot", "[=FILE.svg]", PLOT_OPTION_HELP },
         { OPTION_SVG, "svg", "FILE",
           "plot the report as SVG; \"-\": to standard output, in the place of the report" },
         { OPTION_PLAYED, "played", "FILE",

@@ -68,7 +68,7 @@ const struct option_row simulate_options[] = {
         { OPTION_SVG, "svg", "FILE",
           "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
           "to standard output, in the place of the table" },
-        { OPTION_PLOT, "plot", "[FILE.svg]", PLOT_OPTION_HELP },
+        { OPTION_PLOT, "plot", "[=FILE.svg]", PLOT_OPTION_HELP },
         { OPTION_EXPLAIN, "explain", "KEY",
           "explain instead why a block was kept or evicted at each decision; KEY: an id of\n"
           "the workload, or the key of replay; takes one policy (default: cq) and one\n"
