@@ -235,8 +235,10 @@ int explain_report_text(const struct simulate_arguments *a, const struct simulat
                 i = add_decision(table, s, e, i);
         }
         text_table_print(table, "  ", stdout);
-        printf("A worth is the hits that the policy expects for the time that the block occupies "
-               "its place.\n");
+        if (strcmp(a->policies[0], "cq") == 0)
+                printf("A worth is the hits that the policy expects for the time that the block "
+                       "occupies "
+                       "its place.\n");
         return EXIT_OK;
 }
 
