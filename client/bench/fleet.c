@@ -171,7 +171,7 @@ static uint32_t fixed_host(const struct fleet *f, size_t request, uint32_t hosts
         return (uint32_t)((drawn ^ drawn >> 31) % hosts);
 }
 
-/* Numbers the blocks of a request for its host. */
+/* Numbers the blocks of a request for the host that the router chose. */
 static int number_request(struct hosts *h, size_t request, uint32_t host)
 {
         const struct simulation *s = h->fleet->simulation;
@@ -248,13 +248,56 @@ static int begin_routing(struct hosts *h)
         return r;
 }
 
+/* Sorts the requests by host, in their order. `ret` has an entry per request. */
+static void sort_by_host(const struct hosts *h, uint32_t *ret)
+{
+        size_t n_requests = h->fleet->simulation->workload->n_requests;
+        uint32_t first[FLEET_MAX_HOSTS + 1] = { 0 };
+
+        for (size_t i = 0; i < n_requests; i++)
+                first[fixed_host(h->fleet, i, h->n) + 1]++;
+        for (uint32_t host = 0; host < h->n; host++)
+                first[host + 1] += first[host];
+        for (size_t i = 0; i < n_requests; i++)
+                ret[first[fixed_host(h->fleet, i, h->n)]++] = (uint32_t)i;
+}
+
+/* Numbers the blocks of all requests, host by host. That needs no search, so that it takes a
+ * fraction of the time of number_request(). */
+static int number_all(struct hosts *h)
+{
+        const struct simulation *s = h->fleet->simulation;
+        size_t n_blocks = MAX(s->n_blocks, 1U), n = MAX(s->workload->n_requests, (size_t)1);
+        _cleanup_(freep) uint32_t *by_host = malloc(n * sizeof(*by_host));
+        /* By block: the last host that numbered it, plus one, and its number there. */
+        _cleanup_(freep) uint32_t *last = calloc(n_blocks, sizeof(*last));
+        _cleanup_(freep) uint32_t *current = calloc(n_blocks, sizeof(*current));
+
+        if (!by_host || !last || !current)
+                return -ENOMEM;
+        sort_by_host(h, by_host);
+        for (size_t i = 0; i < s->workload->n_requests; i++) {
+                const struct workload_request *r = &s->workload->requests[by_host[i]];
+                uint32_t host = fixed_host(h->fleet, by_host[i], h->n);
+
+                for (size_t k = r->first_id; k < r->first_id + r->n_ids; k++) {
+                        uint32_t block = s->blocks[k];
+
+                        if (last[block] != host + 1) {
+                                last[block] = host + 1;
+                                current[block] = h->numbers.count[host]++;
+                        }
+                        h->own[k] = current[block];
+                }
+        }
+        return 0;
+}
+
 static int begin_fixed(struct hosts *h)
 {
         const struct fleet *f = h->fleet;
-        int r = 0;
+        int r = number_all(h);
 
-        for (size_t i = 0; r == 0 && i < f->simulation->workload->n_requests; i++)
-                r = number_request(h, i, fixed_host(f, i, h->n));
         for (uint32_t i = 0; r == 0 && i < h->n; i++)
                 r = simulated_cache_init(&h->hosts[i].cache, f->policy, f->capacity,
                                          h->numbers.count[i]);
