@@ -636,6 +636,6 @@ uint64_t cache_pending(const struct cache *c)
 void cache_get_stats(const struct cache *c, struct cache_stats *ret)
 {
         *ret = c->stats;
-        ret->unwritten_limit = c->unwritten_limit;
         returns_get_stats(&c->returns, &ret->returns);
+        ret->unwritten_limit = c->unwritten_limit;
 }

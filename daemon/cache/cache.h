@@ -32,8 +32,8 @@
 #include "fair/window.h"
 #include "io/io.h"
 #include "key.h"
-#include "cache/pool.h"
 #include "cache/returns.h"
+#include "cache/pool.h"
 #include "store/store.h"
 
 struct admission;
