@@ -237,7 +237,7 @@ filter find finish fit fix flush fold follow forbid force format forward free fr
 have hide hold ignore implement import improve include increase index inform inherit initialize inject inline insert inspect install
 interpret introduce invalidate invert isolate join judge keep kill label lay lead learn leave lend lengthen let lift limit link list load
 lock log look lower make map mark match measure mention merge migrate modernize monitor move name narrow negotiate normalize note notify
-observe offer omit open order package overlap own pack pad parse pass patch pause permit pick pin place plan plant point poison poll populate port
+observe offer omit open order package overlap own pack pad parse pass patch pause permit pick pin place plan plant plot point poison poll populate port
 postpone prefer prefetch prepare preserve prevent print probe process produce prohibit promote protect prove provide prune publish pull
 purge push put query quote raise randomize read rearrange rebuild receive recognize recommend reconnect record recover recycle redo reduce
 refer refine refresh refuse regenerate register reject relax release reload rely remember remove rename render reopen reorder repair

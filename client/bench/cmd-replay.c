@@ -17,6 +17,9 @@
 #include "table.h"
 #include "workload-source.h"
 #include "interrupt.h"
+#include "plot-option.h"
+#include "replay-plot.h"
+#include "session/output.h"
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
@@ -31,6 +34,9 @@ enum {
         OPTION_ACKS,
         OPTION_RECONNECT,
         OPTION_ANNOUNCE,
+        OPTION_PLAYED,
+        OPTION_PLOT,
+        OPTION_SVG,
         OPTION_BLOCK_TOKENS,
         OPTION_UNIT,
 };
@@ -62,6 +68,12 @@ static const struct option_row replay_options[] = {
         { OPTION_ANNOUNCE, "announce-ends", "SHARE",
           "tell the daemon that a session has ended after its last request, for this\n"
           "share of the sessions: 50%; it evicts those first (default: 0%)" },
+        { OPTION_PLOT, "plot", "[=FILE.svg]", PLOT_OPTION_HELP },
+        { OPTION_SVG, "svg", "FILE",
+          "plot the report as SVG; \"-\": to standard output, in the place of the report" },
+        { OPTION_PLAYED, "played", "FILE",
+          "write the workload as a trace, with the times at which its requests were sent;\n"
+          "simulate then computes what a cache would have hit at this pace" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
           "how long to try to reach a daemon that does not answer (default: 2)" },
         { 0 },
@@ -69,7 +81,8 @@ static const struct option_row replay_options[] = {
 
 struct arguments {
         struct workload_source source;
-        const char *acks;
+        const char *acks, *played, *svg;
+        bool plots;
         unsigned long long block_bytes, clients;
         double announced;
         struct replay_options replay;
@@ -116,6 +129,14 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         case OPTION_ACKS:
                 a->acks = argument;
                 return true;
+        case OPTION_PLAYED:
+                a->played = argument;
+                return true;
+        case OPTION_PLOT:
+                return plot_option_read(ctl, self, argument, &a->plots, &a->svg);
+        case OPTION_SVG:
+                a->svg = argument;
+                return true;
         case 'n':
                 a->replay.namespace_name = argument;
                 return true;
@@ -153,7 +174,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                 return r;
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a line end in a name");
-        return EXIT_OK;
+        return plot_option_check(ctl, self, a->plots, a->svg);
 }
 
 static void on_progress(void *userdata, const struct replay_progress *now)
@@ -417,6 +438,44 @@ static int choose_ends(const struct workload *workload, double announced, uint8_
         return r < 0 ? complain_memory() : EXIT_OK;
 }
 
+static const char *workload_name(const struct arguments *a)
+{
+        return a->source.trace ? a->source.trace : a->source.synthetic;
+}
+
+/* Prints the report and its plots. Returns an exit status. */
+static int print_report(const struct arguments *a, struct replay_result *result, int status,
+                        bool json)
+{
+        bool is_replaced = a->svg && strcmp(a->svg, "-") == 0;
+        int r = EXIT_OK;
+
+        if (a->svg)
+                r = replay_plot(result, workload_name(a), a->svg);
+        if (is_replaced)
+                return r;
+        if (json)
+                r = MAX(r, report_json(a, result, status));
+        else
+                report(a, result);
+        if (a->plots)
+                r = MAX(r, replay_plot(result, workload_name(a), NULL));
+        fflush(stdout);
+        return r;
+}
+
+static int write_played(const struct arguments *a, const struct workload *workload)
+{
+        struct output out;
+        int status = output_open(&out, a->played);
+
+        if (status != EXIT_OK)
+                return status;
+        if (workload_write(workload, a->replay.sent_ns, out.file) < 0)
+                status = complain_memory();
+        return MAX(output_close(&out, status == EXIT_OK), status);
+}
+
 static int run_replay(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct arguments a = {
@@ -432,6 +491,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         };
         _cleanup_(workload_freep) struct workload *workload = NULL;
         _cleanup_(freep) uint8_t *ends = NULL;
+        _cleanup_(freep) uint64_t *sent_ns = NULL;
         _cleanup_(closep) int acks_fd = -1;
         struct replay_result result;
         struct progress progress;
@@ -447,12 +507,17 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         r = choose_ends(workload, a.announced, &ends);
         if (r)
                 return r;
+        if (a.played) {
+                sent_ns = calloc(MAX(workload->n_requests, (size_t)1), sizeof(*sent_ns));
+                if (!sent_ns)
+                        return complain_memory();
+        }
         if (a.acks) {
                 acks_fd = open(a.acks, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
                 if (acks_fd < 0)
                         return complain(EXIT_LOCAL, "%s: %s", a.acks, strerror(errno));
         }
-        if (!ctl->json) {
+        if (!ctl->json && !(a.svg && strcmp(a.svg, "-") == 0)) {
                 r = announce(&a, workload);
                 if (r)
                         return r;
@@ -465,6 +530,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         a.replay.clients = (unsigned)a.clients;
         a.replay.acks_fd = acks_fd;
         a.replay.ends = ends;
+        a.replay.sent_ns = sent_ns;
         a.replay.userdata = &progress;
         replay_run(&a.replay, workload, &result);
         progress_end(&progress);
@@ -476,11 +542,9 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 complain(status, "interrupted; this is how far it came:");
         /* If the replay did not begin, there is nothing to report. */
         if (result.seconds > 0) {
-                if (ctl->json)
-                        r = report_json(&a, &result, status);
-                else
-                        report(&a, &result);
-                fflush(stdout);
+                r = print_report(&a, &result, status, ctl->json);
+                if (a.played)
+                        r = MAX(r, write_played(&a, workload));
         }
         if (result.counts.wrong_bytes > 0)
                 complain(status, "WRONG BYTES: the daemon returned other bytes than were put");

@@ -9,10 +9,10 @@
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
+#include "explain-report.h"
 #include "fleet-report.h"
 #include "human.h"
-#include "session/chart.h"
-#include "session/output.h"
+#include "plot-option.h"
 #include "simulate-arguments.h"
 #include "simulate.h"
 #include "table.h"
@@ -211,8 +211,9 @@ static const char *size_axis(const struct simulate_arguments *a)
                        : "capacity: of the distinct blocks (%), in bytes (B), in blocks";
 }
 
-static void report_chart(const struct simulate_arguments *a, const struct simulation *s,
-                         const struct run *runs, FILE *out)
+/* Plots as SVG into a->svg, or in characters. Returns an exit status. */
+static int report_chart(const struct simulate_arguments *a, const struct simulation *s,
+                        const struct run *runs, bool as_svg)
 {
         enum { OF_LRU, OF_CQ, OF_OPT = CHART_GREY };
         static struct chart_point points[SIMULATE_POLICIES][SIMULATE_CAPACITIES];
@@ -250,25 +251,24 @@ static void report_chart(const struct simulate_arguments *a, const struct simula
         human_count(s->n_blocks, distinct);
         snprintf(subtitle, sizeof(subtitle), "%s requests for %s blocks, %s of them distinct",
                  requests, asked, distinct);
-        chart_svg(&chart, out);
+        if (as_svg)
+                return plot_option_write(&chart, a->svg);
+        chart_text(&chart, stdout);
+        return EXIT_OK;
 }
 
 static int report(const struct simulate_arguments *a, const struct simulation *s,
                   const struct run *runs, size_t n, bool json)
 {
-        struct output out;
         int status;
 
         if (a->svg) {
-                status = output_open(&out, a->svg);
-                if (status != EXIT_OK)
-                        return status;
-                report_chart(a, s, runs, out.file);
-                status = output_close(&out, true);
+                status = report_chart(a, s, runs, true);
                 if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
                         return status;
         }
-        return json ? report_json(a, runs, n) : report_text(a, s, runs);
+        status = json ? report_json(a, runs, n) : report_text(a, s, runs);
+        return status == EXIT_OK && a->plots ? report_chart(a, s, runs, false) : status;
 }
 
 static int simulate(struct simulate_arguments *a, const struct simulation *s, bool json)
@@ -297,22 +297,65 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
         return report(a, s, runs, n, json);
 }
 
+/* Finds the number of a block by its id, or by the key that replay gives it. */
+static bool find_block(const struct simulation *s, const char *text, uint32_t *ret)
+{
+        struct kvcache_key key, other;
+        bool is_key = strlen(text) == 2 * sizeof(key.bytes);
+        char *end;
+        uint64_t id;
+
+        if (is_key ? key_parse(text, &key) < 0 : *text < '0' || *text > '9')
+                return false;
+        errno = 0;
+        id = strtoull(text, &end, 10);
+        if (!is_key && (*end != '\0' || errno == ERANGE))
+                return false;
+        for (size_t i = 0; i < s->workload->n_ids; i++) {
+                if (is_key)
+                        workload_key(s->workload, s->workload->ids[i], &other);
+                if (is_key ? memcmp(&key, &other, sizeof(key)) == 0 : s->workload->ids[i] == id) {
+                        *ret = s->blocks[i];
+                        return true;
+                }
+        }
+        return false;
+}
+
+static int explain(struct simulate_arguments *a, const struct simulation *s, bool json)
+{
+        _cleanup_(explanation_fini) struct explanation e = { 0 };
+        struct capacity *c = &a->capacities[0];
+        uint32_t block, blocks;
+        int r;
+
+        if (!find_block(s, a->explain, &block))
+                return complain(EXIT_NOT_FOUND,
+                                "--explain: no request asks for block '%s'; give an id of the "
+                                "workload or a key of 64 hexadecimal digits",
+                                a->explain);
+        if (!capacity_set_blocks(c, a->block_bytes, s->n_blocks))
+                return complain(EXIT_WRONG_USAGE, "a cache of %s is less than one of the %u blocks",
+                                c->text, s->n_blocks);
+        blocks = (uint32_t)MIN(c->blocks, (uint64_t)s->n_blocks);
+        r = explanation_run(&e, s, a->policies[0], blocks, block);
+        if (r < 0)
+                return complain_memory();
+        return json ? explain_report_json(a, s, block, &e) : explain_report_text(a, s, block, &e);
+}
+
 static int report_fleet(const struct simulate_arguments *a, const struct fleet *f,
                         const struct fleet_result *results, bool json)
 {
-        struct output out;
         int status;
 
         if (a->svg) {
-                status = output_open(&out, a->svg);
-                if (status != EXIT_OK)
-                        return status;
-                fleet_report_chart(a, f, results, out.file);
-                status = output_close(&out, true);
+                status = fleet_report_chart(a, f, results, true);
                 if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
                         return status;
         }
-        return json ? fleet_report_json(a, f, results) : fleet_report_text(a, f, results);
+        status = json ? fleet_report_json(a, f, results) : fleet_report_text(a, f, results);
+        return status == EXIT_OK && a->plots ? fleet_report_chart(a, f, results, false) : status;
 }
 
 static int simulate_fleet(struct simulate_arguments *a, const struct simulation *s, bool json)
@@ -323,6 +366,7 @@ static int simulate_fleet(struct simulate_arguments *a, const struct simulation 
                 .shared = s->n_blocks,
                 .write = a->write,
                 .route = a->route,
+                .lag_ns = (uint64_t)(a->lag * 1e9),
         };
         struct capacity *capacity = &a->capacities[0], *shared = &a->shared;
 
@@ -378,6 +422,12 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
                 status = complain(EXIT_BAD_INPUT,
                                   "--write-budget: all requests have the same timestamp");
+        else if (a.lag > 0 && s.times_ns[workload->n_requests - 1] == 0)
+                status = complain(EXIT_BAD_INPUT,
+                                  "--lag: all requests have the same timestamp, so that no event "
+                                  "would arrive");
+        else if (a.explain)
+                status = explain(&a, &s, ctl->json);
         else
                 status = a.n_hosts > 0 ? simulate_fleet(&a, &s, ctl->json)
                                        : simulate(&a, &s, ctl->json);

@@ -9,7 +9,7 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
-#include "session/chart.h"
+#include "plot-option.h"
 #include "table.h"
 #include "units.h"
 
@@ -19,7 +19,9 @@ static const char *const write_names[] = {
         [FLEET_WRITE_NEVER] = "never", [FLEET_WRITE_REUSED] = "reused", [FLEET_WRITE_ALL] = "all"
 };
 static const char *const route_names[] = {
-        [FLEET_ROUTE_SESSION] = "session", [FLEET_ROUTE_RANDOM] = "random"
+        [FLEET_ROUTE_SESSION] = "session",
+        [FLEET_ROUTE_RANDOM] = "random",
+        [FLEET_ROUTE_EVENTS] = "events",
 };
 
 /* Figures of the shared tier, in bytes, or in blocks if the size of a block is not known. NAN: not
@@ -34,6 +36,15 @@ struct figures {
 static double ratio(uint64_t part, uint64_t whole)
 {
         return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+/* Returns how unequal the work is: the blocks that the busiest host computes, over the mean of all
+ * hosts. 1 if nothing is computed. */
+static double skew_of(const struct simulate_arguments *a, size_t run, const struct fleet_result *r)
+{
+        uint64_t computed = r->blocks_asked - r->blocks_hit;
+
+        return computed > 0 ? (double)r->most_computed * a->hosts[run] / (double)computed : 1;
 }
 
 static double trace_seconds(const struct fleet *f)
@@ -130,6 +141,15 @@ static void print_notes(const struct simulate_arguments *a, const struct fleet *
         double touches = 0, seconds = 0;
 
         human_seconds(trace_seconds(f), time);
+        if (a->route == FLEET_ROUTE_EVENTS) {
+                char lag[HUMAN_BYTES];
+
+                human_seconds(a->lag, lag);
+                printf("EXPECTED is what the router counted on, by events that reach it after %s; "
+                       "STALE was evicted.\n",
+                       lag);
+        }
+        printf("SKEW is the work of the busiest host, in blocks computed, over the mean.\n");
         printf("LOCAL is what there is without a shared tier; SHARED is what the tier adds.\n"
                "READ, its busiest minute, and WRITTEN are those of all hosts together, at the pace "
                "of the workload (%s).\n",
@@ -148,37 +168,67 @@ static void print_notes(const struct simulate_arguments *a, const struct fleet *
                 printf("%.1f million touches a second of CPU time\n", touches / seconds / 1e6);
 }
 
+static void percent_text(uint64_t part, uint64_t whole, char ret[static CELL_BYTES])
+{
+        snprintf(ret, CELL_BYTES, "%.2f %%", 100 * ratio(part, whole));
+}
+
+enum { COLUMNS = 12 };
+static_assert((int)COLUMNS <= (int)TABLE_MAX_COLUMNS, "a column each");
+
+/* Adds a row of the columns that these arguments have. The cells are in the order of COLUMNS. */
+static void add_row(struct text_table *table, const struct simulate_arguments *a,
+                    const char *const cells[static COLUMNS])
+{
+        enum { EXPECTED = 5, STALE = 6, BREAK_EVEN = 11 };
+        const char *row[TABLE_MAX_COLUMNS] = { NULL };
+        size_t n = 0;
+
+        for (size_t i = 0; i < COLUMNS; i++) {
+                if (a->route != FLEET_ROUTE_EVENTS && (i == EXPECTED || i == STALE))
+                        continue;
+                if (a->prefill_rate == 0 && i == BREAK_EVEN)
+                        continue;
+                row[n++] = cells[i];
+        }
+        text_table_add(table, row);
+}
+
 int fleet_report_text(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results)
 {
-        bool has_break_even = a->prefill_rate > 0;
+        static const char *const heads[COLUMNS] = { "HOSTS",   "LOCAL",    "SHARED", "TOTAL",
+                                                    "SKEW",    "EXPECTED", "STALE",  "READ",
+                                                    "BUSIEST", "WRITTEN",  "STORED", "BREAK-EVEN" };
+        size_t columns = COLUMNS - (a->prefill_rate == 0) - 2 * (a->route != FLEET_ROUTE_EVENTS);
         _cleanup_(text_table_freep) struct text_table *table =
-                text_table_new(has_break_even ? "rrrrrrrrr" : "rrrrrrrr");
+                text_table_new(&"rrrrrrrrrrrr"[COLUMNS - columns]);
 
         if (!table)
                 return complain_memory();
-        text_table_row(table, "HOSTS", "LOCAL", "SHARED", "TOTAL", "READ", "BUSIEST", "WRITTEN",
-                       "STORED", has_break_even ? "BREAK-EVEN" : NULL);
+        add_row(table, a, heads);
         for (size_t i = 0; i < a->n_hosts; i++) {
                 const struct fleet_result *r = &results[i];
-                char cells[9][CELL_BYTES];
+                char texts[COLUMNS][CELL_BYTES];
+                const char *cells[COLUMNS];
                 struct figures figures;
 
                 compute_figures(a, f, r, &figures);
-                snprintf(cells[0], CELL_BYTES, "%u", a->hosts[i]);
-                snprintf(cells[1], CELL_BYTES, "%.2f %%",
-                         100 * ratio(r->blocks_hit_local, r->blocks_asked));
-                snprintf(cells[2], CELL_BYTES, "%.2f %%",
-                         100 * ratio(r->blocks_hit - r->blocks_hit_local, r->blocks_asked));
-                snprintf(cells[3], CELL_BYTES, "%.2f %%",
-                         100 * ratio(r->blocks_hit, r->blocks_asked));
-                rate_text(a, figures.read, cells[4]);
-                rate_text(a, figures.busiest, cells[5]);
-                rate_text(a, figures.written, cells[6]);
-                stored_text(a, figures.stored, cells[7]);
-                rate_text(a, figures.break_even, cells[8]);
-                text_table_row(table, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5],
-                               cells[6], cells[7], has_break_even ? cells[8] : NULL);
+                snprintf(texts[0], CELL_BYTES, "%u", a->hosts[i]);
+                percent_text(r->blocks_hit_local, r->blocks_asked, texts[1]);
+                percent_text(r->blocks_hit - r->blocks_hit_local, r->blocks_asked, texts[2]);
+                percent_text(r->blocks_hit, r->blocks_asked, texts[3]);
+                snprintf(texts[4], CELL_BYTES, "%.2f", skew_of(a, i, r));
+                percent_text(r->blocks_expected, r->blocks_asked, texts[5]);
+                percent_text(r->blocks_stale, r->blocks_asked, texts[6]);
+                rate_text(a, figures.read, texts[7]);
+                rate_text(a, figures.busiest, texts[8]);
+                rate_text(a, figures.written, texts[9]);
+                stored_text(a, figures.stored, texts[10]);
+                rate_text(a, figures.break_even, texts[11]);
+                for (size_t k = 0; k < COLUMNS; k++)
+                        cells[k] = texts[k];
+                add_row(table, a, cells);
         }
         print_head(a, f, &results[0]);
         text_table_print(table, "  ", stdout);
@@ -260,6 +310,13 @@ int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,
                 cJSON_AddNumberToObject(object, "blocks_stored", (double)r->blocks_stored);
                 cJSON_AddNumberToObject(object, "shared_evictions", (double)r->evictions);
                 cJSON_AddNumberToObject(object, "seconds", trace_seconds(f));
+                cJSON_AddNumberToObject(object, "skew", skew_of(a, i, r));
+                if (a->route == FLEET_ROUTE_EVENTS) {
+                        cJSON_AddNumberToObject(object, "lag", a->lag);
+                        cJSON_AddNumberToObject(object, "blocks_expected",
+                                                (double)r->blocks_expected);
+                        cJSON_AddNumberToObject(object, "blocks_stale", (double)r->blocks_stale);
+                }
                 add_bytes(object, a, f, r);
                 cJSON_AddNumberToObject(object, "touches_per_second",
                                         r->seconds > 0 ? (double)r->touches / r->seconds : 0);
@@ -338,8 +395,8 @@ static double most_moved(const struct simulate_arguments *a, const struct fleet 
         return most;
 }
 
-void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
-                        const struct fleet_result *results, FILE *out)
+int fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
+                       const struct fleet_result *results, bool as_svg)
 {
         static struct chart_point points[LINES][SIMULATE_HOSTS];
         static char marks[SIMULATE_HOSTS][CELL_BYTES];
@@ -386,5 +443,8 @@ void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *
         snprintf(subtitle, sizeof(subtitle),
                  "%s requests, route: %s; a host's cache: %s blocks, %s; written: %s", requests,
                  route_names[a->route], capacity, a->policies[0], write_names[a->write]);
-        chart_svg(&chart, out);
+        if (as_svg)
+                return plot_option_write(&chart, a->svg);
+        chart_text(&chart, stdout);
+        return EXIT_OK;
 }

@@ -9,5 +9,6 @@ int fleet_report_text(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results);
 int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results);
-void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
-                        const struct fleet_result *results, FILE *out);
+/* Plots as SVG into a->svg, or in characters. */
+int fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
+                       const struct fleet_result *results, bool as_svg);

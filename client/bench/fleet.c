@@ -7,6 +7,8 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "fleet-router.h"
+#include "host-blocks.h"
 #include "simulated-cache.h"
 
 #define NONE UINT32_MAX
@@ -123,9 +125,42 @@ void fleet_fini(struct fleet *f)
         f->sessions = NULL;
 }
 
-/* --- routing --- */
+/* --- hosts --- */
 
-static uint32_t host_of(const struct fleet *f, size_t request, uint32_t hosts)
+struct host {
+        struct simulated_cache cache;
+        struct simulated_observer observer;
+        struct hosts *all;
+        uint32_t *blocks; /* by the host's number: the block of the fleet; only with a router */
+        uint32_t room;    /* of `blocks` */
+        uint64_t computed;
+};
+
+struct hosts {
+        const struct fleet *fleet;
+        struct host *hosts;
+        uint32_t n;
+        struct host_blocks numbers;
+        uint32_t *own;         /* like simulation.blocks, with the host's numbers */
+        struct router *router; /* NULL unless the route follows events */
+        uint64_t now_ns;
+        int error; /* the first one that an observer met; 0: none */
+};
+
+static void hosts_fini(struct hosts *h)
+{
+        for (uint32_t i = 0; h->hosts && i < h->n; i++) {
+                simulated_cache_fini(&h->hosts[i].cache);
+                free(h->hosts[i].blocks);
+        }
+        free(h->hosts);
+        free(h->own);
+        host_blocks_fini(&h->numbers);
+        router_free(h->router);
+}
+
+/* Returns the host of a request, unless the route follows events. */
+static uint32_t fixed_host(const struct fleet *f, size_t request, uint32_t hosts)
 {
         uint64_t drawn = ((uint64_t)request + 1) * UINT64_C(0x9e3779b97f4a7c15);
 
@@ -136,61 +171,175 @@ static uint32_t host_of(const struct fleet *f, size_t request, uint32_t hosts)
         return (uint32_t)((drawn ^ drawn >> 31) % hosts);
 }
 
-/* Each host numbers its blocks from 0 on, so that all hosts together need no more memory than the
- * workload has ids. */
-struct numbers {
-        uint32_t *own;      /* like simulation.blocks, with the host's numbers */
-        uint32_t *n_blocks; /* distinct blocks of each host */
-        uint32_t *last,
-                *current; /* by block: the last host that numbered it, plus one; its number there */
-};
-
-static void number_request(struct numbers *n, const struct simulation *s, size_t request,
-                           uint32_t host)
+/* Numbers the blocks of a request for the host that the router chose. */
+static int number_request(struct hosts *h, size_t request, uint32_t host)
 {
+        const struct simulation *s = h->fleet->simulation;
         const struct workload_request *r = &s->workload->requests[request];
+        int error = 0;
 
-        for (size_t i = r->first_id; i < r->first_id + r->n_ids; i++) {
-                uint32_t block = s->blocks[i];
-
-                if (n->last[block] != host + 1) {
-                        n->last[block] = host + 1;
-                        n->current[block] = n->n_blocks[host]++;
-                }
-                n->own[i] = n->current[block];
-        }
+        for (size_t i = r->first_id; error == 0 && i < r->first_id + r->n_ids; i++)
+                error = host_blocks_number(&h->numbers, host, s->blocks[i], &h->own[i]);
+        return error;
 }
 
-/* Numbers the blocks of each host; `by_host` is scratch memory with an entry per request. */
-static void number_blocks(struct numbers *n, const struct fleet *f, uint32_t hosts,
-                          uint32_t *by_host)
+/* Makes the numbers of a routed request known to its host, which learns of its blocks one by one.
+ * The arrays grow by half, so that this costs little on the whole. */
+static int learn_blocks(struct hosts *h, size_t request, uint32_t host)
 {
-        size_t n_requests = f->simulation->workload->n_requests;
+        const struct simulation *s = h->fleet->simulation;
+        const struct workload_request *r = &s->workload->requests[request];
+        struct host *own = &h->hosts[host];
+        uint32_t n = h->numbers.count[host];
+
+        if (n > own->room) {
+                uint32_t room = MIN(n + n / 2, s->n_blocks);
+                uint32_t *blocks = realloc(own->blocks, room * sizeof(*blocks));
+
+                if (!blocks)
+                        return -ENOMEM;
+                own->blocks = blocks;
+                own->room = room;
+        }
+        for (size_t i = r->first_id; i < r->first_id + r->n_ids; i++)
+                own->blocks[h->own[i]] = s->blocks[i];
+        return simulated_cache_grow(&own->cache, own->room);
+}
+
+static void publish(struct host *host, uint32_t own_block, bool is_cached)
+{
+        struct hosts *h = host->all;
+        int r = router_publish(h->router, (uint32_t)(host - h->hosts), host->blocks[own_block],
+                               is_cached, h->now_ns);
+
+        h->error = h->error ?: r;
+}
+
+static void on_inserted(void *userdata, const struct simulated_cache *c, uint32_t block)
+{
+        (void)c;
+        publish(userdata, block, true);
+}
+
+static void on_evicting(void *userdata, const struct simulated_cache *c, uint32_t block)
+{
+        (void)c;
+        publish(userdata, block, false);
+}
+
+/* Prepares hosts that a router chooses among. An event that cannot arrive before the end of the
+ * workload is not published. */
+static int begin_routing(struct hosts *h)
+{
+        const struct fleet *f = h->fleet;
+        const struct simulation *s = f->simulation;
+        size_t n = s->workload->n_requests;
+        uint64_t last_ns = n > 0 ? s->times_ns[n - 1] - s->times_ns[0] : 0;
+        int r = router_new(&h->router, h->n, s->n_blocks, f->lag_ns);
+
+        for (uint32_t i = 0; r == 0 && i < h->n; i++) {
+                struct host *host = &h->hosts[i];
+
+                host->observer = (struct simulated_observer){ on_inserted, on_evicting, host };
+                r = simulated_cache_init_growing(&host->cache, f->policy, f->capacity, s->n_blocks);
+                if (f->lag_ns <= last_ns)
+                        host->cache.observer = &host->observer;
+        }
+        return r;
+}
+
+/* Sorts the requests by host, in their order. `ret` has an entry per request. */
+static void sort_by_host(const struct hosts *h, uint32_t *ret)
+{
+        size_t n_requests = h->fleet->simulation->workload->n_requests;
         uint32_t first[FLEET_MAX_HOSTS + 1] = { 0 };
 
         for (size_t i = 0; i < n_requests; i++)
-                first[host_of(f, i, hosts) + 1]++;
-        for (uint32_t h = 0; h < hosts; h++)
-                first[h + 1] += first[h];
+                first[fixed_host(h->fleet, i, h->n) + 1]++;
+        for (uint32_t host = 0; host < h->n; host++)
+                first[host + 1] += first[host];
         for (size_t i = 0; i < n_requests; i++)
-                by_host[first[host_of(f, i, hosts)]++] = (uint32_t)i;
-        for (size_t i = 0; i < n_requests; i++)
-                number_request(n, f->simulation, by_host[i], host_of(f, by_host[i], hosts));
+                ret[first[fixed_host(h->fleet, i, h->n)]++] = (uint32_t)i;
+}
+
+/* Numbers the blocks of all requests, host by host. That needs no search, so that it takes a
+ * fraction of the time of number_request(). */
+static int number_all(struct hosts *h)
+{
+        const struct simulation *s = h->fleet->simulation;
+        size_t n_blocks = MAX(s->n_blocks, 1U), n = MAX(s->workload->n_requests, (size_t)1);
+        _cleanup_(freep) uint32_t *by_host = malloc(n * sizeof(*by_host));
+        /* By block: the last host that numbered it, plus one, and its number there. */
+        _cleanup_(freep) uint32_t *last = calloc(n_blocks, sizeof(*last));
+        _cleanup_(freep) uint32_t *current = calloc(n_blocks, sizeof(*current));
+
+        if (!by_host || !last || !current)
+                return -ENOMEM;
+        sort_by_host(h, by_host);
+        for (size_t i = 0; i < s->workload->n_requests; i++) {
+                const struct workload_request *r = &s->workload->requests[by_host[i]];
+                uint32_t host = fixed_host(h->fleet, by_host[i], h->n);
+
+                for (size_t k = r->first_id; k < r->first_id + r->n_ids; k++) {
+                        uint32_t block = s->blocks[k];
+
+                        if (last[block] != host + 1) {
+                                last[block] = host + 1;
+                                current[block] = h->numbers.count[host]++;
+                        }
+                        h->own[k] = current[block];
+                }
+        }
+        return 0;
+}
+
+static int begin_fixed(struct hosts *h)
+{
+        const struct fleet *f = h->fleet;
+        int r = number_all(h);
+
+        for (uint32_t i = 0; r == 0 && i < h->n; i++)
+                r = simulated_cache_init(&h->hosts[i].cache, f->policy, f->capacity,
+                                         h->numbers.count[i]);
+        return r;
+}
+
+static int hosts_init(struct hosts *h, const struct fleet *f, uint32_t n)
+{
+        int r;
+
+        *h = (struct hosts){ .fleet = f, .n = n };
+        h->hosts = calloc(n, sizeof(*h->hosts));
+        h->own = malloc(MAX(f->simulation->workload->n_ids, (size_t)1) * sizeof(*h->own));
+        r = host_blocks_init(&h->numbers, n);
+        if (!h->hosts || !h->own || r < 0)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n; i++)
+                h->hosts[i].all = h;
+        return f->route == FLEET_ROUTE_EVENTS ? begin_routing(h) : begin_fixed(h);
+}
+
+/* Finds the host of the next request; its blocks have numbers afterwards. */
+static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size_t *ret_expected)
+{
+        const struct fleet *f = h->fleet;
+        const struct workload_request *r = &f->simulation->workload->requests[request];
+        int error;
+
+        *ret_expected = 0;
+        if (!h->router) {
+                *ret_host = fixed_host(f, request, h->n);
+                return 0;
+        }
+        h->now_ns = f->simulation->times_ns[request];
+        error = router_choose(h->router, &f->simulation->blocks[r->first_id], r->n_ids, h->now_ns,
+                              ret_host, ret_expected);
+        if (error == 0)
+                error = number_request(h, request, *ret_host);
+        return error == 0 ? learn_blocks(h, request, *ret_host) : error;
 }
 
 /* --- the run --- */
-
-struct hosts {
-        struct simulated_cache *caches;
-        uint32_t n;
-};
-
-static void hosts_fini(struct hosts *h)
-{
-        for (uint32_t i = 0; h->caches && i < h->n; i++)
-                simulated_cache_fini(&h->caches[i]);
-        free(h->caches);
-}
 
 /* The hits of a request, and its traffic with the shared tier. */
 struct plan {
@@ -250,8 +399,9 @@ static void busiest_add(struct busiest *b, uint64_t ms, uint64_t blocks)
         b->most = MAX(b->most, b->blocks);
 }
 
-static void play(const struct fleet *f, struct hosts *hosts, struct simulated_cache *shared,
-                 const uint32_t *own, const uint8_t *ends, struct plan *p, struct fleet_result *ret)
+/* Returns 0 or -ENOMEM. */
+static int play(const struct fleet *f, struct hosts *hosts, struct simulated_cache *shared,
+                const uint8_t *ends, struct plan *p, struct fleet_result *ret)
 {
         const struct workload *w = f->simulation->workload;
         struct busiest busiest = { 0 };
@@ -260,25 +410,39 @@ static void play(const struct fleet *f, struct hosts *hosts, struct simulated_ca
         for (size_t i = 0; i < w->n_requests; i++) {
                 const struct workload_request *r = &w->requests[i];
                 const uint32_t *blocks = &f->simulation->blocks[r->first_id];
-                struct simulated_cache *cache = &hosts->caches[host_of(f, i, hosts->n)];
-                uint32_t number = (uint32_t)i + 1;
+                const uint32_t *own = &hosts->own[r->first_id];
+                uint32_t number = (uint32_t)i + 1, host;
+                size_t expected;
 
-                make_plan(f, cache, shared, &own[r->first_id], blocks, r->n_ids, p);
+                if (hosts_route(hosts, i, &host, &expected) < 0)
+                        return -ENOMEM;
+                make_plan(f, &hosts->hosts[host].cache, shared, own, blocks, r->n_ids, p);
                 ret->blocks_asked += r->n_ids;
                 ret->blocks_hit_local += p->local;
                 ret->blocks_hit += p->hits;
                 ret->blocks_read += p->reads;
                 ret->loads += p->reads > 0;
+                ret->blocks_expected += expected;
+                ret->blocks_stale += expected - MIN(expected, p->local);
+                hosts->hosts[host].computed += r->n_ids - p->hits;
                 busiest_add(&busiest, r->timestamp_ms - MIN(r->timestamp_ms, begin_ms), p->reads);
-                simulated_cache_play(cache, number, &own[r->first_id], r->n_ids,
+                simulated_cache_play(&hosts->hosts[host].cache, number, own, r->n_ids,
                                      f->simulation->times_ns[i],
                                      ends && ends[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE);
                 if (shared)
                         use_shared(shared, p, number, blocks, r->n_ids);
         }
         ret->busiest_read = busiest.most;
-        for (uint32_t h = 0; h < hosts->n; h++)
-                ret->touches += hosts->caches[h].touches;
+        return hosts->error;
+}
+
+static void sum_up(const struct hosts *hosts, const struct simulated_cache *shared,
+                   struct fleet_result *ret)
+{
+        for (uint32_t h = 0; h < hosts->n; h++) {
+                ret->touches += hosts->hosts[h].cache.touches;
+                ret->most_computed = MAX(ret->most_computed, hosts->hosts[h].computed);
+        }
         if (shared) {
                 ret->touches += shared->touches;
                 ret->blocks_written = shared->writes;
@@ -299,37 +463,27 @@ static size_t longest_request(const struct workload *w)
 int fleet_run(const struct fleet *f, uint32_t n_hosts, struct fleet_result *ret)
 {
         const struct simulation *s = f->simulation;
-        const struct workload *w = s->workload;
-        size_t n_blocks = MAX(s->n_blocks, 1U);
-        _cleanup_(hosts_fini) struct hosts hosts = { .n = n_hosts };
+        _cleanup_(hosts_fini) struct hosts hosts = { 0 };
         _cleanup_(simulated_cache_fini) struct simulated_cache shared = { 0 };
-        _cleanup_(freep) uint32_t *own = malloc(MAX(w->n_ids, (size_t)1) * sizeof(*own));
-        _cleanup_(freep) uint32_t *by_host =
-                malloc(MAX(w->n_requests, (size_t)1) * sizeof(*by_host));
-        _cleanup_(freep) uint32_t *last = calloc(n_blocks, sizeof(*last));
-        _cleanup_(freep) uint32_t *current = calloc(n_blocks, sizeof(*current));
-        _cleanup_(freep) uint8_t *use = malloc(longest_request(w));
+        _cleanup_(freep) uint8_t *use = malloc(longest_request(s->workload));
         _cleanup_(freep) uint8_t *ends = NULL;
-        uint32_t own_blocks[FLEET_MAX_HOSTS] = { 0 };
         struct plan plan = { .use = use };
         double start = simulation_cpu_seconds();
-        int r = 0;
+        int r;
 
         *ret = (struct fleet_result){ 0 };
         if (n_hosts == 0 || n_hosts > FLEET_MAX_HOSTS || f->capacity == 0)
                 return -EINVAL;
-        hosts.caches = calloc(n_hosts, sizeof(*hosts.caches));
-        if (!hosts.caches || !own || !by_host || !last || !current || !use ||
-            simulation_choose_ends(s, &ends) < 0)
+        if (!use || simulation_choose_ends(s, &ends) < 0)
                 return -ENOMEM;
-        number_blocks(&(struct numbers){ own, own_blocks, last, current }, f, n_hosts, by_host);
-        for (uint32_t h = 0; r == 0 && h < n_hosts; h++)
-                r = simulated_cache_init(&hosts.caches[h], f->policy, f->capacity, own_blocks[h]);
+        r = hosts_init(&hosts, f, n_hosts);
         if (r == 0 && f->shared > 0)
                 r = simulated_cache_init(&shared, "lru", f->shared, s->n_blocks);
+        if (r == 0)
+                r = play(f, &hosts, f->shared > 0 ? &shared : NULL, ends, &plan, ret);
         if (r < 0)
                 return r;
-        play(f, &hosts, f->shared > 0 ? &shared : NULL, own, ends, &plan, ret);
+        sum_up(&hosts, f->shared > 0 ? &shared : NULL, ret);
         ret->seconds = simulation_cpu_seconds() - start;
         return 0;
 }

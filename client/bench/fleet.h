@@ -25,6 +25,7 @@ enum fleet_route {
         FLEET_ROUTE_SESSION, /* sessions are assigned to hosts in turn, with all of their
                                 requests */
         FLEET_ROUTE_RANDOM,  /* requests are assigned pseudo-randomly, identically in each run */
+        FLEET_ROUTE_EVENTS,  /* a router chooses by the events of the hosts, see fleet-router.h */
 };
 
 struct fleet {
@@ -35,6 +36,7 @@ struct fleet {
                                                 tier */
         enum fleet_write write;
         enum fleet_route route;
+        uint64_t lag_ns;    /* time until an event reaches the router, of FLEET_ROUTE_EVENTS */
         uint32_t *sessions; /* session of each request; owned */
         uint32_t n_sessions;
         uint64_t blocks_bound; /* hits of a single cache for the whole fleet */
@@ -56,6 +58,10 @@ struct fleet_result {
         uint64_t blocks_hit;       /* prefix found in either */
         uint64_t loads;            /* requests that read from the shared tier */
         uint64_t blocks_read, blocks_written;
+        uint64_t most_computed; /* blocks that one host computes: the most of all hosts */
+        /* Leading blocks that the router counted on at the chosen hosts, and those of them that
+         * were evicted. Only of FLEET_ROUTE_EVENTS. */
+        uint64_t blocks_expected, blocks_stale;
         uint64_t busiest_read;             /* blocks, largest number within a window of
                                               FLEET_WINDOW_MS */
         uint64_t blocks_stored, evictions; /* shared tier: blocks at the end; evictions */

@@ -509,6 +509,10 @@ int replay_client_play(struct replay_client *c, const struct workload_request *r
         r = client_reserve(c, request->n_ids);
         if (r < 0)
                 return r;
+        c->began_ns = latency_now_ns();
+        if (s->options->sent_ns)
+                s->options->sent_ns[request - s->workload->requests] =
+                        c->began_ns - s->start_ns + 1;
         c->ids = s->workload->ids + request->first_id;
         c->n_blocks = request->n_ids;
         c->hold = true;

@@ -59,7 +59,9 @@ struct replay_client {
         bool hold;   /* keep leases; false once the daemon has refused */
         void *spare; /* buffer for contents when the staging area has no room */
 
+        uint64_t began_ns; /* when the current request was sent; 0: not yet */
         struct replay_counts counts;
+        struct replay_part parts[REPLAY_PARTS];
         struct latency match, get, put;
 };
 

@@ -15,6 +15,14 @@ struct replay_progress {
         double seconds;
 };
 
+/* The requests of a replay in parts of equal numbers, in the order of the workload. */
+enum { REPLAY_PARTS = 30 };
+struct replay_part {
+        uint64_t requests;
+        uint64_t blocks_asked, blocks_hit, blocks_hit_memory;
+        uint64_t ns; /* sum of the times that the requests took */
+};
+
 struct replay_options {
         const char *socket_path;
         const char *namespace_name;
@@ -24,6 +32,8 @@ struct replay_options {
         unsigned clients;
         enum kvcache_ack ack;
         const uint8_t *ends; /* per request: announced as its session's last; NULL: none is */
+        uint64_t *sent_ns;   /* gets, per request, when it was sent, since the beginning of the
+                                replay, plus 1; 0: it was not. NULL: not wanted */
         int acks_fd;         /* opened with O_APPEND; -1: none */
         int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
         const atomic_int *interrupted; /* may be NULL */

@@ -19,6 +19,19 @@ enum {
         MOST_GET_BYTES = 32 << 20,
 };
 
+/* Counts a request in its part of the workload. */
+static void note_part(struct replay_client *c, size_t request, const struct replay_counts *before)
+{
+        struct replay_part *part =
+                &c->parts[request * REPLAY_PARTS / c->shared->workload->n_requests];
+
+        part->requests++;
+        part->blocks_asked += c->counts.blocks_asked - before->blocks_asked;
+        part->blocks_hit += c->counts.blocks_hit - before->blocks_hit;
+        part->blocks_hit_memory += c->counts.blocks_hit_memory - before->blocks_hit_memory;
+        part->ns += latency_now_ns() - c->began_ns;
+}
+
 static void *client_run(void *userdata)
 {
         struct replay_client *c = userdata;
@@ -32,6 +45,8 @@ static void *client_run(void *userdata)
                 if (i >= s->workload->n_requests)
                         break;
                 r = replay_client_play(c, &s->workload->requests[i]);
+                if (c->counts.requests > before.requests)
+                        note_part(c, i, &before);
                 atomic_fetch_add(&s->requests, c->counts.requests - before.requests);
                 atomic_fetch_add(&s->blocks_asked, c->counts.blocks_asked - before.blocks_asked);
                 atomic_fetch_add(&s->blocks_hit, c->counts.blocks_hit - before.blocks_hit);
@@ -167,6 +182,15 @@ static void merge(struct replay_result *to, const struct replay_client *from)
         static_assert(sizeof(struct replay_counts) % sizeof(uint64_t) == 0, "counts only");
         for (size_t i = 0; i < sizeof(struct replay_counts) / sizeof(uint64_t); i++)
                 sums[i] += parts[i];
+        for (size_t i = 0; i < REPLAY_PARTS; i++) {
+                struct replay_part *part = &to->parts[i];
+
+                part->requests += from->parts[i].requests;
+                part->blocks_asked += from->parts[i].blocks_asked;
+                part->blocks_hit += from->parts[i].blocks_hit;
+                part->blocks_hit_memory += from->parts[i].blocks_hit_memory;
+                part->ns += from->parts[i].ns;
+        }
         latency_merge(&to->match, &from->match);
         latency_merge(&to->get, &from->get);
         latency_merge(&to->put, &from->put);

@@ -21,6 +21,7 @@
 struct replay_result {
         struct replay_counts counts;
         struct latency match, get, put; /* per call: a round of blocks, not one block */
+        struct replay_part parts[REPLAY_PARTS];
         double seconds;
         bool evictions_known;
         uint64_t evictions; /* from the store, as counted by the daemon */

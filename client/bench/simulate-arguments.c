@@ -8,11 +8,13 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
+#include "plot-option.h"
 
 enum {
         MAX_PREFILL_RATE = 1000000000,
         MAX_LATENCY_MS = 1000000,
         DEFAULT_LATENCY_MS = 5,
+        MAX_LAG_S = 1000000000,
 };
 
 enum {
@@ -23,8 +25,11 @@ enum {
         OPTION_RETURNS,
         OPTION_BUDGET,
         OPTION_SVG,
+        OPTION_PLOT,
+        OPTION_EXPLAIN,
         OPTION_HOSTS,
         OPTION_ROUTE,
+        OPTION_LAG,
         OPTION_SHARED,
         OPTION_REMOTE_WRITE,
         OPTION_REMOTE_LATENCY,
@@ -63,14 +68,22 @@ const struct option_row simulate_options[] = {
         { OPTION_SVG, "svg", "FILE",
           "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
           "to standard output, in the place of the table" },
+        { OPTION_PLOT, "plot", "[=FILE.svg]", PLOT_OPTION_HELP },
+        { OPTION_EXPLAIN, "explain", "KEY",
+          "explain instead why a block was kept or evicted at each decision; KEY: an id of\n"
+          "the workload, or the key of replay; takes one policy (default: cq) and one\n"
+          "capacity (default: 5%)" },
         { OPTION_HOSTS, "hosts", "LIST",
           "simulate a fleet instead: split the requests over so many hosts, each with a\n"
           "cache of its own, and a shared tier behind them: 1,2,4,8,16,32,64; takes one\n"
           "policy (default: cq) and one capacity, of each host's cache (default: 5%)" },
         { OPTION_ROUTE, "route", "HOW",
           "session: all requests of a session to one host, the sessions in turn (the\n"
-          "default); random: each request to any host",
-          "session random" },
+          "default); random: each request to any host; events: to the host that has most of\n"
+          "its blocks, by the events of the hosts' caches, and little to compute",
+          "session random events" },
+        { OPTION_LAG, "lag", "SECONDS",
+          "time until an event reaches the router; needs --route events (default: 0)" },
         { OPTION_SHARED, "shared", "SIZE",
           "size of the shared tier: blocks, a share of the distinct blocks with %, or\n"
           "bytes with a unit; 0: there is none (default: unlimited)" },
@@ -241,6 +254,19 @@ static bool read_latency(struct ctl *ctl, const struct command *self, const char
         return false;
 }
 
+static bool read_lag(struct ctl *ctl, const struct command *self, const char *text,
+                     struct simulate_arguments *a)
+{
+        if (human_parse_seconds(text, &a->lag) == 0 && a->lag <= MAX_LAG_S) {
+                a->has_lag = true;
+                return true;
+        }
+        ctl->exit_status =
+                usage_error(self, "--lag: '%s' is not a time up to %d seconds; use 0.2, 30s or 5m",
+                            text, MAX_LAG_S);
+        return false;
+}
+
 /* Returns the index of `text` in `words`, or -1 after reporting that there is none. */
 static int read_word(struct ctl *ctl, const struct command *self, const char *option,
                      const char *text, const char *const *words)
@@ -262,9 +288,10 @@ static bool fleet_option(struct ctl *ctl, const struct command *self, int option
                                               [FLEET_WRITE_REUSED] = "reused",
                                               [FLEET_WRITE_ALL] = "all",
                                               NULL };
-        static const char *const routes[] = {
-                [FLEET_ROUTE_SESSION] = "session", [FLEET_ROUTE_RANDOM] = "random", NULL
-        };
+        static const char *const routes[] = { [FLEET_ROUTE_SESSION] = "session",
+                                              [FLEET_ROUTE_RANDOM] = "random",
+                                              [FLEET_ROUTE_EVENTS] = "events",
+                                              NULL };
         unsigned long long n = 0;
         int which = 0;
 
@@ -276,6 +303,8 @@ static bool fleet_option(struct ctl *ctl, const struct command *self, int option
                 which = read_word(ctl, self, "route", argument, routes);
                 a->route = (enum fleet_route)which;
                 break;
+        case OPTION_LAG:
+                return read_lag(ctl, self, argument, a);
         case OPTION_REMOTE_WRITE:
                 which = read_word(ctl, self, "remote-write", argument, writes);
                 a->write = (enum fleet_write)which;
@@ -323,6 +352,11 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case OPTION_SVG:
                 a->svg = argument;
                 return true;
+        case OPTION_PLOT:
+                return plot_option_read(ctl, self, argument, &a->plots, &a->svg);
+        case OPTION_EXPLAIN:
+                a->explain = argument;
+                return true;
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
@@ -347,10 +381,27 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
                 return usage_error(self, "--hosts has no --write-budget");
         if (a->returns > 0)
                 return usage_error(self, "--hosts has no --announce-returns");
+        if (a->has_lag && a->route != FLEET_ROUTE_EVENTS)
+                return usage_error(self, "--lag needs --route events");
         if (a->shared.bytes > 0 && a->block_bytes == 0)
                 return usage_error(self, "--shared in bytes needs --bytes-per-block");
         if (a->prefill_rate > 0 && a->block_bytes == 0)
                 return usage_error(self, "--prefill-rate needs --bytes-per-block");
+        return EXIT_OK;
+}
+
+static int check_explain(const struct command *self, const struct simulate_arguments *a)
+{
+        if (!a->explain)
+                return EXIT_OK;
+        if (a->n_hosts > 0)
+                return usage_error(self, "--explain is for a single cache, without --hosts");
+        if (a->svg || a->plots)
+                return usage_error(self, "--explain has no plot");
+        if (a->n_policies > 1 || (a->n_policies == 1 && strcmp(a->policies[0], "opt") == 0))
+                return usage_error(self, "--explain takes one policy: lru or cq");
+        if (a->n_capacities > 1)
+                return usage_error(self, "--explain takes one size of the cache");
         return EXIT_OK;
 }
 
@@ -378,13 +429,17 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
                         return usage_error(self, "--disk needs --bytes-per-block");
         if (a->write_budget > 0 && a->block_bytes == 0)
                 return usage_error(self, "--write-budget needs --bytes-per-block");
-        if (ctl->json && a->svg && strcmp(a->svg, "-") == 0)
-                return usage_error(self, "--svg - and --json both print to standard output");
+        r = plot_option_check(ctl, self, a->plots, a->svg);
+        if (r != EXIT_OK)
+                return r;
         r = check_fleet(self, a);
         if (r != EXIT_OK)
                 return r;
-        policies = a->n_hosts > 0 ? "cq" : "lru,cq,opt";
-        capacities = a->n_hosts > 0 ? "5%" : "1%,5%,10%,20%,50%";
+        r = check_explain(self, a);
+        if (r != EXIT_OK)
+                return r;
+        policies = a->n_hosts > 0 || a->explain ? "cq" : "lru,cq,opt";
+        capacities = a->n_hosts > 0 || a->explain ? "5%" : "1%,5%,10%,20%,50%";
         if ((a->n_policies == 0 && !for_each(ctl, self, "policy", policies, a, add_policy)) ||
             (a->n_capacities == 0 && !for_each(ctl, self, "capacity", capacities, a, add_capacity)))
                 return ctl->exit_status;

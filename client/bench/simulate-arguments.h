@@ -32,6 +32,8 @@ struct simulate_arguments {
         unsigned long long block_bytes, write_budget;
         double announced, returns;
         const char *svg;
+        bool plots;          /* in characters, to standard output */
+        const char *explain; /* the block to explain: an id or a key; NULL: none */
 
         /* Fleets, which have one policy and one capacity: */
         const char *of_fleet; /* an option that only fleets have; NULL: none was given */
@@ -41,6 +43,8 @@ struct simulate_arguments {
         bool shared_is_limited; /* `shared` is a limit */
         enum fleet_write write;
         enum fleet_route route;
+        double lag; /* seconds until an event reaches the router */
+        bool has_lag;
         unsigned long long block_tokens;
         double prefill_rate;   /* tokens per second; 0: not given */
         double remote_latency; /* seconds */

@@ -174,7 +174,7 @@ static int begin_admission(const struct simulation *s, uint32_t capacity, struct
 }
 
 static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity,
-                      struct simulation_result *ret)
+                      const struct simulation_watch *watch, struct simulation_result *ret)
 {
         _cleanup_(admission_freep) struct admission *admission = NULL;
         _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
@@ -188,6 +188,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 return -ENOMEM;
         c.admission = admission;
         c.block_bytes = s->block_bytes;
+        c.observer = watch ? watch->cache : NULL;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
                 const uint32_t *blocks = &s->blocks[request->first_id];
@@ -197,8 +198,12 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                         hits++;
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
+                if (watch)
+                        watch->before(watch->userdata, &c, i, hits);
                 simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
                                      hints ? hints[i] : EVICT_HINT_NONE);
+                if (watch)
+                        watch->after(watch->userdata, &c, i);
         }
         ret->touches = c.touches;
         ret->evictions = c.evictions;
@@ -347,7 +352,16 @@ int simulation_run(const struct simulation *s, const char *policy, uint32_t capa
         if (strcmp(policy, "opt") == 0)
                 r = run_optimum(s, capacity, ret);
         else
-                r = run_policy(s, policy, capacity, ret);
+                r = run_policy(s, policy, capacity, NULL, ret);
         ret->seconds = simulation_cpu_seconds() - start;
         return r;
+}
+
+int simulation_run_watched(const struct simulation *s, const char *policy, uint32_t capacity,
+                           const struct simulation_watch *watch, struct simulation_result *ret)
+{
+        *ret = (struct simulation_result){ 0 };
+        if (capacity == 0 || strcmp(policy, "opt") == 0 || !simulation_policy_exists(policy))
+                return -EINVAL;
+        return run_policy(s, policy, capacity, watch, ret);
 }

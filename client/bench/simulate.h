@@ -13,6 +13,9 @@
 
 #include "workload.h"
 
+struct simulated_cache;
+struct simulated_observer;
+
 /* A workload whose ids are numbered from 0 on, in the order of their first use. */
 struct simulation {
         const struct workload *workload;
@@ -55,6 +58,19 @@ bool simulation_policy_exists(const char *policy);
  * or -ENOMEM. */
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
+
+/* Calls an observer before and after each request; `hits` is the request's hit prefix. */
+struct simulation_watch {
+        void (*before)(void *userdata, const struct simulated_cache *c, size_t request,
+                       size_t hits);
+        void (*after)(void *userdata, const struct simulated_cache *c, size_t request);
+        const struct simulated_observer *cache;
+        void *userdata;
+};
+
+/* Simulates a policy of the daemon, not "opt", and reports to an observer. */
+int simulation_run_watched(const struct simulation *s, const char *policy, uint32_t capacity,
+                           const struct simulation_watch *watch, struct simulation_result *ret);
 
 /* Returns the CPU time of this thread, to measure the speed of a simulation. */
 double simulation_cpu_seconds(void);

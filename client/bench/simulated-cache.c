@@ -6,8 +6,8 @@
 
 #include "checked.h"
 
-int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
-                         uint32_t n_blocks)
+int simulated_cache_init_growing(struct simulated_cache *c, const char *policy, uint32_t capacity,
+                                 uint32_t n_blocks)
 {
         uint32_t room = MAX(MIN(capacity, n_blocks), 1U);
         int r;
@@ -16,13 +16,32 @@ int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t
         r = evict_new(&c->evict, policy, room, 1);
         if (r < 0)
                 return r;
-        c->blocks = calloc(MAX(n_blocks, 1U), sizeof(*c->blocks));
         c->held = calloc(room, sizeof(*c->held));
-        if (!c->blocks || !c->held)
+        return c->held ? 0 : -ENOMEM;
+}
+
+int simulated_cache_grow(struct simulated_cache *c, uint32_t n_blocks)
+{
+        struct simulated_block *blocks;
+
+        if (n_blocks <= c->n_blocks)
+                return 0;
+        blocks = realloc(c->blocks, (size_t)n_blocks * sizeof(*blocks));
+        if (!blocks)
                 return -ENOMEM;
-        for (uint32_t i = 0; i < n_blocks; i++)
-                c->blocks[i].item = EVICT_NONE;
+        for (uint32_t i = c->n_blocks; i < n_blocks; i++)
+                blocks[i] = (struct simulated_block){ .item = EVICT_NONE };
+        c->blocks = blocks;
+        c->n_blocks = n_blocks;
         return 0;
+}
+
+int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
+                         uint32_t n_blocks)
+{
+        int r = simulated_cache_init_growing(c, policy, capacity, n_blocks);
+
+        return r < 0 ? r : simulated_cache_grow(c, MAX(n_blocks, 1U));
 }
 
 void simulated_cache_fini(struct simulated_cache *c)
@@ -56,6 +75,8 @@ static uint32_t make_room(struct simulated_cache *c)
         item = evict_victim(c->evict, 0, may_evict, c, UINT32_MAX);
         if (item == EVICT_NONE)
                 return item;
+        if (c->observer && c->observer->evicting)
+                c->observer->evicting(c->observer->userdata, c, c->held[item]);
         c->blocks[c->held[item]].item = EVICT_NONE;
         evict_remove_victim(c->evict, item, ghost_id(c->held[item]));
         c->evictions++;
@@ -77,6 +98,8 @@ static void insert(struct simulated_cache *c, uint32_t block, enum evict_place p
         c->held[b->item] = block;
         evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), c->request, place);
         evict_set_gap(c->evict, b->item, gap);
+        if (c->observer && c->observer->inserted)
+                c->observer->inserted(c->observer->userdata, c, block);
 }
 
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place)
@@ -153,8 +176,9 @@ static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks
         for (size_t i = n; i-- > n / 2 && gap == EVICT_NO_GAP;) {
                 uint32_t item = c->blocks[blocks[i]].item;
 
-                gap = item != EVICT_NONE ? evict_chain_gap(c->evict, item, c->request)
-                                         : evict_remembered_gap(c->evict, ghost_id(blocks[i]));
+                gap = item != EVICT_NONE
+                              ? evict_chain_gap(c->evict, item, c->request, NULL)
+                              : evict_remembered_gap(c->evict, ghost_id(blocks[i]), NULL);
         }
         return gap;
 }

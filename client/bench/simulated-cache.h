@@ -17,14 +17,26 @@ struct simulated_block {
         uint32_t refused; /* last request for which it was not written */
 };
 
+struct simulated_cache;
+
+/* Calls an observer while blocks enter and leave a cache; each function may be NULL. */
+struct simulated_observer {
+        void (*inserted)(void *userdata, const struct simulated_cache *c, uint32_t block);
+        /* The victim is still in the policy, which the observer may ask about it. */
+        void (*evicting)(void *userdata, const struct simulated_cache *c, uint32_t block);
+        void *userdata;
+};
+
 struct simulated_cache {
         struct evict *evict;
         struct simulated_block *blocks;
-        uint32_t *held; /* block of each item */
+        uint32_t n_blocks; /* entries of `blocks` */
+        uint32_t *held;    /* block of each item */
         uint32_t n_items, capacity;
         uint32_t request;            /* current request; 0: none yet */
         struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
         uint64_t block_bytes;        /* for the admission */
+        const struct simulated_observer *observer; /* borrowed; may be NULL. Set after init */
         uint64_t touches, evictions;
         uint64_t writes; /* blocks inserted */
 };
@@ -34,6 +46,12 @@ struct simulated_cache {
  * simulated_cache_fini() may follow in any case. */
 int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
                          uint32_t n_blocks);
+/* Initializes a cache whose blocks become known one by one: simulated_cache_grow() must precede the
+ * first use of a block. `n_blocks`: an upper bound of their number. */
+int simulated_cache_init_growing(struct simulated_cache *c, const char *policy, uint32_t capacity,
+                                 uint32_t n_blocks);
+/* Makes the blocks below `n_blocks` known. Returns 0 or -ENOMEM. */
+int simulated_cache_grow(struct simulated_cache *c, uint32_t n_blocks);
 void simulated_cache_fini(struct simulated_cache *c);
 
 static inline bool simulated_cache_has(const struct simulated_cache *c, uint32_t block)

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -292,4 +293,49 @@ void workload_key(const struct workload *w, uint64_t id, struct kvcache_key *ret
         static_assert(SHA256_BYTES == sizeof(ret->bytes), "a hash is a key");
         snprintf(text.kind, sizeof(text.kind), "replay-%s", w->kind);
         sha256(&text, sizeof(text), ret->bytes);
+}
+
+/* --- writing --- */
+
+struct sent {
+        uint64_t at_ns;
+        size_t request;
+};
+
+static int by_time(const void *a, const void *b)
+{
+        const struct sent *x = a, *y = b;
+
+        if (x->at_ns != y->at_ns)
+                return x->at_ns < y->at_ns ? -1 : 1;
+        return (x->request > y->request) - (x->request < y->request);
+}
+
+static void write_request(const struct workload *w, const struct sent *s, FILE *out)
+{
+        const struct workload_request *r = &w->requests[s->request];
+
+        fprintf(out, "{\"timestamp\": %" PRIu64, (s->at_ns - 1) / 1000000);
+        if (r->input_tokens > 0)
+                fprintf(out, ", \"input_length\": %" PRIu64, r->input_tokens);
+        fputs(", \"hash_ids\": [", out);
+        for (size_t i = 0; i < r->n_ids; i++)
+                fprintf(out, "%s%" PRIu64, i > 0 ? ", " : "", w->ids[r->first_id + i]);
+        fputs("]}\n", out);
+}
+
+int workload_write(const struct workload *w, const uint64_t *times_ns, FILE *out)
+{
+        _cleanup_(freep) struct sent *sent = malloc(MAX(w->n_requests, (size_t)1) * sizeof(*sent));
+        size_t n = 0;
+
+        if (!sent)
+                return -ENOMEM;
+        for (size_t i = 0; i < w->n_requests; i++)
+                if (times_ns[i] > 0)
+                        sent[n++] = (struct sent){ times_ns[i], i };
+        qsort(sent, n, sizeof(*sent), by_time);
+        for (size_t i = 0; i < n; i++)
+                write_request(w, &sent[i], out);
+        return 0;
 }

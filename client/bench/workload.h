@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "kvcache.h"
 #include "trace.h"
@@ -44,6 +45,11 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
  * history along; some users paste a document. Requests contain only full blocks of a prompt. The
  * same seed gives the same workload. */
 int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed);
+
+/* Writes the workload as a trace, with these times of its requests, which may be out of order:
+ * nanoseconds plus 1, or 0 for a request that is left out. Returns 0 or -ENOMEM; write errors stay
+ * in `out`. */
+int workload_write(const struct workload *w, const uint64_t *times_ns, FILE *out);
 
 /* Counts the distinct ids. Returns 0 or -ENOMEM. */
 int workload_distinct(const struct workload *w, size_t *ret);

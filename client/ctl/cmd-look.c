@@ -12,6 +12,7 @@
 #include "namespaces.h"
 #include "keys.h"
 #include "checked.h"
+#include "reuse-class.h"
 #include "table.h"
 
 /* --- exists --- */
@@ -140,32 +141,6 @@ struct stat_output {
         uint64_t missing, named; /* missing keys; keys named otherwise than by their digits */
 };
 
-static const char *class_text(const struct kvcache_standing *s)
-{
-        static const char *const texts[] = {
-                [KVCACHE_CLASS_ONCE] = "used once",
-                [KVCACHE_CLASS_ONCE_CONTINUED] = "used once, in a later turn",
-                [KVCACHE_CLASS_ONCE_END] = "used once, end of a chain",
-                [KVCACHE_CLASS_TWICE] = "used twice",
-                [KVCACHE_CLASS_THRICE] = "used 3 times",
-                [KVCACHE_CLASS_4_TO_5] = "used 4 or 5 times",
-                [KVCACHE_CLASS_6_TO_11] = "used 6 to 11 times",
-                [KVCACHE_CLASS_12] = "used 12 times or more",
-                [KVCACHE_CLASS_RETURN_60] = "hint: returns within 60 s",
-                [KVCACHE_CLASS_RETURN_600] = "hint: returns within 600 s",
-                [KVCACHE_CLASS_RETURN] = "hint: returns after 600 s",
-                [KVCACHE_CLASS_FINAL] = "hint: final",
-                [KVCACHE_CLASS_RECENCY] = "by recency",
-                [KVCACHE_CLASS_GAP_10] = "used every 10 s or faster",
-                [KVCACHE_CLASS_GAP_20] = "used every 10 to 20 s",
-                [KVCACHE_CLASS_GAP_40] = "used every 20 to 40 s",
-                [KVCACHE_CLASS_GAP_80] = "used every 40 to 80 s",
-        };
-
-        return s->reuse_class < ARRAY_SIZE(texts) && texts[s->reuse_class] ? texts[s->reuse_class]
-                                                                           : "of a later version";
-}
-
 /* Returns the ratio to the least valuable chunk of its size. */
 static double worth_ratio(const struct kvcache_standing *s)
 {
@@ -219,11 +194,12 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
         if (!to) {
                 human_count(s->age, age);
                 worth_text(s, worth);
-                text_table_row(out->standings, name, tier, class_text(s), age, worth, why_text(s));
+                text_table_row(out->standings, name, tier, reuse_class_text(s->reuse_class), age,
+                               worth, why_text(s));
                 return;
         }
         object = cJSON_AddObjectToObject(to, tier);
-        cJSON_AddStringToObject(object, "class", class_text(s));
+        cJSON_AddStringToObject(object, "class", reuse_class_text(s->reuse_class));
         cJSON_AddNumberToObject(object, "age_uses", s->age);
         if (s->reuse_class == KVCACHE_CLASS_RECENCY || s->worth == INT16_MAX)
                 cJSON_AddNullToObject(object, "worth");

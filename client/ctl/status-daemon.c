@@ -368,6 +368,29 @@ static void print_ghosts(cJSON *eviction, const char *tier)
         section_rest(ghosts);
 }
 
+/* Prints how well predicted returns came true. */
+static void print_returns(cJSON *eviction)
+{
+        _cleanup_(cJSON_Deletep) cJSON *returns = section_object(eviction, "returns");
+        char expected[HUMAN_BYTES], percent[HUMAN_BYTES], late[HUMAN_BYTES], evicted[HUMAN_BYTES];
+        uint64_t in_time, judged;
+
+        if (!returns)
+                return;
+        in_time = section_count(returns, "in_time");
+        judged = in_time + section_count(returns, "missed");
+        human_things(section_count(returns, "expected"), "chain", expected);
+        human_percent(in_time, judged, percent);
+        human_count(section_count(returns, "late"), late);
+        human_count(section_count(returns, "evicted"), evicted);
+        section_line("returns", "%s expected back; %s of those before came in time, %s came late",
+                     expected, percent, late);
+        section_line("", "%s came back when their end had been evicted", evicted);
+        (void)section_count(returns, "prefetched");
+        (void)section_count(returns, "prefetch_hits");
+        section_rest(returns);
+}
+
 void status_print_eviction(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *eviction = section_object(status, "eviction");
@@ -383,5 +406,6 @@ void status_print_eviction(cJSON *status, bool detail)
         section_line("takes", "%s bytes for each chunk, %s for each evicted one", chunk, ghost);
         print_ghosts(eviction, "memory");
         print_ghosts(eviction, "disk");
+        print_returns(eviction);
         section_rest(eviction);
 }

@@ -328,6 +328,24 @@ static void add_tiers(cJSON *root, const struct interval *t)
         add_rate(o, "evictions_per_second", t, "kvcache_evictions_total", "");
 }
 
+/* Adds how well predicted returns came true, and what prefetches brought. */
+static void add_returns(cJSON *root, const struct interval *t)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "returns");
+        double in_time = rate(t, "kvcache_return_outcomes_total", "in_time");
+        double missed = rate(t, "kvcache_return_outcomes_total", "missed");
+
+        add_now(o, "expected", t, "kvcache_return_expected", "");
+        add_number(o, "in_time_per_second", in_time);
+        add_number(o, "missed_per_second", missed);
+        add_ratio(o, "in_time_ratio", in_time, in_time + missed);
+        add_rate(o, "late_per_second", t, "kvcache_return_late_total", "");
+        add_rate(o, "evicted_per_second", t, "kvcache_return_evicted_total", "");
+        add_rate(o, "prefetched_per_second", t, "kvcache_prefetched_chunks_total", "");
+        add_ratio(o, "prefetch_hit_ratio", rate(t, "kvcache_prefetch_hits_total", ""),
+                  rate(t, "kvcache_prefetched_chunks_total", ""));
+}
+
 /* Adds the queues in which requests wait, from the socket to the device. */
 static void add_queues(cJSON *root, const struct interval *t)
 {
@@ -350,6 +368,7 @@ cJSON *top_figures(const struct samples *now, const struct samples *before, doub
         add_gets(root, &t);
         add_lookups(root, &t);
         add_tiers(root, &t);
+        add_returns(root, &t);
         add_queues(root, &t);
         add_rows(root, "volumes", &t, "kvcache_volume_up", volume_row);
         add_rows(root, "tenants", &t, "kvcache_tenant_connections", tenant_row);

@@ -168,6 +168,23 @@ static void print_traffic(const cJSON *figures, FILE *out)
                 format(puts, "bytes_per_second", BYTES_RATE, a));
 }
 
+/* Prints nothing for a daemon that does not measure returns. */
+static void print_returns(const cJSON *returns, FILE *out)
+{
+        char a[CELL_BYTES], b[CELL_BYTES];
+
+        if (isnan(number_of(returns, "expected")))
+                return;
+        print_label("returns", out);
+        fprintf(out, "%s expected, %s in time", format(returns, "expected", COUNT, a),
+                format(returns, "in_time_ratio", RATIO, b));
+        if (number_of(returns, "prefetched_per_second") > 0)
+                fprintf(out, "; prefetched %s/s, %s used",
+                        format(returns, "prefetched_per_second", RATE, a),
+                        format(returns, "prefetch_hit_ratio", RATIO, b));
+        fputc('\n', out);
+}
+
 static void print_tiers(const cJSON *figures, FILE *out)
 {
         const cJSON *pool = cJSON_GetObjectItemCaseSensitive(figures, "pool"),
@@ -191,6 +208,7 @@ static void print_tiers(const cJSON *figures, FILE *out)
                 fprintf(out, "; %s of the misses evicted",
                         format(gets, "evicted_miss_ratio", RATIO, a));
         fputc('\n', out);
+        print_returns(cJSON_GetObjectItemCaseSensitive(figures, "returns"), out);
         print_label("queues", out);
         fprintf(out, "%s deferred, %s reads, %s writes, %s for a ring; %s at devices\n",
                 format(queues, "deferred_requests", COUNT, a), format(queues, "reads", COUNT, b),

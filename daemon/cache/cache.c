@@ -645,6 +645,7 @@ uint64_t cache_pending(const struct cache *c)
 void cache_get_stats(const struct cache *c, struct cache_stats *ret)
 {
         *ret = c->stats;
+        returns_get_stats(&c->returns, &ret->returns);
         ret->unwritten_limit = c->unwritten_limit;
         ret->sets = *sets_get_stats(c->sets);
 }

@@ -32,6 +32,7 @@
 #include "fair/window.h"
 #include "io/io.h"
 #include "key.h"
+#include "cache/returns.h"
 #include "cache/pool.h"
 #include "cache/sets.h"
 #include "store/store.h"
@@ -218,7 +219,14 @@ uint32_t cache_next_use(struct cache *c);
 void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use, uint8_t gap);
 /* Returns the mean gap of a chain from a place in it, as evict_chain_gap() does, or EVICT_NO_GAP.
  * The store decides, because it has more of a chain than the pool. */
-uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use);
+uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use,
+                        struct evict_return *ret);
+/* Records that a chain was used again, for the measure of returns.h; once for each use. */
+void cache_note_return(struct cache *c, const struct evict_return *back);
+/* Records that a chain with this mean gap was used and, if its gap is known, is expected back. */
+void cache_expect_return(struct cache *c, uint8_t gap);
+/* Cancels the expectation after the last use of the place, because a put continues its chain. */
+void cache_cancel_return(struct cache *c, const struct cache_place *place);
 /* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
 int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
 /* Returns the mean gap of the place, as evict_gap() does. */
@@ -226,7 +234,7 @@ uint8_t cache_gap(const struct cache *c, const struct cache_place *place);
 /* Returns the mean gap that the policies remember of an evicted chunk, as evict_remembered_gap()
  * does, or EVICT_NO_GAP. */
 uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const struct key *key,
-                             uint64_t hash);
+                             uint64_t hash, struct evict_return *ret);
 
 /* Passes a client's hint about a chunk to the eviction policies of both tiers. The chunks of a
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
@@ -376,6 +384,7 @@ struct cache_stats {
         /* Chunks and bytes that puts read from clients' files, and reads of files that failed. */
         uint64_t file_puts, file_put_bytes, file_failures;
         uint64_t expired; /* expired chunks dropped from memory */
+        struct returns_stats returns;
         /* Keys that the shared tier was asked for and has not answered, now; chunks and bytes that
          * came from it, and gets that joined the fetch of another get. */
         uint64_t fetching, fetched, fetched_bytes, shared_fetches;

@@ -4,13 +4,35 @@
  * nothing, and cannot fail. */
 #include "cache/internal.h"
 
-uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use)
+uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use,
+                        struct evict_return *ret)
 {
-        uint8_t gap = store_chain_gap(c->params.store, place->ref, use);
+        uint8_t gap;
 
+        *ret = (struct evict_return){ 0 };
+        gap = store_chain_gap(c->params.store, place->ref, use, ret);
         if (gap == EVICT_NO_GAP && place->chunk != POOL_NONE)
-                gap = pool_chain_gap(c->params.pool, place->chunk, place->generation, use);
+                gap = pool_chain_gap(c->params.pool, place->chunk, place->generation, use, ret);
         return gap;
+}
+
+void cache_note_return(struct cache *c, const struct evict_return *back)
+{
+        if (back->gap_s > 0)
+                returns_note(&c->returns, back, c->now_ns);
+}
+
+void cache_expect_return(struct cache *c, uint8_t gap)
+{
+        returns_expect(&c->returns, evict_gap_seconds(gap), c->now_ns);
+}
+
+void cache_cancel_return(struct cache *c, const struct cache_place *place)
+{
+        struct evict_return last;
+
+        cache_chain_gap(c, place, EVICT_NO_USE, &last);
+        returns_cancel(&c->returns, last.gap_s, last.age_ns, c->now_ns);
 }
 
 uint8_t cache_gap(const struct cache *c, const struct cache_place *place)
@@ -23,11 +45,11 @@ uint8_t cache_gap(const struct cache *c, const struct cache_place *place)
 }
 
 uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const struct key *key,
-                             uint64_t hash)
+                             uint64_t hash, struct evict_return *ret)
 {
-        uint8_t gap = store_remembered_gap(c->params.store, namespace_id, key, hash);
+        uint8_t gap = store_remembered_gap(c->params.store, namespace_id, key, hash, ret);
 
-        return gap != EVICT_NO_GAP ? gap : pool_remembered_gap(c->params.pool, hash);
+        return gap != EVICT_NO_GAP ? gap : pool_remembered_gap(c->params.pool, hash, ret);
 }
 
 static int turn_in_pool(const struct cache *c, const struct cache_place *place, uint32_t use)

@@ -88,6 +88,8 @@ struct cache {
         uint64_t lost_evictions; /* evictions that a crash may undo; see cache_settle_evictions() */
         uint32_t uses;           /* the last number of cache_next_use() */
         uint64_t retry_pending;  /* store_pending() at the last attempt to submit writes */
+        struct returns returns;
+        uint64_t now_ns; /* time of the present iteration of the loop */
         struct cache_stats stats;
 };
 

@@ -133,9 +133,9 @@ void pool_admit_all(struct pool *p, bool all)
         evict_admit_all(p->evict, all);
 }
 
-uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash)
+uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash, struct evict_return *ret)
 {
-        return evict_remembered_gap(p->evict, evict_id(hash));
+        return evict_remembered_gap(p->evict, evict_id(hash), ret);
 }
 
 const struct backing *pool_backing(const struct pool *p)
@@ -560,9 +560,11 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
         return is_at(p, chunk, generation) ? (int)evict_turn(p->evict, chunk, use) : -1;
 }
 
-uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
+uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use,
+                       struct evict_return *ret)
 {
-        return is_at(p, chunk, generation) ? evict_chain_gap(p->evict, chunk, use) : EVICT_NO_GAP;
+        return is_at(p, chunk, generation) ? evict_chain_gap(p->evict, chunk, use, ret)
+                                           : EVICT_NO_GAP;
 }
 
 uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation)

@@ -237,7 +237,8 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t us
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
 /* Return the result of evict_chain_gap() and evict_gap(), or EVICT_NO_GAP if the chunk has another
  * generation. */
-uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
+uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use,
+                       struct evict_return *ret);
 uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation);
 /* Sets the mean gap of the chunk's chain, unless the chunk has another generation. */
 void pool_set_gap(struct pool *p, uint32_t chunk, uint32_t generation, uint8_t gap);
@@ -259,7 +260,7 @@ bool pool_remembers(const struct pool *p, uint64_t hash);
 /* Calls evict_admit_all(). */
 void pool_admit_all(struct pool *p, bool all);
 /* Returns the result of evict_remembered_gap() for this hash. */
-uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash);
+uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash, struct evict_return *ret);
 /* Returns whether the policy uses turns and places of chains. */
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk,

@@ -277,6 +277,8 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
         uint64_t next_ns;
 
         pool_note_time(c->params.pool, now_ns);
+        c->now_ns = now_ns;
+        returns_pass(&c->returns, now_ns);
         cache_complete_finished(c);
         if (may_submit(c)) {
                 c->retry_now = false;

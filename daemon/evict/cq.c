@@ -390,14 +390,23 @@ static void cq_set_gap(struct evict *e, uint32_t item, uint8_t gap)
                 reclass(q, item, class);
 }
 
-static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
+/* Describes the gap of `ticks` that ends now, and returns the mean with it. */
+static uint8_t end_gap(uint8_t mean, uint64_t ticks, struct evict_return *ret)
+{
+        ret->gap_s = gap_seconds(mean);
+        ret->age_ns = ticks << GAP_TICK_BITS;
+        return gap_mean(mean, ticks);
+}
+
+static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use,
+                            struct evict_return *ret)
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        return use != EVICT_NO_USE && i->last_use == cq_use(use)
-                       ? i->gap
-                       : gap_mean(i->gap, (uint64_t)cq_age(q, i) << q->time_unit);
+        if (use != EVICT_NO_USE && i->last_use == cq_use(use))
+                return i->gap;
+        return end_gap(i->gap, (uint64_t)cq_age(q, i) << q->time_unit, ret);
 }
 
 static uint8_t cq_gap(const struct evict *e, uint32_t item)
@@ -405,14 +414,14 @@ static uint8_t cq_gap(const struct evict *e, uint32_t item)
         return cq(e)->items[item].gap;
 }
 
-static uint8_t cq_remembered_gap(const struct evict *e, uint64_t id)
+static uint8_t cq_remembered_gap(const struct evict *e, uint64_t id, struct evict_return *ret)
 {
         const struct cq *q = cq(e);
         struct ghost ghost;
 
-        return ghosts_find(&q->ghosts, id, &ghost)
-                       ? gap_mean(ghost.gap, (uint64_t)(cq_clock(q) - ghost.time) << q->time_unit)
-                       : GAP_UNKNOWN;
+        if (!ghosts_find(&q->ghosts, id, &ghost))
+                return GAP_UNKNOWN;
+        return end_gap(ghost.gap, (uint64_t)(cq_clock(q) - ghost.time) << q->time_unit, ret);
 }
 
 static bool cq_yields(const struct evict *e, uint32_t item)

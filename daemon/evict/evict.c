@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "evict/gap.h"
 #include "evict/policy.h"
 
 enum { MAX_LISTS = 72 }; /* per group, for any policy */
@@ -321,16 +322,30 @@ unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use)
         return e->policy->turn ? e->policy->turn(e, item, use) : 1;
 }
 
-uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use)
+uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use,
+                        struct evict_return *ret)
 {
+        struct evict_return unused;
+
         assert(evict_contains(e, item));
-        return e->policy->chain_gap ? e->policy->chain_gap(e, item, use) : EVICT_NO_GAP;
+        ret = ret ?: &unused;
+        *ret = (struct evict_return){ 0 };
+        return e->policy->chain_gap ? e->policy->chain_gap(e, item, use, ret) : EVICT_NO_GAP;
 }
 
-uint8_t evict_remembered_gap(const struct evict *e, uint64_t id)
+uint8_t evict_remembered_gap(const struct evict *e, uint64_t id, struct evict_return *ret)
 {
+        struct evict_return unused;
+
         assert(id != 0);
-        return e->policy->remembered_gap ? e->policy->remembered_gap(e, id) : EVICT_NO_GAP;
+        ret = ret ?: &unused;
+        *ret = (struct evict_return){ .is_evicted = true };
+        return e->policy->remembered_gap ? e->policy->remembered_gap(e, id, ret) : EVICT_NO_GAP;
+}
+
+double evict_gap_seconds(uint8_t gap)
+{
+        return gap_seconds(gap);
 }
 
 uint8_t evict_gap(const struct evict *e, uint32_t item)

@@ -68,11 +68,20 @@ unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use);
  * covers at least half of the request, and gives it to all items of the request after their
  * insertion or touch. Both calls are cheap. */
 enum { EVICT_NO_GAP = 0 };
+/* A chain that is used again: the mean gap that it had, and the gap that ends now. */
+struct evict_return {
+        double gap_s; /* 0: unknown, or no gap ends now */
+        uint64_t age_ns;
+        bool is_evicted; /* the item was remembered, and not present */
+};
 /* Returns the mean gap of the chain, including the gap that ends with this use. An item that this
- * use has already touched or inserted returns the gap it has. */
-uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use);
+ * use has already touched or inserted returns the gap it has. `ret` may be NULL. */
+uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use,
+                        struct evict_return *ret);
 /* Does so for an evicted item. */
-uint8_t evict_remembered_gap(const struct evict *e, uint64_t id);
+uint8_t evict_remembered_gap(const struct evict *e, uint64_t id, struct evict_return *ret);
+/* Returns the seconds that a mean gap stands for; 0 for EVICT_NO_GAP. */
+double evict_gap_seconds(uint8_t gap);
 /* Returns the mean gap that the item has. */
 uint8_t evict_gap(const struct evict *e, uint32_t item);
 void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);

@@ -36,8 +36,9 @@ struct evict_policy {
         /* All five or none; NULL: the policy ignores gaps, and nothing gives way. */
         void (*set_gap)(struct evict *e, uint32_t item, uint8_t gap);
         uint8_t (*gap)(const struct evict *e, uint32_t item);
-        uint8_t (*chain_gap)(const struct evict *e, uint32_t item, uint32_t use);
-        uint8_t (*remembered_gap)(const struct evict *e, uint64_t id);
+        uint8_t (*chain_gap)(const struct evict *e, uint32_t item, uint32_t use,
+                             struct evict_return *ret); /* `ret` is zero */
+        uint8_t (*remembered_gap)(const struct evict *e, uint64_t id, struct evict_return *ret);
         bool (*yields)(const struct evict *e, uint32_t item);
         /* With link, or both NULL. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,

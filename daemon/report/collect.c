@@ -136,6 +136,11 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->queued_writes = (double)cache.queued_writes;
         s->queued_reads = (double)cache.queued_reads;
         s->putting_users = (double)cache.putting_users;
+        s->return_expected = (double)cache.returns.expected;
+        s->return_outcomes[METRICS_RETURN_IN_TIME] = (double)cache.returns.in_time;
+        s->return_outcomes[METRICS_RETURN_MISSED] = (double)cache.returns.missed;
+        s->return_late = (double)cache.returns.late;
+        s->return_evicted = (double)cache.returns.evicted;
 }
 
 static double limit_of(uint64_t limit)

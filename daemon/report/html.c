@@ -112,7 +112,7 @@ void html_number(FILE *out, double x)
 
 void html_ratio(FILE *out, double ratio)
 {
-        if (isfinite(ratio))
+        if (isfinite(100 * ratio))
                 fprintf(out, "<data value=\"%.6g\">%.1f&#8239;%%</data>", ratio, 100 * ratio);
         else
                 fputs(NONE, out);

@@ -57,6 +57,7 @@ static const char *miss_value(const struct metrics *s, unsigned i)
 }
 
 VALUES(admission_value, "first", "again", "refused_first", "refused_dry");
+VALUES(return_value, "in_time", "missed");
 VALUES(kept_value, "verified", "damaged", "changed", "no_slot", "replaced");
 VALUES(tier_value, "memory", "disk");
 VALUES(hit_tier_value, "memory", "disk", "remote");

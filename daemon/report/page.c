@@ -215,6 +215,23 @@ static void print_health(FILE *out, const struct page *page, const cJSON *status
 
 /* --- key figures --- */
 
+/* Prints how many of the chains that were expected back came in time, and what prefetches brought.
+ */
+static void print_returns(FILE *out, const cJSON *returns)
+{
+        double in_time = number(returns, "in_time"), judged = in_time + number(returns, "missed");
+
+        fputs("<div><dt>Returns in time</dt><dd>", out);
+        html_ratio(out, judged > 0 ? in_time / judged : NAN);
+        fputs("<small class=\"soft\">chains expected now: ", out);
+        html_number(out, number(returns, "expected"));
+        if (number(returns, "prefetched") > 0) {
+                fputs(GAP "prefetched, used: ", out);
+                html_ratio(out, ratio(returns, "prefetch_hits", "prefetched"));
+        }
+        fputs("</small></dd></div>\n", out);
+}
+
 static void print_tiles(FILE *out, const struct page *page, const cJSON *status)
 {
         const cJSON *totals = member(status, "totals"), *store = member(status, "store"),
@@ -261,7 +278,9 @@ static void print_tiles(FILE *out, const struct page *page, const cJSON *status)
         } else {
                 fputs("no budget set", out);
         }
-        fputs("</small></dd></div>\n</dl>\n", out);
+        fputs("</small></dd></div>\n", out);
+        print_returns(out, member(member(status, "eviction"), "returns"));
+        fputs("</dl>\n", out);
 }
 
 /* --- memory and volumes --- */

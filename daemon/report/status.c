@@ -120,6 +120,21 @@ static void add_ages(cJSON *tier, const struct histogram *ages)
         cJSON_AddNumberToObject(o, "p90", (double)histogram_quantile(ages, 0.9) / 1e9);
 }
 
+/* Adds how many chains are expected back, how well such predictions came true, and what prefetches
+ * brought. */
+static void add_returns(cJSON *eviction, const struct metrics *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(eviction, "returns");
+
+        cJSON_AddNumberToObject(o, "expected", s->return_expected);
+        cJSON_AddNumberToObject(o, "in_time", s->return_outcomes[METRICS_RETURN_IN_TIME]);
+        cJSON_AddNumberToObject(o, "missed", s->return_outcomes[METRICS_RETURN_MISSED]);
+        cJSON_AddNumberToObject(o, "late", s->return_late);
+        cJSON_AddNumberToObject(o, "evicted", s->return_evicted);
+        cJSON_AddNumberToObject(o, "prefetched", s->prefetched_chunks);
+        cJSON_AddNumberToObject(o, "prefetch_hits", s->prefetch_hits);
+}
+
 /* Adds the eviction policy, its memory and its statistics by tier. */
 static void add_eviction(cJSON *root, const char *policy, const struct metrics *s)
 {
@@ -138,6 +153,7 @@ static void add_eviction(cJSON *root, const char *policy, const struct metrics *
                 cJSON_AddNumberToObject(tier, "yielded", s->evict_yielded[i]);
                 add_ages(tier, &s->evicted_ages[i]);
         }
+        add_returns(o, s);
 }
 
 static void add_pool(cJSON *root, const struct service *service, const struct metrics *s)

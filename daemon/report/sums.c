@@ -44,6 +44,11 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->file_put_bytes += c.file_put_bytes;
                 ret->file_failures += c.file_failures;
                 ret->expired += c.expired;
+                ret->returns.expected += c.returns.expected;
+                ret->returns.in_time += c.returns.in_time;
+                ret->returns.late += c.returns.late;
+                ret->returns.evicted += c.returns.evicted;
+                ret->returns.missed += c.returns.missed;
                 ret->fetching += c.fetching;
                 ret->fetched += c.fetched;
                 ret->fetched_bytes += c.fetched_bytes;

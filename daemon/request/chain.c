@@ -115,10 +115,12 @@ bool chain_part_wants_gap(const struct chain_part *part, uint32_t i)
                (gap->mean == EVICT_NO_GAP || part->first + i > gap->depth);
 }
 
-void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap)
+void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap,
+                        const struct evict_return *back)
 {
         struct chain_gap *g = part->chain ? &part->chain->gap : &part->gap;
 
+        g->back = *back;
         g->mean = gap;
         g->depth = part->first + i;
 }
@@ -128,17 +130,26 @@ void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap)
  * moment ago by the same prompt. */
 static void measure_gap(struct cache *cache, struct chain_part *part, uint32_t use)
 {
+        struct evict_return back;
         uint8_t gap = EVICT_NO_GAP;
 
         if (part->is_put || !cache_wants_chains(cache))
                 return;
         for (uint32_t i = part->n; i-- > 0 && chain_part_wants_gap(part, i);) {
-                gap = cache_chain_gap(cache, &part->places[i], use);
+                gap = cache_chain_gap(cache, &part->places[i], use, &back);
                 if (gap != EVICT_NO_GAP) {
-                        chain_part_set_gap(part, i, gap);
+                        chain_part_set_gap(part, i, gap, &back);
                         return;
                 }
         }
+}
+
+/* Counts the return that a complete chain is, and expects the next one. */
+static void note_return(struct cache *cache, const struct chain_gap *gap, uint32_t keys)
+{
+        if (gap->mean != EVICT_NO_GAP && gap->depth >= keys / 2)
+                cache_note_return(cache, &gap->back);
+        cache_expect_return(cache, gap_of(gap, keys));
 }
 
 /* --- places --- */
@@ -229,6 +240,7 @@ static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
                 return;
+        note_return(ch->client->tenant->cache, &ch->gap, ch->keys);
         ch->walked = ch->ranges.next;
         if (ch->keys > RANGE_MAX) {
                 list_append(&ch->client->chains_over, &ch->node);
@@ -282,6 +294,7 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
         if (cache_find(cache, namespace_id, &b->parent, cache_hash(cache, namespace_id, &b->parent),
                        &parent, NULL)) {
                 cache_chain(cache, walk, &parent, false);
+                cache_cancel_return(cache, &parent);
                 if (walk->turn > 1)
                         gap->inherited = cache_gap(cache, &parent);
         }
@@ -389,6 +402,7 @@ void chain_touch(struct cache *cache, struct cache_place *places, uint32_t n)
         struct chain_part part = { .places = places, .n = n };
 
         measure_gap(cache, &part, use);
+        note_return(cache, &part.gap, n);
         touch(cache, places, n, use, chain_part_gap(&part));
 }
 
@@ -399,6 +413,7 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
         measure_gap(cache, part, chain_part_use(part));
         if (!ch) {
                 walk(cache, &part->walk, part->places, part->n, true);
+                note_return(cache, &part->gap, part->n);
                 touch(cache, part->places, part->n, part->walk.use, chain_part_gap(part));
                 return;
         }

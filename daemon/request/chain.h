@@ -19,6 +19,7 @@ struct chain_gap {
         uint8_t mean;      /* EVICT_NO_GAP: no key with a gap was found */
         uint32_t depth;    /* number of keys before the key with this gap */
         uint8_t inherited; /* gap of the chunk that a put continues; used if no other counts */
+        struct evict_return back; /* the return that `mean` was measured at */
 };
 
 /* The places of one message's keys, for the message to fill in. They are a range of the chain's
@@ -49,7 +50,8 @@ enum evict_place chain_part_place(const struct chain_part *part, uint32_t i);
 /* Returns whether the gap of key `i` of the part would count if all deeper keys had none. */
 bool chain_part_wants_gap(const struct chain_part *part, uint32_t i);
 /* Records the mean gap that key `i` of the part had when it was evicted. */
-void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap);
+void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap,
+                        const struct evict_return *back);
 /* Records that a key of the part was put, or read from disk. */
 void chain_part_note_new(struct chain_part *part);
 

@@ -261,10 +261,12 @@ static void find_remembered_gap(struct batch *b)
 
         for (uint32_t i = b->head.count; i-- > 0 && chain_part_wants_gap(b->part, i);) {
                 const struct key *key = batch_entry(b, i); /* every entry begins with its key */
-                uint8_t gap = cache_remembered_gap(cache, ns, key, cache_hash(cache, ns, key));
+                struct evict_return back;
+                uint8_t gap =
+                        cache_remembered_gap(cache, ns, key, cache_hash(cache, ns, key), &back);
 
                 if (gap != EVICT_NO_GAP) {
-                        chain_part_set_gap(b->part, i, gap);
+                        chain_part_set_gap(b->part, i, gap, &back);
                         return;
                 }
         }

@@ -139,11 +139,12 @@ void store_touch(struct store *s, struct store_ref ref, uint32_t use)
                 volume_touch(v, ref, use);
 }
 
-uint8_t store_chain_gap(const struct store *s, struct store_ref ref, uint32_t use)
+uint8_t store_chain_gap(const struct store *s, struct store_ref ref, uint32_t use,
+                        struct evict_return *ret)
 {
         const struct volume *v = volume_of_ref(s, ref);
 
-        return v ? volume_chain_gap(v, ref, use) : EVICT_NO_GAP;
+        return v ? volume_chain_gap(v, ref, use, ret) : EVICT_NO_GAP;
 }
 
 uint8_t store_gap(const struct store *s, struct store_ref ref)

@@ -448,11 +448,11 @@ bool store_remembers(const struct store *s, uint32_t namespace_id, const struct 
 }
 
 uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const struct key *key,
-                             uint64_t hash)
+                             uint64_t hash, struct evict_return *ret)
 {
         unsigned i = s->n_volumes == 1 ? 0 : placement_of(s, namespace_id, key);
 
-        return member_is_up(s, i) ? volume_remembered_gap(s->volumes[i].volume, hash)
+        return member_is_up(s, i) ? volume_remembered_gap(s->volumes[i].volume, hash, ret)
                                   : EVICT_NO_GAP;
 }
 

@@ -143,7 +143,8 @@ store_records(const struct store *s); /* approximate number of records that the 
 /* Records a use with the eviction policy; a stale ref is ignored. `use` is as in evict.h. */
 void store_touch(struct store *s, struct store_ref ref, uint32_t use);
 /* Call evict_chain_gap(), evict_gap() and evict_set_gap(). A stale ref has EVICT_NO_GAP. */
-uint8_t store_chain_gap(const struct store *s, struct store_ref ref, uint32_t use);
+uint8_t store_chain_gap(const struct store *s, struct store_ref ref, uint32_t use,
+                        struct evict_return *ret);
 uint8_t store_gap(const struct store *s, struct store_ref ref);
 void store_set_gap(struct store *s, struct store_ref ref, uint8_t gap);
 /* Returns the result of evict_turn(), or -1 if the ref is stale. */
@@ -304,7 +305,7 @@ bool store_remembers(const struct store *s, uint32_t namespace_id, const struct 
 /* Returns the result of evict_remembered_gap() in the key's volume, or EVICT_NO_GAP if that is
  * down. */
 uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const struct key *key,
-                             uint64_t hash);
+                             uint64_t hash, struct evict_return *ret);
 /* Calls evict_admit_all() for each volume. A volume that is resumed later needs another call. */
 void store_admit_all(struct store *s, bool all);
 /* Switches the policy of each volume, and of volumes that are resumed later, like evict_switch().

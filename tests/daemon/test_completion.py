@@ -97,7 +97,7 @@ TYPED = {
         (["no-such-command", "--"], [])],
     "kvcache-bench": [
         (["session", "ena"], ["enable"]), (["simul"], ["simulate"]), (["remote", ""], ["directory", "rados", "s3"]), (["simulate", "--policy", ""], ["lru", "cq", "opt"]),
-        (["simulate", "--remote-write", "a"], ["all"]), (["simulate", "--route", ""], ["session", "random"]),
+        (["simulate", "--remote-write", "a"], ["all"]), (["simulate", "--route", ""], ["session", "random", "events"]),
         (["plan", "--format", "c"], ["csv"]), (["profile", "--source", "g"], ["gpu"]), (["session", "--by", "l"], ["layout"])]}
 
 

@@ -353,6 +353,50 @@ def test_an_evicted_chain_that_returns_has_its_gap(make):
         assert class_of(daemon, pairs[6][0], "disk") == QUICK
 
 
+def test_predicted_returns_are_measured(make):
+    """A chain with a known gap is expected back within twice the gap: it comes in time, then not, and at last too late."""
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    pairs = items("chain", 6, KIB)
+
+    def counted():
+        returns = daemon.status()["eviction"]["returns"]
+        assert returns["evicted"] == returns["prefetched"] == returns["prefetch_hits"] == 0
+        return tuple(returns[name] for name in ("expected", "in_time", "missed", "late"))
+
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs, 0)
+        assert counted() == (0, 0, 0, 0)  # one use is no gap
+        let_pass(1.3)
+        use(c, ns, pairs, 6)
+        assert counted() == (1, 0, 0, 0)
+        assert "1 chain expected back; - of those before came in time" in ctl("status", "--all", daemon=daemon, check=0).stdout
+        let_pass(1.1)
+        use(c, ns, pairs, 6)
+        assert counted() == (1, 1, 0, 0)
+        wait_until(lambda: counted() == (0, 1, 1, 0), "the chain to be missed")
+        let_pass(1.1)
+        use(c, ns, pairs, 6)
+        assert counted() == (1, 1, 1, 1)
+    assert daemon.metric('kvcache_return_outcomes_total{outcome="in_time"}') == daemon.metric("kvcache_return_late_total") == 1
+
+
+def test_a_chain_that_returns_after_its_eviction_counts_as_evicted(make):
+    daemon = make(**{"memory.pool": "8MiB", "store.limit": "16MiB"}).start()
+    pairs = items("chain", 8, 64 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        use(c, ns, pairs, 0)
+        let_pass(1.2)
+        use(c, ns, pairs, 8)
+        let_pass(1.1)
+        put_all(c, ns, items("flood", 320, 64 * KIB), ack=Ack.WRITTEN)
+        assert c.match(ns, [k for k, _ in pairs]) == 0
+        use(c, ns, pairs, 0)
+        returns = daemon.status()["eviction"]["returns"]
+    assert returns["evicted"] == 1 and returns["in_time"] + returns["late"] == 1
+
+
 def test_new_chunks_give_way_to_chunks_that_return(make):
     """A stream of new chunks is worth less than more returning chunks than fit; every put is accepted, and a lease lasts."""
     daemon = make(**{"memory.pool": "8MiB", "store.limit": "16MiB"}).start()

@@ -7,6 +7,7 @@ import pathlib
 import random
 import subprocess
 import threading
+import xml.etree.ElementTree
 
 import pytest
 
@@ -101,6 +102,46 @@ def test_real_trace(leg_daemon):
     said = replay(leg_daemon, path, "--requests", "150", "--block-bytes", "16KiB")
     assert (said["requests"], said["blocks_asked"], said["wrong_bytes"], said["errors"]) == (150, asked, 0, 0)
     assert (said["blocks_hit"], said["blocks_put"]) == (hits, distinct)
+
+
+def test_replay_is_plotted(daemon, directory):
+    path = write_trace(directory / "trace", 90)
+    out = bench("replay", path, "--block-bytes", "4KiB", "--plot", daemon=daemon, check=0).stdout
+    assert "o memory   x memory and disk" in out and "Time of a request" in out and "\033" not in out
+    assert max(map(len, out[out.index("  Hit ratio: "):].splitlines())) <= 80
+    said = bench("replay", path, "--block-bytes", "4KiB", "--json", f"--plot={directory / 'plot.svg'}", daemon=daemon, check=0).stdout
+    assert json.loads(said)["hit_ratio"] == 1
+    root = xml.etree.ElementTree.parse(directory / "plot.svg").getroot()
+    titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert "memory and disk, up to 90: 100 %" in titles and sum(t.startswith("mean, up to ") for t in titles) == 30
+    printed = bench("replay", path, "--block-bytes", "4KiB", "--svg", "-", daemon=daemon, check=0).stdout
+    assert xml.etree.ElementTree.fromstring(printed).tag.endswith("svg")
+    for wrong in (["--plot=plot"], ["--plot", "--json"], ["--svg", "-", "--json"]):
+        assert not bench("replay", path, *wrong, daemon=daemon, check=2).stdout
+    few = write_trace(directory / "few", 2)
+    assert "o memory" in bench("replay", few, "--block-bytes", "4KiB", "--plot", daemon=daemon, check=0).stdout
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_played_trace_has_the_requests_at_their_times(daemon, directory, clients):
+    path = write_trace(directory / "trace", 60)
+    before = [json.loads(line) for line in path.read_text().splitlines()]
+    said = replay(daemon, path, "--block-bytes", "4KiB", "--clients", str(clients), "--speed", "4", "--played", directory / "played")
+    after = [json.loads(line) for line in (directory / "played").read_text().splitlines()]
+    key = lambda r: r["hash_ids"]  # noqa: E731
+    assert sorted(map(key, after)) == sorted(map(key, before))
+    assert [r["timestamp"] for r in after] == sorted(r["timestamp"] for r in after)
+    assert all(r["input_length"] == 512 * len(r["hash_ids"]) for r in after)
+    # The last request is due at 590 ms / 4.
+    assert 147 <= after[-1]["timestamp"] <= said["seconds"] * 1000 + 1
+    figures = json.loads(bench("simulate", "--json", directory / "played", "-p", "lru", "-c", "100%", check=0).stdout)
+    assert figures[0]["blocks_asked"] == said["blocks_asked"]
+
+
+def test_played_trace_that_cannot_be_written_is_reported(daemon, directory):
+    path = write_trace(directory / "trace", 5)
+    done = bench("replay", path, "--block-bytes", "4KiB", "--played", directory / "no" / "played", daemon=daemon, check=6)
+    assert "No such file" in done.stderr
 
 
 def test_text_report_ends_with_the_summary(daemon):
@@ -204,38 +245,41 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     assert said["hit_ratio"] >= 0.270
 
 
-def simulated(directory, said, capacities, *arguments):
-    """Returns the hit ratios of cq for the real trace in the time that its replay took. cq counts ages and gaps by the clock."""
-    requests = [json.loads(line) for line in trace_path().read_text().splitlines()]
-    scale = said["seconds"] * 1000 / requests[-1]["timestamp"]
-    path = directory / "trace"
-    with path.open("w") as fast:
-        for request in requests:
-            fast.write(json.dumps({**request, "timestamp": int(request["timestamp"] * scale)}) + "\n")
-    figures = bench("simulate", "--json", str(path), "-p", "cq", "-c", ",".join(map(str, capacities)), *arguments, check=0)
-    return [f["hit_ratio"] for f in json.loads(figures.stdout)]
+def shortfall(make_daemon, directory, blocks, *arguments):
+    """Replays the real trace, and returns what the daemon hit less than cq in the simulator, with the report and the daemon.
+
+    cq learns from times, so the simulator gets the times of this replay (`--played`): those of the trace, scaled to the length of the replay, give hit
+    ratios that differ by up to 0.4 points. Chunks cannot be evicted while their write is in flight, so the pool is small and the replay has a pace,
+    sixty times that of the trace, at which the disk keeps up on a busy machine. The caches have as many blocks as the limit, less 0.5 points, and
+    as many as the store had room for beside its tables, less 0.25 points."""
+    daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "8MiB"}).start()
+    said = replay(daemon, trace_path(), "--block-bytes", "16KiB", "--speed", "60", "--played", directory / "played", *arguments)
+    assert said["wrong_bytes"] == 0 and said["errors"] == 0
+    ghost_hits = daemon.metric('kvcache_evict_ghost_hits_total{tier="disk"}')
+    stored = int(daemon.metric("kvcache_store_chunks"))
+    daemon.stop()
+    figures = json.loads(bench("simulate", "--json", directory / "played", "-p", "cq", "-c", f"{blocks},{stored}", *arguments, check=0).stdout)
+    limit, room = (f["hit_ratio"] for f in figures)
+    return max(limit - 0.005, room - 0.0025) - said["hit_ratio"], said, ghost_hits
+
+
+def least_shortfall(*arguments):
+    """Returns the result of shortfall() for the best of up to three replays: the time at which chunks reach the disk varies, and replays differ by
+    up to 0.2 points."""
+    tried = []
+    while len(tried) < 3 and (not tried or tried[-1][0] > 0):
+        tried.append(shortfall(*arguments))
+    return min(tried, key=lambda t: t[0])
 
 
 @pytest.mark.nightly
+@pytest.mark.limit(300)
 @pytest.mark.figures
 @pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, directory, part):
-    """Compares hits with a cache of the limit's bytes, and of the part that the tables leave. The time at which chunks reach the disk varies, so
-    replays differ by up to 0.2 points: the best of three counts."""
-    blocks = int(182790 * part)
-    short = []
-    for _ in range(3):
-        daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
-        said = replay(daemon, trace_path(), "--block-bytes", "16KiB")
-        assert said["wrong_bytes"] == 0 and said["errors"] == 0
-        assert daemon.metric('kvcache_evict_ghost_hits_total{tier="disk"}') > 10000
-        stored = int(daemon.metric("kvcache_store_chunks"))
-        daemon.stop()
-        wanted = simulated(directory, said, [blocks, stored])
-        if said["hit_ratio"] >= max(wanted[0] - 0.005, wanted[1] - 0.0025):
-            return
-        short.append((said["hit_ratio"], wanted))
-    pytest.fail(f"hits and what was simulated: {short}")
+    short, said, ghost_hits = least_shortfall(make_daemon, directory, int(182790 * part))
+    assert ghost_hits > 10000
+    assert short <= 0, said["hit_ratio"]
 
 
 def test_ends_are_announced(daemon, directory):
@@ -245,15 +289,11 @@ def test_ends_are_announced(daemon, directory):
 
 
 @pytest.mark.nightly
+@pytest.mark.limit(300)
 @pytest.mark.figures
 def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon, directory):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""
-    blocks = int(182790 * 0.05)
-    daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
-    said = replay(daemon, trace_path(), "--block-bytes", "16KiB", "--announce-ends", "50%")
-    assert said["wrong_bytes"] == 0 and said["errors"] == 0 and said["ends_announced"] > 3000
-    stored = int(daemon.metric("kvcache_store_chunks"))
-    wanted = simulated(directory, said, [blocks, stored], "--announce-ends", "50%")
+    short, said, _ = least_shortfall(make_daemon, directory, int(182790 * 0.05), "--announce-ends", "50%")
+    assert said["ends_announced"] > 3000
     assert said["hit_ratio"] >= 0.245
-    assert said["hit_ratio"] >= wanted[0] - 0.005
-    assert said["hit_ratio"] >= wanted[1] - 0.0025
+    assert short <= 0, said["hit_ratio"]

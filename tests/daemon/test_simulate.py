@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvcache-bench simulate: hit ratios by policy and size, against models of the tests' own and the published figures."""
 
+import hashlib
 import itertools
 import json
 import random
+import struct
 import xml.etree.ElementTree
 
 import pytest
@@ -276,9 +278,132 @@ def test_a_plot_of_one_size_and_one_of_disks(tmp_path):
     assert xml.etree.ElementTree.fromstring(out).tag == SVG + "svg"
 
 
+def text_plot(out):
+    """Returns the plots in a report: {title: [lines]}."""
+    plots, title = {}, None
+    for line in out.splitlines():
+        if line.startswith("  ") and line[2].isalpha() and not line[2:].startswith("CAPACITY"):
+            title = line.strip()
+            plots[title] = []
+        elif title:
+            plots[title].append(line)
+    return plots
+
+
+def test_a_plot_in_characters_has_each_figure_where_its_axes_say():
+    sizes = ["1%", "5%", "10%", "20%", "50%"]
+    arguments = ["simulate", "--synthetic", "chat", "-r", "2000", "-c", ",".join(sizes)]
+    figures = json.loads(bench(*arguments, "--json").stdout)
+    out = bench(*arguments, "--plot").stdout
+    assert out.startswith(bench(*arguments, "--plot").stdout[:100]) and "\033" not in out
+    lines, = text_plot(out).values()
+    assert max(map(len, out.splitlines())) <= 100 and max(map(len, lines)) <= 80
+    assert lines[0].split()[:6] == ["o", "lru", "x", "cq", "*", "opt"]
+    rows = lines[1:16]
+    labels = {i: float(row.split("%")[0]) for i, row in enumerate(rows) if "%" in row[:10]}
+    top, most = min(labels), max(labels.values())
+    assert top == 0 and labels[14] == 0
+    for f in figures:
+        mark = {"lru": "o", "cq": "x", "opt": "*"}[f["policy"]]
+        row = 14 - round(100 * f["hit_ratio"] / most * 14)
+        assert mark in rows[row][11:] or "&" in rows[row][11:], (f, rows[row])
+    assert lines[17].split() == sizes and lines[18].strip() == "capacity, of the distinct blocks, logarithmic"
+
+
+def test_plots_in_characters_have_colours_where_wanted():
+    out = bench("simulate", "--synthetic", "chat", "-r", "50", "-c", "9,18", "-p", "lru", "--plot", "--color", "always").stdout
+    assert "\033[34mo\033[0m" in out
+    assert "\033" not in bench("simulate", "--synthetic", "chat", "-r", "50", "-c", "9", "--plot", "--color", "never").stdout
+
+
+def test_a_plot_with_a_name_is_an_svg(tmp_path):
+    arguments = ["simulate", "--synthetic", "chat", "-r", "50", "-c", "9,18"]
+    bench(*arguments, "--svg", str(tmp_path / "a.svg"), check=0)
+    out = bench(*arguments, f"--plot={tmp_path / 'b.svg'}", check=0).stdout
+    assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text() and "&" not in out
+    both = bench(*arguments, "--plot", f"--plot={tmp_path / 'c.svg'}", check=0).stdout
+    assert (tmp_path / "c.svg").exists() and "Hit ratio:" in both
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--plot=plot.png"], "'plot.png' does not end with .svg"), (["--plot="], "does not end with .svg"), (["--plot=.svg"], "does not end with .svg"),
+    (["--plot", "--json"], "both print to standard output"), (["--plot", "--svg", "-"], "both print to standard output"),
+    (["--explain", "1", "--plot"], "--explain has no plot"),
+])
+def test_wrong_plots_are_refused(arguments, says):
+    done = bench("simulate", "--synthetic", "chat", "-r", "50", *arguments, check=2)
+    assert says in done.stderr and not done.stdout
+
+
 def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path):
     done = bench("simulate", "--synthetic", "chat", "-r", "50", "--svg", str(tmp_path / "no" / "plot.svg"), check=6)
     assert "No such file" in done.stderr and not list(tmp_path.iterdir())
+
+
+EXPLAINED = [[10], [11], [10], [12], [13], [14, 10], [15, 10]]
+EXPLAINED_TIMES = [0, 1000, 2000, 4000, 7000, 9000, 9500]
+
+
+@pytest.fixture
+def explained(tmp_path):
+    (tmp_path / "trace").write_text("".join(json.dumps({"timestamp": t, "hash_ids": ids}) + "\n"
+                                            for t, ids in zip(EXPLAINED_TIMES, EXPLAINED, strict=True)))
+    return str(tmp_path / "trace")
+
+
+def test_the_decisions_about_a_block_are_explained(explained):
+    """Block 10 is hit at 2 s, kept at 4 s, evicted at 7 s, asked for at 9 s, and at 9.5 s behind a missing block."""
+    said, = simulate(explained, "--explain", 10, "-p", "lru", "-c", 2)
+    assert (said["block"], said["policy"], said["capacity_blocks"], said["asked"], said["hit"]) == (10, "lru", 2, 4, 1)
+    decisions = said["decisions"]
+    assert [(d["decision"], d["request"], d["seconds"]) for d in decisions] == \
+        [("miss", 1, 0), ("hit", 3, 2), ("evicted", 5, 7), ("miss", 6, 9), ("behind_a_miss", 7, 9.5)]
+    gone = decisions[2]
+    assert (gone["cause"], gone["kept"], gone["seconds_unused"], gone["seconds_until_next"], gone["next"]) == ("oldest", 1, 5, 2, 12)
+    key = hashlib.sha256(b"replay-trace".ljust(16, b"\0") + struct.pack("<QQ", 0, 10)).hexdigest()
+    assert simulate(explained, "--explain", key, "-p", "lru", "-c", 2) == [said]
+    out = bench("simulate", explained, "--explain", key, "-p", "lru", "-c", "2").stdout
+    assert out.startswith("Block 10 in a cache of 2 blocks that evicts by lru: 4 requests, 1 of them hit it.\n")
+    assert [line.split()[0] for line in out.splitlines() if "EVICTED" in line] == ["7.0"]
+    for text in ("in 1 eviction of blocks not used for longer", "not used for 5.0 s", "the next is block 12", "the next request for it: 2.0 s later",
+                 "evicted 2.0 s before", "cached, but a block before it is missing"):
+        assert f" {text}\n" in out
+    assert max(map(len, out.splitlines())) < 100
+
+
+def test_a_long_explanation_leaves_out_its_middle(tmp_path):
+    requests = [[1], [2], [3]] * 100
+    (tmp_path / "trace").write_text("".join(json.dumps({"timestamp": 1000 * i, "hash_ids": ids}) + "\n" for i, ids in enumerate(requests)))
+    out = bench("simulate", str(tmp_path / "trace"), "--explain", "1", "-p", "lru", "-c", "2").stdout
+    assert sum(" EVICTED " in line for line in out.splitlines()) == 40 and "120 decisions; --json has them" in out
+    said, = simulate(tmp_path / "trace", "--explain", 1, "-p", "lru", "-c", 2)
+    assert said["asked"] == 100 and said["hit"] == 0 and len(said["decisions"]) == 200
+
+
+def test_explanations_of_cq_name_classes_and_worth():
+    trace = [trace_path(), "-r", 3000, "-c", "5%"]
+    figure, = simulate(*trace, "-p", "cq")
+    said = [simulate(*trace, "--explain", block)[0] for block in range(1000, 2000, 100)]
+    assert {(s["policy"], s["capacity_blocks"]) for s in said} == {("cq", figure["capacity_blocks"])}
+    decisions = [d for s in said for d in s["decisions"]]
+    evicted = [d for d in decisions if d["decision"] == "evicted"]
+    assert len(evicted) > 5 and {d["cause"] for d in evicted} <= {"worth_least", "end_of_chain", "gave_way", "unlearned"}
+    assert all(d["class"].startswith("used") for d in evicted) and any(d["next_worth"] for d in evicted)
+    assert any(d["kept"] > 50 for d in decisions)
+    assert "worth least" in bench("simulate", *map(str, trace), "--explain", "1000").stdout
+
+
+@pytest.mark.parametrize("arguments, says, status", [
+    (["--explain", "99"], "no request asks for block '99'", 1), (["--explain", ""], "no request asks for block", 1),
+    (["--explain", "-1"], "no request asks", 1), (["--explain", "10x"], "no request asks", 1), (["--explain", " 10"], "no request asks", 1),
+    (["--explain", "9" * 30], "no request asks", 1), (["--explain", "f" * 64], "no request asks", 1), (["--explain", "z" * 64], "no request asks", 1),
+    (["--explain", "10", "-p", "opt"], "one policy: lru or cq", 2), (["--explain", "10", "-p", "lru,cq"], "one policy: lru or cq", 2),
+    (["--explain", "10", "-c", "1,2"], "one size", 2), (["--explain", "10", "--hosts", "2"], "without --hosts", 2),
+    (["--explain", "10", "--svg", "-"], "no plot", 2),
+])
+def test_wrong_explanations_are_refused(explained, arguments, says, status):
+    done = bench("simulate", explained, *arguments, check=status)
+    assert says in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("arguments, says, status", [

@@ -106,9 +106,17 @@ def test_a_trace_without_time_has_no_rates(tmp_path):
     figure, = simulate(path, "--hosts", 2, "-c", 100, "-b", 1000, "--remote-write", "all")
     assert figure["seconds"] == 0 and figure["bytes_read"] == 3000
     assert figure["bytes_read_per_second"] is figure["bytes_written_per_second"] is figure["bytes_read_per_second_busiest"] is None
-    assert bench("simulate", str(path), "--hosts", "2", "-b", "1000").stdout.splitlines()[4].split()[7:10] == ["-", "-", "-"]
+    assert bench("simulate", str(path), "--hosts", "2", "-b", "1000").stdout.splitlines()[4].split()[8:11] == ["-", "-", "-"]
     simulate(path, "--hosts", 2, "--svg", tmp_path / "plot.svg")
     assert "read" not in [t.text for t in xml.etree.ElementTree.parse(tmp_path / "plot.svg").getroot().iter(SVG + "text")]
+
+
+def test_a_trace_without_time_has_no_lag(tmp_path):
+    path = write_requests(tmp_path / "trace", BY_HAND, [7] * len(BY_HAND))
+    figure, = simulate(path, "--hosts", 2, "-c", 100, "--route", "events", "--shared", 0)
+    assert figure["blocks_expected"] == figure["blocks_hit_local"] > 0
+    refused = bench("simulate", str(path), "--hosts", "2", "--route", "events", "--lag", "0.1", check=5)
+    assert "--lag: all requests have the same timestamp" in refused.stderr and not refused.stdout
 
 
 def test_time_that_goes_backwards_is_refused(tmp_path):
@@ -204,6 +212,58 @@ def test_every_count_is_that_of_a_model(tmp_path, write, seed):
             assert counts_of(figure) == model(requests, n, capacity, shared, write), (n, capacity, shared)
 
 
+def routed(requests, times, hosts, capacity, lag):
+    """A model of --route events without a shared tier. Returns the hits, the blocks that the router counted on, and those that were evicted."""
+    caches, known, events = [Lru(capacity) for _ in range(hosts)], [set() for _ in range(hosts)], []
+    sent, counts, hit, expected, stale = [], [0] * hosts, 0, 0, 0
+    for now, ids in zip(times, requests, strict=True):
+        while events and events[0][0] <= now - lag:
+            _, host, came, left = events.pop(0)
+            known[host] = known[host] - left | came
+        prefix = [len(list(itertools.takewhile(lambda i, k=k: i in k, ids))) for k in known]
+        load = [sum(n for t, h, n in sent if h == host and now - t < 60_000) for host in range(hosts)]
+        host = min(range(hosts), key=lambda h: (16 * (len(ids) - prefix[h]) + load[h], counts[h], h))
+        local = len(list(itertools.takewhile(lambda i: i in caches[host].cached, ids)))
+        hit, expected, stale = hit + local, expected + prefix[host], stale + max(prefix[host] - local, 0)
+        sent.append((now, host, len(ids) - prefix[host]))
+        counts[host] += 1
+        before = set(caches[host].cached)
+        caches[host].use(ids)
+        after = set(caches[host].cached)
+        events.append((now, host, after - before, before - after))
+    return hit, expected, stale
+
+
+@pytest.mark.parametrize("lag", [0, 0.5, 3, 40, 2000, 1_000_000_000])
+def test_the_router_is_that_of_a_model(tmp_path, lag):
+    requests = requests_of(write_trace(tmp_path / "made", 160, 7))
+    times = [700 * i for i in range(len(requests))]
+    trace = write_requests(tmp_path / "trace", requests, times)
+    hosts = [1, 2, 5, 70]
+    for capacity in (25, 70, 10000):
+        figures = simulate(trace, "--hosts", ",".join(map(str, hosts)), "-p", "lru", "-c", capacity, "--shared", 0, "--route", "events",
+                           "--lag", lag)
+        for n, f in zip(hosts, figures, strict=True):
+            assert (f["blocks_hit_local"], f["blocks_expected"], f["blocks_stale"]) == routed(requests, times, n, capacity, lag * 1000), (n, capacity)
+            assert f["route"] == "events" and f["lag"] == lag and 1 <= f["skew"] <= n
+            if lag == 0:
+                assert f["blocks_stale"] == 0
+            if lag > 210:
+                assert f["blocks_expected"] == 0
+
+
+def test_a_router_by_events_beats_a_random_one(tmp_path):
+    chat = ["--synthetic", "chat", "-r", 2000, "--hosts", 8, "--shared", 0]
+    random_one, = simulate(*chat, "--route", "random")
+    events, = simulate(*chat, "--route", "events")
+    late, = simulate(*chat, "--route", "events", "--lag", "1d")
+    assert events["hit_ratio"] > random_one["hit_ratio"] + 0.05 and events["hit_ratio"] > late["hit_ratio"] + 0.05
+    assert late["blocks_expected"] == 0 and events["blocks_expected"] == events["blocks_hit_local"]
+    out = bench("simulate", *map(str, chat), "--route", "events", "--lag", "5m").stdout
+    assert "Route: events." in out and "by events that reach it after 5 min" in out
+    assert out.splitlines()[3].split()[5:7] == ["EXPECTED", "STALE"]
+
+
 @pytest.fixture(params=["chat", "trace"])
 def workload(request):
     return ["--synthetic", "chat", "-r", 3000] if request.param == "chat" else [trace_path(), "-r", 4000]
@@ -262,7 +322,7 @@ def test_no_capacity_and_no_writes_are_no_shared_tier(workload):
 
 
 def test_the_same_arguments_give_the_same_figures(workload):
-    for route in ("session", "random"):
+    for route in ("session", "random", "events"):
         arguments = [*workload, "--hosts", "64,3", "--route", route, "-b", "64MiB", "--prefill-rate", 30000]
         first = simulate(*arguments)
         assert without_speed(first) == without_speed(simulate(*arguments)) and [f["hosts"] for f in first] == [64, 3]
@@ -308,9 +368,9 @@ def test_the_table_has_a_row_for_each_number_of_hosts(by_hand):
     out = bench(*arguments, "--remote-write", "all", "-b", "1MB", "--prefill-rate", "1000").stdout.splitlines()
     assert out[0] == "8 requests for 30 blocks, 14 of them distinct, in 6 sessions."
     assert out[2].endswith("one cache for everything would hit 53.33 %:")
-    assert out[3].split() == ["HOSTS", "LOCAL", "SHARED", "TOTAL", "READ", "BUSIEST", "WRITTEN", "STORED", "BREAK-EVEN"]
-    assert out[4].split()[:7] == ["1", "53.33", "%", "0.00", "%", "53.33", "%"] and out[4].endswith(" -")
-    assert out[5].split()[:7] == ["2", "43.33", "%", "10.00", "%", "53.33", "%"] and out[5].endswith(" MB/s")
+    assert out[3].split() == ["HOSTS", "LOCAL", "SHARED", "TOTAL", "SKEW", "READ", "BUSIEST", "WRITTEN", "STORED", "BREAK-EVEN"]
+    assert out[4].split()[:8] == ["1", "53.33", "%", "0.00", "%", "53.33", "%", "1.00"] and out[4].endswith(" -")
+    assert out[5].split()[:8] == ["2", "43.33", "%", "10.00", "%", "53.33", "%", "1.14"] and out[5].endswith(" MB/s")
     out = bench(*arguments).stdout.splitlines()
     assert out[3].split()[-1] == "STORED" and "blocks/s" in out[5] and not any("BREAK" in line for line in out)
 
@@ -362,7 +422,10 @@ CHAT = ["--synthetic", "chat", "-r", "50"]
     (["--hosts", "2", "--shared", "1TB"], "--shared in bytes needs --bytes-per-block", 2),
     (["--hosts", "2", "--shared", "1MB", "-b", "2MB"], "a shared tier of 1MB is less than one", 2),
     (["--hosts", "2", "--disk", "1MB", "-b", "2MB"], "a cache of 1MB is less than one", 2),
-    (["--hosts", "2", "--remote-write", "some"], "never, reused, all", 2), (["--hosts", "2", "--route", "prefix"], "session, random", 2),
+    (["--hosts", "2", "--remote-write", "some"], "never, reused, all", 2), (["--hosts", "2", "--route", "prefix"], "session, random, events", 2),
+    (["--hosts", "2", "--lag", "1"], "--lag needs --route events", 2), (["--lag", "1"], "--lag needs --hosts", 2),
+    *((["--hosts", "2", "--route", "events", "--lag", lag], f"--lag: '{lag}' is not a time up to", 2)
+      for lag in ("", "-1", "nan", "inf", "1e300", "soon", "1x", "s", "1 s s", "99999999999", "1e12d")),
     (["--hosts", "2", "--prefill-rate", "1000"], "--prefill-rate needs --bytes-per-block", 2),
     (["--hosts", "2", "-b", "1MB", "--prefill-rate", "0"], "--prefill-rate", 2),
     (["--hosts", "2", "-b", "1MB", "--prefill-rate", "fast"], "--prefill-rate", 2),
@@ -386,7 +449,7 @@ def test_traces_that_are_not_made_well(tmp_path):
     rng = random.Random(1)
     requests = [[1, 1, 1, 2], [], list(range(5000)), [7] * 300, *[[rng.randrange(50) for _ in range(rng.randrange(40))] for _ in range(200)]]
     path = write_requests(tmp_path / "trace", requests)
-    for write, route, shared in itertools.product(("all", "reused"), ("session", "random"), (0, 1, 3, 10000)):
+    for write, route, shared in itertools.product(("all", "reused"), ("session", "random", "events"), (0, 1, 3, 10000)):
         for f in simulate(path, "--hosts", "1,2,1024", "-c", 7, "--shared", shared, "--remote-write", write, "--route", route):
             assert 0 <= f["blocks_hit_local"] <= f["blocks_hit"] <= f["blocks_asked"] == sum(map(len, requests))
             assert f["blocks_stored"] <= shared

@@ -394,6 +394,29 @@ static void eviction_section_is_shown_in_full_only(void **state)
         section(NULL, eviction, "");
 }
 
+static void eviction_section_has_the_outcomes_of_predicted_returns(void **state)
+{
+        section("eviction",
+                "{'eviction':{'policy':'cq','chunk_bytes':40,'ghost_bytes':16,'returns':{"
+                "'expected':34,'in_time':87,'missed':13,'late':2,'evicted':5,'prefetched':1,"
+                "'prefetch_hits':1}}}",
+                "\nEviction\n"
+                "  policy            cq\n"
+                "  takes             40 bytes for each chunk, 16 for each evicted one\n"
+                "  returns           34 chains expected back; 87.0 % of those before came in time, "
+                "2 came late\n"
+                "                    5 came back when their end had been evicted\n");
+        section("eviction", "{'eviction':{'policy':'cq','returns':{'expected':-1,'in_time':'x'}}}",
+                "\nEviction\n"
+                "  policy            cq\n"
+                "  takes             0 bytes for each chunk, 0 for each evicted one\n"
+                "  returns           0 chains expected back; - of those before came in time, 0 "
+                "came "
+                "late\n"
+                "                    0 came back when their end had been evicted\n"
+                "  in time           x\n");
+}
+
 static void tenants_section_has_the_largest_first(void **state)
 {
         static const char tenants[] = "{'tenants':[{'name':'small','stored_bytes':{'used':1024},'"
@@ -595,6 +618,7 @@ int main(void)
                 CTL_TEST(store_section_counts_the_volumes_beyond_the_first_few),
                 CTL_TEST(writes_section_shows_budget_and_drive_life),
                 CTL_TEST(eviction_section_is_shown_in_full_only),
+                CTL_TEST(eviction_section_has_the_outcomes_of_predicted_returns),
                 CTL_TEST(tenants_section_has_the_largest_first),
                 CTL_TEST(limits_section_shows_what_was_refused_or_is_nearly_used_up),
                 CTL_TEST(namespaces_section_joins_fingerprints_and_counts_hits),

@@ -85,18 +85,19 @@ static void a_chain_has_the_class_of_its_gap(void **state)
         insert(e, 0, 1, 7);
         assert_int_equal(evict_gap(e, 0), EVICT_NO_GAP);
         at_second(e, 15);
-        gap = evict_chain_gap(e, 0, 8);
+        gap = evict_chain_gap(e, 0, 8, NULL);
         assert_float_equal(gap_seconds(gap), 15, 0.5);
-        assert_int_equal(evict_chain_gap(e, 0, 7), EVICT_NO_GAP); /* the use that inserted it */
+        assert_int_equal(evict_chain_gap(e, 0, 7, NULL),
+                         EVICT_NO_GAP); /* the use that inserted it */
         evict_touch(e, 0, 0, 8);
         assert_int_equal(class_of(e, 0), EVICT_CLASS_TWICE);
         evict_set_gap(e, 0, gap);
-        assert_int_equal(class_of(e, 0), EVICT_CLASS_TWICE); /* one gap is no mean */
-        assert_int_equal(evict_chain_gap(e, 0, 8), gap);     /* measured once by each use */
+        assert_int_equal(class_of(e, 0), EVICT_CLASS_TWICE);   /* one gap is no mean */
+        assert_int_equal(evict_chain_gap(e, 0, 8, NULL), gap); /* measured once by each use */
         evict_set_gap(e, 0, EVICT_NO_GAP);
         assert_int_equal(evict_gap(e, 0), gap);
         at_second(e, 30);
-        gap = evict_chain_gap(e, 0, 9);
+        gap = evict_chain_gap(e, 0, 9, NULL);
         assert_float_equal(gap_seconds(gap), 15, 0.5);
         evict_touch(e, 0, 0, 9);
         evict_set_gap(e, 0, gap);
@@ -138,11 +139,11 @@ static void a_ghost_keeps_the_gap(void **state)
         insert(e, 0, 1, 6);
         evict_touch(e, 0, 0, 7);
         evict_set_gap(e, 0, gap);
-        assert_int_equal(evict_remembered_gap(e, 1), EVICT_NO_GAP);
+        assert_int_equal(evict_remembered_gap(e, 1, NULL), EVICT_NO_GAP);
         evict_remove_victim(e, 0, 1);
         at_second(e, 30);
-        assert_int_equal(evict_remembered_gap(e, 1), gap);
-        assert_int_equal(evict_remembered_gap(e, 9), EVICT_NO_GAP);
+        assert_int_equal(evict_remembered_gap(e, 1, NULL), gap);
+        assert_int_equal(evict_remembered_gap(e, 9, NULL), EVICT_NO_GAP);
         insert(e, 0, 1, 8);
         assert_int_equal(evict_gap(e, 0), gap);
         assert_int_equal(class_of(e, 0), EVICT_CLASS_GAP_40);
@@ -165,7 +166,7 @@ static uint64_t teach_slowly(struct evict *e, uint64_t *seconds, unsigned step)
                 use++;
                 if (round % 5 == 0)
                         for (uint32_t i = HOT; i-- > 0;) {
-                                uint8_t gap = evict_chain_gap(e, i, use);
+                                uint8_t gap = evict_chain_gap(e, i, use, NULL);
 
                                 evict_touch(e, i, 0, use);
                                 evict_set_gap(e, i, gap);
@@ -378,9 +379,9 @@ static void a_clock_of_months_keeps_ages(void **state)
         insert(e, 2, 3, 2);
         evict_remove_victim(e, 2, 3);
         at_second(e, wraps + 10);
-        assert_float_equal(gap_seconds(evict_chain_gap(e, 1, 3)), 20, 1);
-        assert_float_equal(gap_seconds(evict_remembered_gap(e, 3)), 20, 1);
-        assert_int_equal(evict_chain_gap(e, 0, 3), GAP_MOST);
+        assert_float_equal(gap_seconds(evict_chain_gap(e, 1, 3, NULL)), 20, 1);
+        assert_float_equal(gap_seconds(evict_remembered_gap(e, 3, NULL)), 20, 1);
+        assert_int_equal(evict_chain_gap(e, 0, 3, NULL), GAP_MOST);
         evict_save(e, &learned);
         assert_int_equal(learned.time_unit, 1);
         evict_save_item(e, 1, 2, &record);
@@ -392,7 +393,7 @@ static void a_clock_of_months_keeps_ages(void **state)
         assert_true(evict_restore(after, &learned));
         assert_true(evict_restore_item(after, 1, 0, &record));
         evict_note_time(after, 11 * SECOND);
-        assert_float_equal(gap_seconds(evict_chain_gap(after, 1, 3)), 30, 1);
+        assert_float_equal(gap_seconds(evict_chain_gap(after, 1, 3, NULL)), 30, 1);
 
         learned.time_unit = 32;
         assert_false(evict_restore(after, &learned));
@@ -489,7 +490,7 @@ static void a_restored_item_keeps_gap_and_state(void **state)
         evict_touch(after, HOT, 0, 1);
         evict_note_time(after, 97 * SECOND);
         evict_touch(after, 0, 0, 1);
-        assert_float_equal(gap_seconds(evict_chain_gap(after, HOT, 2)), 20, 1);
+        assert_float_equal(gap_seconds(evict_chain_gap(after, HOT, 2, NULL)), 20, 1);
 }
 
 static void recency_ignores_gaps(void **state)
@@ -500,8 +501,8 @@ static void recency_ignores_gaps(void **state)
         insert(e, 0, 1, 1);
         evict_set_gap(e, 0, 9);
         assert_int_equal(evict_gap(e, 0), EVICT_NO_GAP);
-        assert_int_equal(evict_chain_gap(e, 0, 2), EVICT_NO_GAP);
-        assert_int_equal(evict_remembered_gap(e, 1), EVICT_NO_GAP);
+        assert_int_equal(evict_chain_gap(e, 0, 2, NULL), EVICT_NO_GAP);
+        assert_int_equal(evict_remembered_gap(e, 1, NULL), EVICT_NO_GAP);
         assert_false(evict_gives_way(e, 0));
 }
 

@@ -264,7 +264,7 @@ static void a_tier_for_everything_hits_what_one_cache_would(void **state)
         static const uint32_t hosts[] = { 1, 2, 5, 40, FLEET_MAX_HOSTS };
 
         many_sessions(1);
-        for (unsigned route = 0; route < 2; route++)
+        for (unsigned route = 0; route < 3; route++)
                 for (size_t i = 0; i < ARRAY_SIZE(hosts); i++) {
                         struct fleet f = plain();
                         struct fleet_result r;
@@ -334,6 +334,151 @@ static void the_busiest_minute_is_one_of_the_trace(void **state)
         simulation_fini(&simulation);
 }
 
+/* Two hosts and a router without a lag. A request is worth 16 for each block that is missing at a
+ * host, and its load is 1 for each block sent there to compute within a minute. */
+static void the_router_follows_events_and_load(void **state)
+{
+        struct fleet f = plain();
+        struct fleet_result r;
+
+        begin();
+        REQUEST(0, 1, 2);          /* equal costs: first host */
+        REQUEST(1000, 3, 4);       /* first: 32 + 2, second: 32 + 0 */
+        REQUEST(2000, 1, 2, 5);    /* first: 16 + 2, second: 48 + 2 */
+        REQUEST(3000, 3, 4, 6, 7); /* first: 64 + 3, second: 32 + 2 */
+        REQUEST(4000, 8);          /* first: 16 + 3, second: 16 + 4 */
+        REQUEST(64001, 9); /* nothing was sent for a minute: 16 each; 3 requests and 2: second */
+        assert_int_equal(simulation_init(&simulation, &workload), 0);
+        f.route = FLEET_ROUTE_EVENTS;
+        f.shared = 0;
+        r = run(&f, 2);
+        assert_int_equal(r.blocks_asked, 13);
+        assert_int_equal(r.blocks_hit_local, 4);
+        assert_int_equal(r.blocks_expected, 4);
+        assert_int_equal(r.blocks_stale, 0);
+        assert_int_equal(r.most_computed, 5); /* second host: 3, 4, 6, 7, 9 */
+        simulation_fini(&simulation);
+}
+
+/* A minute's load of 33 blocks outweighs two missing blocks. */
+static void the_router_leaves_a_busy_host(void **state)
+{
+        struct fleet f = plain();
+
+        begin();
+        REQUEST(0, 1, 2);
+        request(1000,
+                (const int64_t[]){ 1,  2,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+                                   20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                   32, 33, 34, 35, 36, 37, 38, 39, 40, END }); /* first host: 496 +
+                                                                                  2, second: 528 */
+        REQUEST(2000, 1, 2, 3); /* first: 16 + 33, second: 48: it computes all three */
+        assert_int_equal(simulation_init(&simulation, &workload), 0);
+        f.route = FLEET_ROUTE_EVENTS;
+        f.shared = 0;
+        assert_int_equal(run(&f, 2).blocks_hit_local, 2);
+        simulation_fini(&simulation);
+}
+
+/* Each request is sent 10 s after the last one, so that events with a lag of 10 s just arrive. */
+static void events_reach_the_router_after_the_lag(void **state)
+{
+        static const struct {
+                uint64_t lag_ns;
+                uint64_t expected, hit;
+        } cases[] = {
+                { 0, 4, 4 },
+                { UINT64_C(10000000000), 4, 4 },
+                /* The second request of 1, 2 is not recognized and goes to the other host. */
+                { UINT64_C(10000000001), 2, 2 },
+                { UINT64_C(20000000000), 2, 2 },
+                { UINT64_C(20000000001), 0, 2 },
+                { UINT64_MAX, 0, 2 },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                struct fleet f = plain();
+                struct fleet_result r;
+
+                begin();
+                REQUEST(0, 1, 2);
+                REQUEST(10000, 1, 2);
+                REQUEST(20000, 1, 2);
+                assert_int_equal(simulation_init(&simulation, &workload), 0);
+                f.route = FLEET_ROUTE_EVENTS;
+                f.lag_ns = cases[i].lag_ns;
+                f.shared = 0;
+                r = run(&f, 2);
+                assert_int_equal(r.blocks_expected, cases[i].expected);
+                assert_int_equal(r.blocks_hit_local, cases[i].hit);
+                assert_int_equal(r.blocks_stale, 0);
+                simulation_fini(&simulation);
+        }
+}
+
+/* The cache of one host has two blocks, and 3, 4 replace 1, 2. The router hears of that late. */
+static void a_late_router_counts_on_evicted_blocks(void **state)
+{
+        static const uint64_t lags_ns[] = { 0, UINT64_C(5000000000) };
+
+        for (size_t i = 0; i < ARRAY_SIZE(lags_ns); i++) {
+                struct fleet f = plain();
+                struct fleet_result r;
+
+                begin();
+                REQUEST(0, 1, 2);
+                REQUEST(6000, 3, 4);
+                REQUEST(7000, 1, 2);
+                assert_int_equal(simulation_init(&simulation, &workload), 0);
+                f.route = FLEET_ROUTE_EVENTS;
+                f.lag_ns = lags_ns[i];
+                f.capacity = 2;
+                f.shared = 0;
+                r = run(&f, 1);
+                assert_int_equal(r.blocks_hit_local, 0);
+                assert_int_equal(r.blocks_expected, i == 0 ? 0 : 2);
+                assert_int_equal(r.blocks_stale, r.blocks_expected);
+                simulation_fini(&simulation);
+        }
+}
+
+/* A router without a lag that has nothing to balance expects exactly the hits. */
+static void a_router_without_a_lag_is_never_wrong(void **state)
+{
+        static const uint32_t hosts[] = { 1, 3, 40, 65, FLEET_MAX_HOSTS };
+
+        many_sessions(2);
+        for (size_t i = 0; i < ARRAY_SIZE(hosts); i++)
+                for (uint32_t capacity = 5; capacity < 200; capacity *= 3) {
+                        struct fleet f = plain();
+                        struct fleet_result r;
+
+                        f.route = FLEET_ROUTE_EVENTS;
+                        f.capacity = capacity;
+                        r = run(&f, hosts[i]);
+                        assert_int_equal(r.blocks_expected, r.blocks_hit_local);
+                        assert_int_equal(r.blocks_stale, 0);
+                        assert_true(r.blocks_hit_local > 0 || capacity < 20);
+                }
+        simulation_fini(&simulation);
+}
+
+/* One host leaves no choice, so that every route gives the same counts. */
+static void one_host_has_the_same_hits_by_every_route(void **state)
+{
+        many_sessions(1);
+        for (uint32_t capacity = 10; capacity < 200; capacity *= 2) {
+                struct fleet by_session = plain(), by_events = plain();
+
+                by_session.capacity = by_events.capacity = capacity;
+                by_events.route = FLEET_ROUTE_EVENTS;
+                by_session.policy = by_events.policy = "cq";
+                assert_int_equal(run(&by_session, 1).blocks_hit_local,
+                                 run(&by_events, 1).blocks_hit_local);
+        }
+        simulation_fini(&simulation);
+}
+
 static void no_host_too_many_or_no_capacity_are_refused(void **state)
 {
         struct fleet f = plain();
@@ -379,6 +524,12 @@ int main(void)
                 cmocka_unit_test(routes_spread_the_requests_differently),
                 cmocka_unit_test(announced_ends_reach_the_hosts),
                 cmocka_unit_test(the_busiest_minute_is_one_of_the_trace),
+                cmocka_unit_test(the_router_follows_events_and_load),
+                cmocka_unit_test(the_router_leaves_a_busy_host),
+                cmocka_unit_test(events_reach_the_router_after_the_lag),
+                cmocka_unit_test(a_late_router_counts_on_evicted_blocks),
+                cmocka_unit_test(a_router_without_a_lag_is_never_wrong),
+                cmocka_unit_test(one_host_has_the_same_hits_by_every_route),
                 cmocka_unit_test(no_host_too_many_or_no_capacity_are_refused),
                 cmocka_unit_test(a_workload_without_requests_has_no_hits),
         };

@@ -186,7 +186,9 @@ static const char full[] =
         "{\"volume\": \"/b\", \"state\": \"bypassed\", \"reason\": \"I/O error\","
         " \"since_unix_ms\": 1750000000000, \"full\": true, \"errors\": {\"read\": 3, \"write\": "
         "1}}"
-        "]}, \"totals\": {\"hit_ratio\": 0.4567, \"hit_ratio_of\": \"lookups\"},"
+        "]}, \"eviction\": {\"returns\": {\"expected\": 34, \"in_time\": 87, \"missed\": 13, "
+        "\"prefetched\": 8, \"prefetch_hits\": 2}}, \"totals\": {\"hit_ratio\": 0.4567, "
+        "\"hit_ratio_of\": \"lookups\"},"
         "\"sessions\": {\"connections\": 12, \"leases\": 34},"
         "\"writes\": {\"day_bytes\": 5368709120, \"budget_bytes\": 10737418240},"
         "\"tenants\": [{\"name\": \"red\", \"connections\": {\"used\": 5, \"limit\": 50},"
@@ -214,6 +216,9 @@ static void it_shows_what_a_person_looks_for(void **state)
                 "<data value=\"1234567\">1&#8239;234&#8239;567",
                 "<data value=\"0.4567\">45.7&#8239;%</data> of lookups", "of a budget of ",
                 "title=\"10737418240 bytes\">10 GiB<",
+                "<dt>Returns in time</dt><dd><data value=\"0.87\">87.0&#8239;%</data>",
+                "chains expected now: <data value=\"34\">34</data> · prefetched, used: <data "
+                "value=\"0.25\">25.0&#8239;%",
                 /* tenants and namespaces */
                 "<bdi>red</bdi>", "1 KiB</data> of <data", "<data value=\"0.25\">25.0&#8239;%",
                 "<bdi>llama</bdi>", "<data value=\"0.75\">75.0&#8239;%",
@@ -333,6 +338,9 @@ static void it_stands_whatever_the_status_is(void **state)
                 "{\"pool\": {\"bytes\": -1, \"used_bytes\": 1e308, \"live_bytes\": 1e400}}",
                 "{\"pool\": {\"bytes\": 10, \"used_bytes\": 1e30, \"live_bytes\": 1e30},"
                 " \"uptime_seconds\": 1e300, \"totals\": {\"hit_ratio\": -1e300}}",
+                "{\"eviction\": {\"returns\": {\"in_time\": -1, \"missed\": 1e300, "
+                "\"expected\": \"x\", \"prefetched\": 1, \"prefetch_hits\": 1e308}}}",
+                "{\"eviction\": [1]}",
                 "{\"store\": {\"volumes\": [{\"since_unix_ms\": -1, \"chunks\": \"x\"},"
                 " {\"since_unix_ms\": 1e300, \"errors\": {\"read\": -5, \"write\": 1e300}}]}}",
         };

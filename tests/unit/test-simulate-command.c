@@ -189,9 +189,9 @@ static void a_fleet_has_a_row_for_each_number_of_hosts(void **state)
                    "A host's cache, in blocks: 100, cq. The shared tier: unlimited, written: all. "
                    "Route: session.\n"
                    "Hits, of the blocks asked for; one cache for everything would hit 53.33 %:\n"
-                   " HOSTS LOCAL SHARED TOTAL READ BUSIEST WRITTEN STORED\n"
-                   " 1 53.33 % 0.00 % 53.33 % 0.0 MB/s 0.0 MB/s 0.0 MB/s 13.7 KiB\n"
-                   " 2 43.33 % 10.00 % 53.33 % 0.0 MB/s 0.0 MB/s 0.0 MB/s 13.7 KiB\n");
+                   " HOSTS LOCAL SHARED TOTAL SKEW READ BUSIEST WRITTEN STORED\n"
+                   " 1 53.33 % 0.00 % 53.33 % 1.00 0.0 MB/s 0.0 MB/s 0.0 MB/s 13.7 KiB\n"
+                   " 2 43.33 % 10.00 % 53.33 % 1.14 0.0 MB/s 0.0 MB/s 0.0 MB/s 13.7 KiB\n");
         assert_out("at the pace of the workload (2 min).\n");
         assert_null(strstr(bench_out(), "BREAK-EVEN"));
 
@@ -369,7 +369,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "TRACE", "--hosts", "1", "--tokens-per-block", "0" },
                   "--tokens-per-block: '0'" },
                 { { "TRACE", "--hosts", "1", "--route", "x" },
-                  "--route: 'x' is not known; there are: session, random\n" },
+                  "--route: 'x' is not known; there are: session, random, events\n" },
                 { { "TRACE", "--hosts", "1", "--remote-write", "x" },
                   "--remote-write: 'x' is not known; there are: never, reused, all\n" },
                 { { "TRACE", "--hosts", "1", "--remote-latency", "x" },

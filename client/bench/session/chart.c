@@ -150,19 +150,34 @@ static double plot_y(const struct plot *plot, double y)
         return plot->bottom - y / plot->most_y * (plot->bottom - plot->top);
 }
 
-static struct plot plot_of(const struct chart_panel *p, double y)
+double chart_grid_step(const struct chart_panel *p)
 {
-        struct plot plot = { .top = y + TITLE, .least_x = INFINITY };
-        double step = grid_step(most_of(p));
+        return grid_step(most_of(p));
+}
 
-        plot.bottom = plot.top + PLOT_HEIGHT;
-        plot.most_y = ceil(most_of(p) / step - 1e-9) * step; /* the topmost grid line */
+void chart_limits(const struct chart_panel *p, double *ret_least_x, double *ret_most_x,
+                  double *ret_most_y, bool *ret_is_log)
+{
+        double least = INFINITY, most = 0;
+
         for (size_t i = 0; i < p->n_lines; i++)
                 for (size_t k = 0; k < p->lines[i].n; k++) {
-                        plot.least_x = MIN(plot.least_x, p->lines[i].points[k].x);
-                        plot.most_x = MAX(plot.most_x, p->lines[i].points[k].x);
+                        least = MIN(least, p->lines[i].points[k].x);
+                        most = MAX(most, p->lines[i].points[k].x);
                 }
-        plot.is_log = plot.least_x > 0 && plot.most_x / plot.least_x >= LOG_FROM;
+        *ret_least_x = least;
+        *ret_most_x = most;
+        *ret_most_y = most_of(p);
+        *ret_is_log = least > 0 && most / least >= LOG_FROM && !p->is_linear;
+}
+
+static struct plot plot_of(const struct chart_panel *p, double y)
+{
+        struct plot plot = { .top = y + TITLE, .bottom = y + TITLE + PLOT_HEIGHT };
+        double step = chart_grid_step(p);
+
+        chart_limits(p, &plot.least_x, &plot.most_x, &plot.most_y, &plot.is_log);
+        plot.most_y = ceil(plot.most_y / step - 1e-9) * step; /* the topmost grid line */
         return plot;
 }
 

@@ -37,6 +37,7 @@ struct chart_panel {
         const struct chart_line *lines;
         size_t n_lines;
         const char *x_title; /* with lines, where `unit` is that of y */
+        bool is_linear;      /* the x axis is never logarithmic */
 };
 
 struct chart {
@@ -48,5 +49,16 @@ struct chart {
 };
 
 void chart_svg(const struct chart *chart, FILE *out);
+/* Writes the panels that have lines in characters, 80 columns wide, for a terminal. */
+void chart_text(const struct chart *chart, FILE *out);
 /* Writes a page with the chart and below it `text` (may be NULL) in fixed width. */
 void chart_html(const struct chart *chart, const char *text, FILE *out);
+
+/* --- for the two ways of drawing lines --- */
+
+/* Returns the distance of a panel's grid lines. */
+double chart_grid_step(const struct chart_panel *p);
+/* Finds the ends of a panel's axes, and whether the x axis is logarithmic. The y axis begins at
+ * 0. */
+void chart_limits(const struct chart_panel *p, double *ret_least_x, double *ret_most_x,
+                  double *ret_most_y, bool *ret_is_log);

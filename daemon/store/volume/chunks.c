@@ -99,9 +99,11 @@ void volume_touch(struct volume *v, struct store_ref ref, uint32_t use)
                 evict_touch(v->evict, ref.index, (uint32_t)group, use);
 }
 
-uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use)
+uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use,
+                         struct evict_return *ret)
 {
-        return group_of(v, ref) >= 0 ? evict_chain_gap(v->evict, ref.index, use) : EVICT_NO_GAP;
+        return group_of(v, ref) >= 0 ? evict_chain_gap(v->evict, ref.index, use, ret)
+                                     : EVICT_NO_GAP;
 }
 
 uint8_t volume_gap(const struct volume *v, struct store_ref ref)
@@ -296,9 +298,9 @@ bool volume_remembers(const struct volume *v, uint64_t hash)
         return evict_remembers(v->evict, evict_id(hash));
 }
 
-uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash)
+uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash, struct evict_return *ret)
 {
-        return evict_remembered_gap(v->evict, evict_id(hash));
+        return evict_remembered_gap(v->evict, evict_id(hash), ret);
 }
 
 void volume_admit_all(struct volume *v, bool all)

@@ -171,7 +171,8 @@ bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key 
 /* Returns the number of chunks whose placement is another volume, including puts in flight. */
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
-uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use);
+uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use,
+                         struct evict_return *ret);
 uint8_t volume_gap(const struct volume *v, struct store_ref ref);
 void volume_set_gap(struct volume *v, struct store_ref ref, uint8_t gap);
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
@@ -252,7 +253,7 @@ void volume_report_leaving(struct volume *v,
 /* Returns whether the policy remembers evicting a chunk with this hash. */
 bool volume_remembers(const struct volume *v, uint64_t hash);
 /* Returns the result of evict_remembered_gap() for this hash. */
-uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash);
+uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash, struct evict_return *ret);
 /* Calls evict_admit_all(). */
 void volume_admit_all(struct volume *v, bool all);
 /* Switches the eviction policy. Returns the result of evict_switch(), or 0 if the volume was not
