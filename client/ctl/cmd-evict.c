@@ -9,6 +9,7 @@
 #include "common.h"
 #include "human.h"
 #include "keys.h"
+#include "progress.h"
 
 /* --- evict --- */
 
@@ -88,6 +89,7 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         _cleanup_(freep) struct kvcache_listed *listed = calloc(PAGE, sizeof(*listed));
         _cleanup_(freep) struct kvcache_key *keys = NULL;
         struct key_batch batch = { .namespace_name = namespace_name };
+        struct progress progress;
         uint64_t cursor = 0;
         size_t total = 0, room = 0;
         int r, n;
@@ -100,7 +102,9 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         r = namespace_attach(ctl, namespace_name, &batch.namespace_handle);
         if (r)
                 return r;
+        progress_init(&progress);
         do {
+                progress_note(&progress, 0, "listing", total, "key");
                 n = kvcache_list(ctl->kv, batch.namespace_handle, &cursor, listed, PAGE);
                 if (n < 0)
                         return complain_call(ctl, n, "evict");
@@ -118,10 +122,12 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         for (size_t at = 0; at < total; at += batch.n) {
                 batch.keys = keys + at;
                 batch.n = total - at < BATCH ? total - at : BATCH;
+                progress_note(&progress, (double)at / (double)total, "evicting", at, "key");
                 r = evict_keys(ctl, &batch, e);
                 if (r)
                         return r;
         }
+        progress_end(&progress);
         return EXIT_OK;
 }
 
