@@ -15,7 +15,7 @@ struct store_namespace;
 
 enum {
         NAMESPACE_NEXT_VISITED = 1024, /* chunks of a tenant that are visited */
-        NAMESPACE_NEXT_SHOWN = 20,     /* of a namespace */
+        NAMESPACE_NEXT_SHOWN = 20,     /* chunks of one namespace that are shown */
 };
 
 /* The chunks of a namespace among the next to be evicted. */
@@ -24,7 +24,7 @@ struct namespace_next {
                 uint32_t place; /* in the order of its size class and volume, from 1 */
                 uint32_t length;
                 double age_s;  /* since the last use */
-                double chance; /* of another use */
+                double chance; /* the chance of another use */
                 struct key key;
         } first[NAMESPACE_NEXT_SHOWN]; /* the least place first */
         unsigned n_first, n;           /* n: all that were visited */
