@@ -57,6 +57,15 @@ static unsigned terminal_columns(void)
         return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0 ? 80 : size.ws_col;
 }
 
+void progress_show_text(struct progress *p, const char *text)
+{
+        if (!p->shown)
+                return;
+        fprintf(stderr, "\r%s\033[K", text);
+        fflush(stderr);
+        is_drawn = true;
+}
+
 void progress_show(struct progress *p, double part, const char *tail)
 {
         char line[512];
@@ -64,9 +73,7 @@ void progress_show(struct progress *p, double part, const char *tail)
         if (!p->shown)
                 return;
         progress_format(terminal_columns(), part, tail, line, sizeof(line));
-        fprintf(stderr, "\r%s\033[K", line);
-        fflush(stderr);
-        is_drawn = true;
+        progress_show_text(p, line);
 }
 
 void progress_note(struct progress *p, double part, const char *doing, uint64_t n, const char *noun)

@@ -15,6 +15,8 @@ struct progress {
 void progress_init(struct progress *p);
 /* Shows the progress. `part`: 0 to 1. `tail`: text after the bar, beginning with a space. */
 void progress_show(struct progress *p, double part, const char *tail);
+/* Shows a text in place of the bar. */
+void progress_show_text(struct progress *p, const char *text);
 /* Shows " 35 %  evicting: 1,234 keys". Call it as often as is convenient: the line appears after a
  * second, so that a quick command shows nothing, and changes at most ten times a second. `noun` has
  * at most 11 letters. */

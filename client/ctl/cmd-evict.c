@@ -10,6 +10,7 @@
 #include "human.h"
 #include "keys.h"
 #include "progress.h"
+#include "waiting.h"
 
 /* --- evict --- */
 
@@ -245,7 +246,8 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
 {
         bool all = false, yes = false, remote = false;
         uint64_t dropped = 0;
-        uint32_t namespace, seconds = 0;
+        uint32_t namespace = 0, seconds = 0;
+        struct waiting waiting;
         const char *argument;
         char text[HUMAN_BYTES];
         int r, first;
@@ -267,18 +269,21 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         r = ctl_connect(ctl);
         if (r)
                 return r;
-        if (all) {
-                r = remote ? kvcache_purge_all_remote(ctl->kv, &dropped, &seconds)
-                           : kvcache_purge_all(ctl->kv, &dropped);
-                if (r == -EACCES)
-                        return complain_admin("purge --all");
-        } else {
+        if (!all) {
                 r = namespace_attach(ctl, argv[first], &namespace);
                 if (r)
                         return r;
+        }
+        waiting_begin(&waiting, "purging");
+        if (all)
+                r = remote ? kvcache_purge_all_remote(ctl->kv, &dropped, &seconds)
+                           : kvcache_purge_all(ctl->kv, &dropped);
+        else
                 r = remote ? kvcache_purge_remote(ctl->kv, namespace, &dropped, &seconds)
                            : kvcache_purge(ctl->kv, namespace, &dropped);
-        }
+        waiting_end(&waiting);
+        if (all && r == -EACCES)
+                return complain_admin("purge --all");
         if (r < 0)
                 return complain_call(ctl, r, "purge");
         if (ctl->json) {

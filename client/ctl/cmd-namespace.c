@@ -13,6 +13,7 @@
 #include "units.h"
 #include "namespaces.h"
 #include "table.h"
+#include "waiting.h"
 
 enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 
@@ -374,12 +375,15 @@ static int diff_two(struct ctl *ctl, const struct arguments *names)
 
 static int remove_one(struct ctl *ctl, const struct arguments *a)
 {
+        struct waiting waiting;
         uint64_t dropped = 0;
         char text[HUMAN_BYTES];
         int r;
 
+        waiting_begin(&waiting, "removing");
         r = kvcache_namespace_remove(ctl->kv, a->name, a->tenant, a->purge ? KVCACHE_PURGE : 0,
                                      &dropped);
+        waiting_end(&waiting);
         if (r < 0)
                 return complain_namespace(ctl, r, "namespace rm", a->name);
         if (ctl->json) {

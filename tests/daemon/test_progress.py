@@ -13,7 +13,7 @@ import pytest
 
 import harness
 from harness import items, key_of, put_all
-from kvwire import Ack
+from kvwire import Ack, Op
 
 BAR = re.compile(rb"\r\[[#.]{10,40}\] +\d+ %  [\w ]+: [\d,]+ \w+\x1b\[K")
 CLEAR = b"\r\x1b[K"
@@ -109,3 +109,25 @@ def test_a_recording_shows_how_much_of_its_time_has_passed(daemon, directory):
     assert b"recording: 0 requests" in terminal.shown and terminal.shown.endswith(CLEAR)
     parts = [int(p) for p in re.findall(rb"(\d+) %", terminal.shown)]
     assert parts == sorted(parts) and 25 <= parts[-1] <= 100
+
+
+@pytest.mark.documents
+def test_a_call_that_waits_shows_its_seconds(make_daemon, directory):
+    """A volume is suspended only after the put that its disk does not finish."""
+    switch = directory / "hang"
+    daemon = make_daemon(settings={"io.backend": "posix", "store.prewrite": "off"},
+                         env={"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)}).start()
+    with daemon.client() as c:
+        ns = c.namespace("waits")
+        c.staging()
+        switch.touch()
+        put = c.submit_batch(Op.PUT, ns, c.put_entries(items("disk", 1, 5000)), ack=Ack.WRITTEN)
+        terminal = Terminal(harness.CTL, "--socket", daemon.socket, "device", "suspend", "0")
+        deadline = time.monotonic() + 60 * harness.slow()
+        while b" suspending: 2 s\x1b[K" not in terminal.read() and time.monotonic() < deadline:
+            pass
+        assert b"\r suspending: 1 s\x1b[K\r suspending: 2 s\x1b[K" in terminal.shown
+        switch.unlink()
+        c.wait(put)
+        status, output = terminal.end()
+    assert status == 0 and "suspended" in output and terminal.shown.endswith(CLEAR)
