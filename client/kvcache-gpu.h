@@ -54,6 +54,12 @@ enum {
         KVCACHE_GPU_NO_BOUNCE = 1 << 3,
         KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, and only its
                                         pieces use such memory */
+        /* For a program whose other threads compute on the GPU: no request registers or unregisters
+         * memory. When another session has replaced the handle's, after a restart of the daemon,
+         * requests fail with KVCACHE_LOST until kvcache_gpu_renew(). */
+        KVCACHE_GPU_EXPLICIT = 1 << 5,
+        KVCACHE_GPU_GENTLE = 1 << 6, /* attaching pauses between the slices of the pool, as
+                                        kvcache_gpu_renew() does */
 };
 
 /* GPUDirect Storage: cuFile (libcufile.so.0) reads chunks that are only on disk directly into
@@ -109,6 +115,12 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
 int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
 /* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
  * the next call. */
+/* Registers the memory of the current session of the daemon where another session's is registered,
+ * and unregisters the pools that were released. The driver is held in slices of milliseconds, with
+ * pauses, so that other threads can launch work meanwhile; 10 GiB take some ten seconds. Returns 0
+ * also if nothing had to be done; -EAGAIN while requests are in flight; -EIO, -ENOMEM or the reason
+ * why there is no session. Without KVCACHE_GPU_EXPLICIT the next request does the same, at once. */
+int kvcache_gpu_renew(struct kvcache_gpu *gpu);
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
 /* Counters of transfers, by the way in which the bytes were copied. */

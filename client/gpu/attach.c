@@ -85,32 +85,23 @@ void gpu_leave(struct kvcache_gpu *gpu)
 
 /* --- the pool --- */
 
-int gpu_pool_open(struct kvcache_gpu *gpu)
+int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses)
 {
         static const unsigned flags[] = {
                 CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED | CU_HOST_REGISTER_READ_ONLY,
                 CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED,
         };
-        const struct driver *d = &gpu->driver;
         cu_result c = CU_ERROR_NOT_SUPPORTED;
-        void *base;
         int r;
 
         r = parts_pool_hold(gpu->kv, &gpu->pool);
         if (r < 0)
                 return gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
-        base = (void *)gpu->pool.base;
         if (gpu->flags & KVCACHE_GPU_NO_POOL)
                 return 0;
         for (unsigned i = 0; i < ARRAY_SIZE(flags) && c != CU_OK; i++)
-                c = d->host_register(base, gpu->pool.bytes, flags[i]);
-        if (c == CU_OK) {
-                c = d->host_address(&gpu->pool_device, base, 0);
-                if (c != CU_OK) {
-                        (void)d->host_unregister(base);
-                        gpu->pool_device = 0;
-                }
-        }
+                c = slices_register(&gpu->driver, &gpu->pool_slices, (void *)gpu->pool.base,
+                                    gpu->pool.bytes, flags[i], pauses);
         if (c != CU_OK)
                 gpu_fail_driver(gpu, "the pool cannot be registered with the driver", c);
         leased_publish(gpu);
@@ -127,7 +118,7 @@ int gpu_gds_open(struct kvcache_gpu *gpu)
             (gpu->gds.state != KVCACHE_GPU_GDS_OFF && gpu->gds.state != KVCACHE_GPU_GDS_DAEMON &&
              gpu->gds.state != KVCACHE_GPU_GDS_POOL))
                 return 0;
-        if (!gpu->pool_device) {
+        if (!gpu->pool_slices.device) {
                 gpu->gds.state = KVCACHE_GPU_GDS_POOL;
                 snprintf(why, sizeof(why), "the pool is not registered with the driver");
         } else if (kvcache_get_info(gpu->kv, &info) == 0 && info.lends)
@@ -139,15 +130,15 @@ int gpu_gds_open(struct kvcache_gpu *gpu)
         return gpu_fail(gpu, -EOPNOTSUPP, "no GPUDirect Storage: %s", why);
 }
 
-void gpu_pool_close(struct kvcache_gpu *gpu)
+void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses)
 {
         bool is_kept = leased_keep(gpu);
 
-        if (gpu->pool_device && !is_kept)
-                (void)gpu->driver.host_unregister((void *)gpu->pool.base);
-        gpu->pool_device = 0;
-        if (!is_kept)
+        if (!is_kept) {
+                slices_unregister(&gpu->driver, &gpu->pool_slices, pauses);
                 parts_pool_release(gpu->kv, &gpu->pool);
+        }
+        gpu->pool_slices = (struct slices){ 0 };
         gpu->pool = (struct parts_pool){ 0 };
 }
 
@@ -211,7 +202,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
         if (c != CU_OK)
                 return gpu_fail_driver(gpu, "no stream", c);
         gpu->batches = calloc(GPU_BATCHES, sizeof(*gpu->batches));
-        gpu->copies = calloc(ENGINE_MAX_COPIES, sizeof(*gpu->copies));
+        gpu->copies = calloc(ENGINE_ROOM, sizeof(*gpu->copies));
         if (!gpu->batches || !gpu->copies)
                 return gpu_fail(gpu, -ENOMEM, "out of memory");
         for (unsigned i = 0; i < GPU_BATCHES; i++) {
@@ -271,7 +262,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
         if (r < 0)
                 return gpu_fail(gpu, r, "no staging memory: %s", kvcache_error(gpu->kv));
-        r = gpu_pool_open(gpu);
+        r = gpu_pool_open(gpu, o->flags & KVCACHE_GPU_GENTLE);
         if (r < 0)
                 return r;
         gds_init(&gpu->gds, &gpu->driver, gpu->context, gpu->event_fd);
@@ -300,7 +291,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
                         (void)d->stream_synchronize(copying[i]);
         gds_puts_fini(&gpu->gds, gpu->kv);
         gds_fini(&gpu->gds);
-        gpu_pool_close(gpu);
+        gpu_pool_close(gpu, false);
         leased_free(gpu);
         staging_memory_close(&gpu->staging, gpu->kv, d);
         if (gpu->has_engine)
@@ -348,9 +339,9 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
                         return -E2BIG;
         }
         *ret_why = "unknown flags, or an unknown engine";
-        if ((o.flags &
-             ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL | KVCACHE_GPU_URGENT |
-                         KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED)) ||
+        if ((o.flags & ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL |
+                                   KVCACHE_GPU_URGENT | KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED |
+                                   KVCACHE_GPU_EXPLICIT | KVCACHE_GPU_GENTLE)) ||
             o.engine > KVCACHE_GPU_ENGINE_BOUNCE)
                 return -EINVAL;
         *ret_why = "gds is not one of KVCACHE_GPU_GDS_AUTO, _REQUIRED, _NEVER";
@@ -429,6 +420,21 @@ int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms)
         return 0;
 }
 
+int kvcache_gpu_renew(struct kvcache_gpu *gpu)
+{
+        int r;
+
+        if (!gpu)
+                return -EINVAL;
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        leased_drop_pools(gpu, false);
+        r = blocks_renew(gpu, true);
+        gpu_leave(gpu);
+        return r;
+}
+
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu)
 {
         return gpu ? gpu->error : "no GPU is attached";
@@ -453,7 +459,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 .multiprocessors = (uint32_t)gpu->multiprocessors,
                 .max_sms = gpu->engine.max_sms,
                 .staging_bytes = gpu->staging.device ? gpu->staging.bytes : 0,
-                .pool_bytes = gpu->pool_device ? gpu->pool.bytes : 0,
+                .pool_bytes = gpu->pool_slices.device ? gpu->pool.bytes : 0,
                 .counts = gpu->engine.counts,
                 .gds = gpu->gds.counts,
                 .blocks_paced = gpu->blocks_paced,
@@ -470,7 +476,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
         info.flags = (gpu->engine.kernel ? KVCACHE_GPU_HAS_KERNEL : 0) |
                      (gpu->driver.copy_batch_13 || gpu->driver.copy_batch_12 ? KVCACHE_GPU_HAS_BATCH
                                                                              : 0) |
-                     (gpu->pool_device ? KVCACHE_GPU_HAS_POOL : 0) |
+                     (gpu->pool_slices.device ? KVCACHE_GPU_HAS_POOL : 0) |
                      (gpu->staging.is_buffer ? KVCACHE_GPU_HAS_BUFFER : 0) |
                      (gpu->gds.state == KVCACHE_GPU_GDS_NONE ? KVCACHE_GPU_HAS_GDS : 0) |
                      (gpu->gds.cufile.is_compatible ? KVCACHE_GPU_GDS_COPIES : 0);

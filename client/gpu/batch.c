@@ -464,7 +464,7 @@ static bool get_ask_into_staging(struct kvcache_gpu *gpu, struct operation *op)
 
 bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op)
 {
-        if (!gpu->pool_device)
+        if (!gpu->pool_slices.device)
                 return get_ask_into_staging(gpu, op);
         if (pace_holds_up_gets(gpu))
                 return false;
@@ -496,7 +496,7 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
         if (!range_within(at, result->chunk_length, gpu->pool.bytes))
                 return KVCACHE_LOST;
         block_range(b->op, b->first + i, &offset, &bytes);
-        *ret = gpu->pool_device + at + offset;
+        *ret = gpu->pool_slices.device + at + offset;
         return KVCACHE_OK;
 }
 

@@ -101,18 +101,16 @@ static void operations_lose(struct kvcache_gpu *gpu, int error)
         }
 }
 
-/* Registers the current session's pool with the driver if necessary. Returns false if that is not
- * possible now. */
-static bool blocks_are_connected(struct kvcache_gpu *gpu)
+int blocks_renew(struct kvcache_gpu *gpu, bool pauses)
 {
-        int r = 0;
+        int r;
 
         if (parts_pool_is_current(gpu->kv, &gpu->pool))
-                return true;
+                return 0;
         if (!TAILQ_EMPTY(&gpu->active))
-                return false;
-        gpu_pool_close(gpu);
-        r = gpu_pool_open(gpu);
+                return -EAGAIN;
+        gpu_pool_close(gpu, pauses);
+        r = gpu_pool_open(gpu, pauses);
         if (r == 0)
                 (void)gpu_gds_open(gpu); /* required at first only */
         if (r == 0 && !gpu->staging.is_buffer) {
@@ -121,6 +119,23 @@ static bool blocks_are_connected(struct kvcache_gpu *gpu)
                 if (r < 0)
                         gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
         }
+        return r;
+}
+
+/* Returns whether operations can be continued: the current session's memory is registered. */
+static bool blocks_are_connected(struct kvcache_gpu *gpu)
+{
+        int r;
+
+        if (parts_pool_is_current(gpu->kv, &gpu->pool))
+                return true;
+        if (!TAILQ_EMPTY(&gpu->active))
+                return false;
+        if (gpu->flags & KVCACHE_GPU_EXPLICIT)
+                r = gpu_fail(gpu, -EAGAIN,
+                             "the memory of another session of the daemon is not registered yet");
+        else
+                r = blocks_renew(gpu, false);
         if (r < 0)
                 operations_lose(gpu, r);
         return r == 0;

@@ -10,10 +10,12 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "checked.h"
 #include "copy-ptx.h"
+#include "gpu/slices.h"
 #include "kvcache-transfer.h"
 
 enum {
@@ -84,11 +86,11 @@ int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_eng
                 .source_access = CU_ACCESS_IN_STREAM_ORDER,
         };
 
-        e.to = calloc(ENGINE_MAX_COPIES, sizeof(*e.to));
-        e.from = calloc(ENGINE_MAX_COPIES, sizeof(*e.from));
-        e.bytes = calloc(ENGINE_MAX_COPIES, sizeof(*e.bytes));
-        e.runs = calloc(ENGINE_MAX_COPIES, sizeof(*e.runs));
-        e.rest = calloc(ENGINE_MAX_COPIES, sizeof(*e.rest));
+        e.to = calloc(ENGINE_ROOM, sizeof(*e.to));
+        e.from = calloc(ENGINE_ROOM, sizeof(*e.from));
+        e.bytes = calloc(ENGINE_ROOM, sizeof(*e.bytes));
+        e.runs = calloc(ENGINE_ROOM, sizeof(*e.runs));
+        e.rest = calloc(ENGINE_ROOM, sizeof(*e.rest));
         if (!e.to || !e.from || !e.bytes || !e.runs || !e.rest) {
                 engine_fini(&e);
                 return -ENOMEM;
@@ -135,14 +137,70 @@ static size_t engine_coalesce(struct copy *list, size_t n)
         return n > 0 ? kept + 1 : 0;
 }
 
+/* Returns how many bytes of a copy lie within one slice at either end. */
+static uint64_t engine_within(const struct copy *c)
+{
+        uint64_t n = slice_rest(c->from, c->bytes, SLICE_LEAST_BYTES);
+
+        return slice_rest(c->to, n, SLICE_LEAST_BYTES);
+}
+
+/* Removes the first piece of a copy that lies within one slice at either end. */
+static struct copy engine_take_piece(struct copy *c)
+{
+        uint64_t n = engine_within(c);
+        struct copy piece = { c->to, c->from, n };
+
+        *c = (struct copy){ c->to + n, c->from + n, c->bytes - n };
+        return piece;
+}
+
+static size_t engine_count_pieces(struct copy c)
+{
+        size_t n = 0;
+
+        do {
+                (void)engine_take_piece(&c);
+                n++;
+        } while (c.bytes > 0);
+        return n;
+}
+
+/* Cuts copies at the ends of slices, in place. Returns their number, or 0 if the list has no room
+ * for that many. */
+static size_t engine_cut_edges(struct copy *list, size_t n)
+{
+        size_t total = 0, at = 0;
+
+        for (size_t i = 0; i < n; i++)
+                total += engine_count_pieces(list[i]);
+        if (total == n || total > ENGINE_ROOM)
+                return total == n ? n : 0;
+        /* Each copy that is still to be read has an entry at the end, so none is overwritten. */
+        memmove(list + (total - n), list, n * sizeof(*list));
+        for (size_t i = total - n; i < total; i++) {
+                struct copy c = list[i];
+
+                do
+                        list[at++] = engine_take_piece(&c);
+                while (c.bytes > 0);
+        }
+        return total;
+}
+
 static cu_result engine_plain(struct engine *e, cu_stream stream, const struct copy *list, size_t n)
 {
         for (size_t i = 0; i < n; i++) {
-                cu_result c = e->d->copy(list[i].to, list[i].from, list[i].bytes, stream);
+                struct copy rest = list[i];
 
-                if (c != CU_OK)
-                        return c;
-                e->counts.plain_copies++;
+                do {
+                        struct copy piece = engine_take_piece(&rest);
+                        cu_result c = e->d->copy(piece.to, piece.from, piece.bytes, stream);
+
+                        if (c != CU_OK)
+                                return c;
+                        e->counts.plain_copies++;
+                } while (rest.bytes > 0);
         }
         return CU_OK;
 }
@@ -223,10 +281,11 @@ static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, 
 
 /* --- bounce --- */
 
-/* Returns whether copy `i` does not continue the one before it in host memory. */
+/* Returns whether copy `i` does not continue the one before it in the same slice of host memory. */
 static bool is_apart(const struct copy *list, size_t i)
 {
-        return i == 0 || list[i - 1].from + list[i - 1].bytes != list[i].from;
+        return i == 0 || list[i - 1].from + list[i - 1].bytes != list[i].from ||
+               list[i].from % SLICE_LEAST_BYTES == 0;
 }
 
 /* Returns the number of contiguous runs of host memory in the list. */
@@ -332,6 +391,7 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
         enum kvcache_gpu_engine way;
         uint64_t bytes = 0;
         uint32_t used = 0;
+        size_t cut;
         cu_result c;
 
         e->counts.pieces += n;
@@ -340,6 +400,9 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
                 bytes += list[i].bytes;
         if (n == 0)
                 return CU_OK;
+        cut = engine_cut_edges(list, n);
+        is_mapped = is_mapped && cut > 0;
+        n = cut > 0 ? cut : n;
         way = is_mapped ? engine_choose(e, slot, bytes, list, n, part) : KVCACHE_GPU_ENGINE_PLAIN;
         e->counts.bytes += bytes;
         if (way == KVCACHE_GPU_ENGINE_BOUNCE) {

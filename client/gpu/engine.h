@@ -21,8 +21,10 @@ struct copy {
 
 enum {
         ENGINE_MAX_COPIES = 16384, /* copies in a list */
-        ENGINE_SPLIT = 16 * 1024,  /* bytes per warp; the kernel splits longer copies */
-        ENGINE_KERNEL_COPIES = ENGINE_MAX_COPIES + 4096,
+        ENGINE_EDGES = 1024, /* more, because copies are cut at the ends of slices (slices.h) */
+        ENGINE_ROOM = ENGINE_MAX_COPIES + ENGINE_EDGES,
+        ENGINE_SPLIT = 16 * 1024, /* bytes per warp; the kernel splits longer copies */
+        ENGINE_KERNEL_COPIES = ENGINE_ROOM + 3072,
         ENGINE_BOUNCE_PARTS = 2,
         /* Measured: below, the batch call is bound by its cost of each copy. */
         ENGINE_KERNEL_BELOW = 64 * 1024,
@@ -58,7 +60,8 @@ int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_eng
 void engine_fini(struct engine *e);
 /* Returns whether the engine uses the kernel for the copies that suit it best. */
 bool engine_has_kernel(const struct engine *e);
-/* Puts copies into the stream; adjacent ones are merged in place. No list that may still be in
+/* Puts copies into the stream. Adjacent ones are merged, and those across slices cut, in place: the
+ * list has ENGINE_ROOM entries. No list that may still be in
  * progress may use `slot`; with ENGINE_NO_SLOT, the kernel takes no part. If `is_mapped` is false,
  * the driver does not know the host memory, and copies it one by one. `part` is this stream's part
  * for bouncing copies to the device, or negative if they must not bounce. Returns CU_OK, or the

@@ -8,6 +8,7 @@
 #include "gpu/driver.h"
 #include "gpu/engine.h"
 #include "gpu/gds.h"
+#include "gpu/slices.h"
 #include "gpu/staging.h"
 #include "lib/abi.h"
 #include "lib/layout.h"
@@ -168,8 +169,8 @@ struct kvcache_gpu {
         uint64_t blocks_paced;
 
         struct parts_pool pool;
-        cu_address pool_device; /* 0: not registered */
-        struct leased *leased;  /* leased.h */
+        struct slices pool_slices; /* the pool's registration; zeroed: not registered */
+        struct leased *leased;     /* leased.h */
         struct staging_memory staging;
         uint64_t staging_bytes; /* requested size */
 
@@ -197,14 +198,18 @@ int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
-/* Takes a hold on the current session's pool and registers it. No batch may be active. */
-int gpu_pool_open(struct kvcache_gpu *gpu);
-void gpu_pool_close(struct kvcache_gpu *gpu);
+/* Takes a hold on the current session's pool and registers it, with pauses for the program's other
+ * threads if asked to (slices.h). No batch may be active. */
+int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses);
+void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses);
 
 /* Prepares for GPUDirect Storage, unless that was tried before or the daemon does not lend. Returns
  * 0, or -EOPNOTSUPP if it is required and not available. */
 int gpu_gds_open(struct kvcache_gpu *gpu);
 
+/* Registers the memory of the current session in place of an earlier one's, which takes seconds.
+ * Returns 0, -EAGAIN while batches are active, or why it is not possible now. */
+int blocks_renew(struct kvcache_gpu *gpu, bool pauses);
 /* Continues all operations. Returns true if nothing is in progress. */
 bool blocks_progress(struct kvcache_gpu *gpu);
 /* Waits for the socket, the driver or `deadline`, and then continues all operations. */

@@ -36,11 +36,11 @@ static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
 
 /* Unregisters a pool that was removed from the table. Called without the lock, because it takes
  * long. */
-static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool)
+static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool, bool pauses)
 {
         if (pool->is_current) /* kvcache_gpu.pool has it */
                 return;
-        (void)gpu->driver.host_unregister((void *)pool->hold.base);
+        slices_unregister(&gpu->driver, &pool->slices, pauses);
         parts_pool_release(gpu->kv, &pool->hold);
 }
 
@@ -50,7 +50,7 @@ void leased_publish(struct kvcache_gpu *gpu)
         struct leased_pool oldest = { 0 };
         unsigned row = 0;
 
-        if (!gpu->pool_device)
+        if (!gpu->pool_slices.device)
                 return;
         pthread_mutex_lock(&l->lock);
         if (l->pools[LEASED_POOLS - 1].id != 0)
@@ -60,12 +60,12 @@ void leased_publish(struct kvcache_gpu *gpu)
         l->pools[row] = (struct leased_pool){
                 .id = gpu->pool.id,
                 .hold = gpu->pool,
-                .device = gpu->pool_device,
+                .slices = gpu->pool_slices,
                 .is_current = true,
         };
         pthread_mutex_unlock(&l->lock);
         if (oldest.id != 0)
-                leased_unregister(gpu, &oldest);
+                leased_unregister(gpu, &oldest, true);
 }
 
 void leased_drop_pools(struct kvcache_gpu *gpu, bool all)
@@ -82,7 +82,7 @@ void leased_drop_pools(struct kvcache_gpu *gpu, bool all)
                         i++;
         pthread_mutex_unlock(&l->lock);
         for (unsigned i = 0; i < n; i++)
-                leased_unregister(gpu, &dropped[i]);
+                leased_unregister(gpu, &dropped[i], !all);
 }
 
 bool leased_keep(struct kvcache_gpu *gpu)

@@ -138,7 +138,7 @@ static int leased_open(struct kvcache_gpu *gpu)
 
         if (l->is_open)
                 return 0;
-        l->copies = calloc(ENGINE_MAX_COPIES, sizeof(*l->copies));
+        l->copies = calloc(ENGINE_ROOM, sizeof(*l->copies));
         r = l->copies ? engine_init(&l->engine, &gpu->driver, gpu->engine.forced,
                                     gpu->engine.max_sms, LEASED_SLOTS,
                                     gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : GPU_BOUNCE_BYTES)
@@ -218,7 +218,8 @@ void leased_progress(struct kvcache_gpu *gpu)
         memcpy(tallies, l->tallies, n_tallies * sizeof(tallies[0]));
         l->n_tallies = 0;
         pthread_mutex_unlock(&l->lock);
-        leased_drop_pools(gpu, false);
+        if (!(gpu->flags & KVCACHE_GPU_EXPLICIT))
+                leased_drop_pools(gpu, false);
         for (unsigned i = 0; i < n_tallies; i++)
                 (void)parts_count_transfer(gpu->kv, &tallies[i]);
 }
@@ -454,7 +455,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
                 return leased_fail(l, r, "%s", why);
         r = leased_check(l, &q, &layout, pool);
         if (r == 0)
-                r = leased_begin(gpu, &q, &layout, pool->device);
+                r = leased_begin(gpu, &q, &layout, pool->slices.device);
         layout_fini(&layout);
         return r;
 }

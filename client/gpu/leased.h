@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 
 #include "gpu/engine.h"
+#include "gpu/slices.h"
 #include "lib/layout.h"
 #include "lib/parts.h"
 
@@ -27,9 +28,9 @@ struct kvcache_gpu;
 struct leased_pool {
         uint64_t id; /* 0: the row is free */
         struct parts_pool hold;
-        cu_address device; /* where the device sees its first byte */
-        bool is_current;   /* the handle's session uses it: kvcache_gpu.pool has the hold */
-        bool is_released;  /* the program has no lease in it */
+        struct slices slices;
+        bool is_current;  /* the handle's session uses it: kvcache_gpu.pool has the hold */
+        bool is_released; /* the program has no lease in it */
 };
 
 /* A request in flight. */
@@ -72,9 +73,10 @@ void leased_publish(struct kvcache_gpu *gpu);
 /* Called before the session's pool is unregistered. Returns true if leased copies may still use it;
  * they then own its registration and its hold. */
 bool leased_keep(struct kvcache_gpu *gpu);
-/* Drops the pools that the program has released, and counts the finished copies. */
+/* Counts the finished copies, and drops the pools that the program has released; with
+ * KVCACHE_GPU_EXPLICIT, kvcache_gpu_renew() drops them. */
 void leased_progress(struct kvcache_gpu *gpu);
-/* Unregisters the pools that the program has released, or all. */
+/* Unregisters the pools that the program has released, or all, without pauses. */
 void leased_drop_pools(struct kvcache_gpu *gpu, bool all);
 /* Adds the counters of leased copies. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);

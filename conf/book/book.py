@@ -5,7 +5,7 @@
     python3 conf/book/book.py [--out DIR] [--source-url URL] [--pages-only]
 
 Each document stays where its subject is, and is a page of the book: CHAPTERS is the index, in the order in which a user needs
-them. The manual pages are the last chapter. DIR/pages gets the pages and DIR/site the site, which needs no network to be read.
+them. The manual pages belong to the chapter Reference. DIR/pages gets the pages and DIR/site the site, which needs no network to be read.
 
 Links to files outside the book, such as sources, lead to URL/FILE (for example https://HOST/PROJECT/blob/main), or
 become plain text without --source-url.
@@ -24,15 +24,21 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CHAPTERS = {
-    "What it is": "README.md",
+    "What it is": {
+        "kvcache-daemon": "README.md",
+        "Comparison": "conf/comparison.md",
+    },
+    "Install": {
+        "Packages, source, containers": "conf/install.md",
+        "Coming from another tool": "conf/coming-from.md",
+    },
     "First hit": {
-        "Measure your storage: a tutorial": "client/TUTORIAL.md",
         "vLLM": "client/python/kvcache/vllm/README.md",
         "SGLang": "client/python/kvcache/sglang/README.md",
         "LMCache": "client/python/kvcache/lmcache/README.md",
         "Python, transformers": "client/python/README.md",
-        "llama.cpp, C": "client/examples/llama.md",
-        "Blocks of GPU memory": "client/gpu/README.md",
+        "llama.cpp": "client/examples/llama.md",
+        "C, and a tutorial of measuring": "client/TUTORIAL.md",
     },
     "Size it": "conf/sizing.md",
     "Run it": {
@@ -42,19 +48,21 @@ CHAPTERS = {
         "When it is slower than the disk": "conf/tuning.md",
     },
     "Watch it": "conf/monitoring.md",
-    "GPUDirect Storage": "conf/gds.md",
+    "GPUDirect Storage": {
+        "Requirements and fallbacks": "conf/gds.md",
+        "Blocks of GPU memory": "client/gpu/README.md",
+    },
     "Several hosts": "conf/remote.md",
     "Benchmarks": {
         "KVBench": "client/bench/kvbench/README.md",
         "Sessions": "client/bench/session/README.md",
         "The daemon against the hardware": "tests/bench/README.md",
     },
-    "Move to it": {
-        "Coming from another tool": "conf/coming-from.md",
-        "Comparison": "conf/comparison.md",
-    },
     "Security": "SECURITY.md",
-    "Changes": "CHANGELOG.md",
+    "Reference": {
+        "The protocol": "proto/README.md",
+        "Changes": "CHANGELOG.md",
+    },
     "Inside": {
         "Contribute": "CONTRIBUTING.md",
         "The daemon": "daemon/README.md",
@@ -64,7 +72,6 @@ CHAPTERS = {
         "A volume": "daemon/store/volume/README.md",
         "Input and output": "daemon/io/README.md",
         "Events": "daemon/events/README.md",
-        "The protocol": "proto/README.md",
         "Tests": "tests/README.md",
         "Mutants": "tests/mutants/README.md",
     },
@@ -146,7 +153,7 @@ class Book:
 
     def assemble(self):
         shutil.rmtree(self.out / "pages", ignore_errors=True)
-        chapters = dict(CHAPTERS, Reference={})
+        chapters = dict(CHAPTERS, Reference=dict(CHAPTERS["Reference"]))
         for page in pages():
             to = self.out / "pages" / page
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -192,7 +199,7 @@ def main(arguments=None):
     chapters = book.assemble()
     (book.out / "mkdocs.yml").write_text(book.settings(chapters))
     if options.pages_only:
-        print(f"{len(pages()) + len(chapters['Reference'])} pages are in {options.out / 'pages'}")
+        print(f"{len(pages()) + len(manuals())} pages are in {options.out / 'pages'}")
         return
     built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(book.out / "mkdocs.yml")])
     if built.returncode != 0:

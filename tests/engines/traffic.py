@@ -3,6 +3,7 @@
 """Traffic on an engine: many sessions at once, CUDA graphs, several ways to offload in turns, and a table at the end.
 
     traffic.py --pack PACK --site SITE [--arms cpu,spec,tier] [--rounds 3]        rounds of all arms, which take turns
+    traffic.py ... --standing                                                     the same with engines that start once, side by side on one GPU
     traffic.py ... --kill-at SECONDS                                              the engine is killed in the middle and started again
     traffic.py ... --starts N [--at-once K]                                       N starts beside a process that stores; counts those that serve
     traffic.py ... --sequential N                                                 N requests, one after the other
@@ -33,6 +34,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import traffic_host  # noqa: E402
 import traffic_report  # noqa: E402
 import traffic_run  # noqa: E402
+import traffic_standing  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FAULTS = ("none", "kill", "hang", "full")
@@ -122,6 +124,8 @@ def parser():
     what = p.add_argument_group("what is run")
     what.add_argument("--arms", type=one_of(*traffic_run.ARMS), help="arms, in their order (cpu,spec,tier)")
     what.add_argument("--rounds", type=int, default=1, help="rounds of all arms; each begins with the next arm (1)")
+    what.add_argument("--standing", action="store_true",
+                      help="start the engines of all arms side by side, and let them take turns; --daemon-fault then follows the rounds")
     what.add_argument("--reference", default="cpu", help="the arm that ratios refer to (cpu)")
     what.add_argument("--kill-at", type=float, metavar="SECONDS", 
                       help="run each arm undisturbed, and again with its engine killed so long after its traffic began")
@@ -167,6 +171,8 @@ def options_of(arguments):
     modes = [m for m in ("kill_at", "starts", "daemon_fault", "identity") if getattr(options, m) is not None]
     if len(modes) > 1 or (options.sequential and modes and modes[0] in ("starts", "identity")):
         p.error(f"--{' and --'.join(m.replace('_', '-') for m in modes)} cannot be combined" + (" with --sequential" if len(modes) < 2 else ""))
+    if options.standing and (wrong := [m for m in modes if m != "daemon_fault"] + ["tp"] * (options.tp > 1)):
+        p.error(f"--standing and --{wrong[0].replace('_', '-')} cannot be combined")
     if options.shape not in importlib.import_module("traffic_vllm").SHAPES:
         p.error(f"--shape: {options.shape} is not known")
     if options.tier_memory:
@@ -178,8 +184,8 @@ def options_of(arguments):
         except argparse.ArgumentTypeError as problem:
             p.error(f"--tier-memory: {problem}")
     options.arms = options.arms or {"starts": ["spec"], "identity": ["spec"], "daemon_fault": ["spec", "tier"], "kill_at": ["cpu", "spec"]}.get(
-        modes[0] if modes else "", ["cpu", "spec", "tier"])
-    if modes and modes[0] in ("starts", "daemon_fault", "identity") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
+        modes[0] if modes and not options.standing else "", ["cpu", "spec", "tier"])
+    if modes and not options.standing and modes[0] in ("starts", "daemon_fault", "identity") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
         p.error(f"--{modes[0].replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms spec or tier")
     return options
 
@@ -190,7 +196,7 @@ class Driver:
     def __init__(self, options):
         self.options, self.began = options, time.monotonic()
         self.rows, self.remarks, self.skipped, self.wrong = [], [], 0, 0
-        self.took, self.failed_starts, self.host = [], {}, None
+        self.took, self.failed_starts, self.host, self.engines = [], {}, None, {}
 
     def left(self):
         return self.options.budget - (time.monotonic() - self.began)
@@ -228,9 +234,14 @@ class Driver:
             self.skipped += 1
             self.remark(f"{label} skipped: {arm} did not start twice")
             return None
+        if self.options.standing and (arm not in self.engines or not self.engines[arm].is_alive()):
+            self.skipped += 1
+            self.remark(f"{label} skipped: the engine of {arm} is not there any more", wrong=True)
+            return None
         if not self.has_time(arm, label):
             return None
         self.say(f"{label} ...")
+        how.setdefault("standing", self.engines.get(arm))
         row, answers = traffic_run.run_one(self.host, self.options, arm, number, self.limit(), name=label, **how)
         if self.must_not_fork(row, label):
             row, answers = traffic_run.run_one(self.host, self.options, arm, number, self.limit(), name=label, **how)
@@ -282,12 +293,36 @@ class Driver:
             self.remark(f"{rows[0]['arm']}: {whole:.2f} s undisturbed, {killed:.2f} s with a kill of which {down:.2f} s without an engine:"
                         f" {killed / whole:.3f} × as long, {(killed - down) / whole:.3f} × without that time")
 
-    def faults(self):
-        for number in range(self.options.rounds):
-            for arm in self.options.arms:
-                for kind in self.options.daemon_fault:
+    def standing(self):
+        """Runs the rounds, and after them the faults of daemons, with engines that stay."""
+        self.engines = self.start_standing()
+        try:
+            self.rounds()
+            if self.options.daemon_fault:
+                self.faults([arm for arm in self.options.arms if arm in traffic_run.DAEMON_ARMS], rounds=1)
+        finally:
+            traffic_standing.close(self.engines)
+            traffic_run.keep_logs(self.host, self.options, ended=tuple(f"{arm}-standing-" for arm in self.options.arms))
+
+    def start_standing(self):
+        self.say(f"start {len(self.options.arms)} engines ...")
+        engines, failed = traffic_standing.start(self.host, self.options, self.limit())
+        if any(self.must_not_fork(dict(outcome=outcome), "these starts") for outcome in failed.values()):
+            traffic_standing.close(engines)
+            engines, failed = traffic_standing.start(self.host, self.options, self.limit())
+        for arm, outcome in failed.items():
+            self.remark(f"{arm}: {outcome}", wrong=True)
+        self.say(f"{len(engines)} engines stay")
+        return engines
+
+    def faults(self, arms, rounds):
+        for number in range(rounds):
+            for arm in arms:
+                for nth, kind in enumerate(self.options.daemon_fault):
                     before = len(self.rows)
-                    self.one(arm, number + 1, f"{arm}-{kind}-{number + 1}", variant=kind, meddler_of=None if kind == "none" else (
+                    # An engine that stays has the prompts of the rounds in its caches, so each of its faults gets prompts of its own.
+                    load = dict(seed=self.options.seed + self.options.rounds + 1 + nth) if self.options.standing else None
+                    self.one(arm, number + 1, f"{arm}-{kind}-{number + 1}", variant=kind, load=load, meddler_of=None if kind == "none" else (
                         lambda place, kind=kind: traffic_run.Fault(kind, place, self.options)))
                     if len(self.rows) > before:
                         self.judge_fault(self.rows[-1], kind)
@@ -394,12 +429,24 @@ class Driver:
         if reasons:
             self.remark(f"{len(reasons)} of {len(self.rows)} runs had no limit of memory (--cgroup): {reasons[0]}")
 
+    def run_mode(self):
+        options = self.options
+        if options.standing:
+            self.standing()
+        elif options.starts is not None:
+            self.starts()
+        elif options.identity is not None:
+            self.identity()
+        elif options.daemon_fault is not None:
+            self.faults(options.arms, options.rounds)
+        else:
+            self.rounds()
+
     def run(self):
         self.host = traffic_host.Host(self.options)
         try:
             self.describe()
-            mode = next((m for m in ("starts", "identity", "daemon_fault") if getattr(self.options, m) is not None), "rounds")
-            {"starts": self.starts, "identity": self.identity, "daemon_fault": self.faults, "rounds": self.rounds}[mode]()
+            self.run_mode()
         finally:
             self.host.close()
             self.remark_unlimited()

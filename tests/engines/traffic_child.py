@@ -65,7 +65,12 @@ def run_job(job, report):
     module = importlib.import_module(f"traffic_{job['engine']}")
     engine = module.Engine(job)
     report("started", at=time.monotonic(), seconds=time.monotonic() - began, engine=engine.name)
-    Runner(engine, job["load"], report).run()
+    if "orders" not in job:
+        Runner(engine, job["load"], report).run()
+        return
+    with open(job["orders"]) as orders:
+        for line in iter(orders.readline, ""):
+            Runner(engine, json.loads(line), report).run()
 
 
 def forked(job, driver):

@@ -88,7 +88,7 @@ class Runner:
         self.active, self.longest_step_ms = {}, 0.0
 
     def ask(self, session, turn, name=None, prompt=None):
-        name, prompt = name or f"{session}-{turn}", prompt or prompt_of(self.load, session, turn)
+        name, prompt = self.load.get("names", "") + (name or f"{session}-{turn}"), prompt or prompt_of(self.load, session, turn)
         self.active[name] = request = Request(session, turn, prompt)
         self.report("asked", name=name, at=request.asked_at)
         self.engine.add(name, prompt, self.load["answer"])

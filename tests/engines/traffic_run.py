@@ -32,10 +32,13 @@ class Place:
         except BaseException:
             self.close()
             raise
-        self.disk = traffic_host.disk_counters(host.scratch)
+        self.count_from_now()
+
+    def count_from_now(self):
+        self.disk = traffic_host.disk_counters(self.host.scratch)
 
     def figures(self):
-        """Returns the daemon's report, and what the disk and the memory cgroup have counted since the place was made."""
+        """Returns the daemon's report, what the disk has counted since count_from_now(), and what the memory cgroup has since it was made."""
         read, written = (after - before for before, after in zip(self.disk, traffic_host.disk_counters(self.host.scratch)))
         known = dict(disk_read_mb=read / 1e6, disk_written_mb=written / 1e6)
         if self.limit:
@@ -110,9 +113,12 @@ class Run:
         for event in self.process.events():
             self.seen.take(event)
 
+    def is_over(self):
+        return self.process.ended()
+
     def look(self):
         """Returns the outcome once the run is over: ok, or what went wrong; None before that."""
-        over = self.process.ended()  # asked before the events are read: none can follow
+        over = self.is_over()  # asked before the events are read: none can follow
         self._take()
         if over:
             return self._outcome()
@@ -263,16 +269,20 @@ def compact(answer):
     return dict(rounded, answer=len(answer["tokens"]), **{key: answer[key] for key in ("session", "turn", "prompt", "cached", "ok", "reason")})
 
 
-def run_one(host, options, arm, number, limit_s, *, name, place=None, meddler_of=None, job=None, load=None, variant=""):
-    """Runs an arm once. Returns its row and the answers. Without a place the arm gets one of its own."""
-    began, own, meddler, run = time.monotonic(), place is None, None, None
+def run_one(host, options, arm, number, limit_s, *, name, place=None, meddler_of=None, job=None, load=None, variant="", standing=None):
+    """Runs an arm once, in a new engine or in one that stays. Returns its row and the answers. Without a place the arm gets one of its own."""
+    began, meddler, run = time.monotonic(), None, None
+    place = standing.place if standing else place
+    own = place is None
     row = dict(arm=arm, round=number, variant=variant, outcome="", engine=options.engine)
     try:
         place = place or Place(host, options, arm, name)
+        place.count_from_now()
         meddler = meddler_of(place) if meddler_of else None
         full = dict(options.job(arm, number, place), label=name, **(job or {}))
         full["load"] = dict(full["load"], **(load or {}))
-        run = Run(host, options, full, limit_s - (time.monotonic() - began), meddler)
+        limit_s -= time.monotonic() - began
+        run = standing.run(full, limit_s, meddler) if standing else Run(host, options, full, limit_s, meddler)
         row["outcome"] = run.go()
         row.update(run.figures(), answers=[compact(answer) for answer in run.seen.answers])
         if meddler:
@@ -288,7 +298,8 @@ def run_one(host, options, arm, number, limit_s, *, name, place=None, meddler_of
         host.remove_regions()
         if own and place is not None:
             place.close()
-        keep_logs(host, options, ended=f"{name}-" if own else None)
+        if not standing:
+            keep_logs(host, options, ended=f"{name}-" if own else None)
     row["took_s"] = time.monotonic() - began
     return row, run.seen.answers if run else []
 

@@ -21,7 +21,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum {
-        MAX_MEMORY = 64,
+        MAX_MEMORY = 2048,
         MAX_FAULTS = 64,
         POISONED = 1 << 20, /* bytes of a new area of device memory */
         ERROR_UNKNOWN = 999,

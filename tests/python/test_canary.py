@@ -10,7 +10,7 @@ import struct
 import pytest
 import vllm_engines
 import vllm_model
-from kvcache.engine import canary
+from kvcache.engine import canary, verification
 from kvcache.engine.canary import Unit
 from kvcache.vllm import canary as of_vllm
 from kvcache.vllm import units
@@ -221,7 +221,7 @@ def test_nothing_is_stored_where_a_namespace_may_have_chunks(state):
 
 
 def test_a_group_without_comparisons_is_verified_by_the_others_in_the_end(monkeypatch):
-    monkeypatch.setattr(of_vllm, "MOST_UNSTORED", 10)
+    monkeypatch.setattr(verification, "MOST_UNSTORED", 10)
     one = made()
     compare(one)
     assert not one.may_store(2, 10) and loadable(one, 2) == 0
@@ -229,7 +229,7 @@ def test_a_group_without_comparisons_is_verified_by_the_others_in_the_end(monkey
 
 
 def test_a_new_namespace_of_one_engine_is_verified_in_the_end(monkeypatch):
-    monkeypatch.setattr(of_vllm, "MOST_OWN", 3)
+    monkeypatch.setattr(verification, "MOST_OWN", 3)
     one = made(is_unused=True)
     assert one.may_store(0, 2)
     one.stored(keys_of(0, "a", "b"))

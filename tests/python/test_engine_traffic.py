@@ -94,6 +94,26 @@ def test_arms_alternate_and_the_table_compares_them(directory):
     assert (run.out / "logs.txt").stat().st_size > 0
 
 
+def test_engines_that_stay_take_turns_and_start_once(directory):
+    run = drive(directory, "--arms", "none,cpu,spec", "--rounds", "2", "--standing", "--daemon-fault", "kill", "--fault-at", "0", "--fault-seconds", "0.1")
+    assert run.code == 0, run.said
+    assert [row["arm"] for row in run.rows] == ["none", "cpu", "spec", "cpu", "spec", "none", "spec"] and run.rows[-1]["variant"] == "kill"
+    assert all(row["outcome"] == "ok" and row["requests"] == 18 and row["failed"] == row["unanswered"] == 0 for row in run.rows), run.rows
+    starts = {row["arm"]: row["starts_s"] for row in run.rows}
+    assert all(row["starts_s"] == starts[row["arm"]] for row in run.rows), "an arm started twice"
+    again = [row["cached_tokens"] for row in run.rows if row["arm"] == "cpu"]
+    assert again[0] == again[1], "a round found the prompts of an earlier one"
+    assert (run.out / "logs.txt").read_text().count("spec-standing.log,") == 1  # the report leaves empty logs out
+
+
+def test_an_engine_that_stays_and_dies_costs_its_arm_alone(directory):
+    run = drive(directory, "--arms", "spec,cpu", "--rounds", "2", "--standing", fault="die")
+    assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7", run.said
+    assert sum("is not there any more" in remark for remark in run.remarks) == 2
+    run = drive(directory, "--arms", "spec,cpu", "--standing", "--store", "1KiB")
+    assert run.code == 1 and [row["arm"] for row in run.rows] == ["cpu"] and any(r.startswith("spec: not run: ") for r in run.remarks), run.said
+
+
 def test_rounds_have_seeds_of_their_own_and_arms_equal_prompts():
     options = traffic.options_of([*SMALL])
     first, second = options.load(0), options.load(1)
@@ -275,6 +295,8 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
     (("--starts", "2", "--kill-at", "3"), "--kill-at and --starts cannot be combined"),
     (("--starts", "2", "--sequential", "3"), "cannot be combined with --sequential"),
     (("--starts", "2", "--arms", "cpu"), "cpu has no daemon"),
+    (("--standing", "--kill-at", "3"), "--standing and --kill-at cannot be combined"),
+    (("--standing", "--tp", "2"), "--standing and --tp cannot be combined"),
     (("--daemon-fault", "slow"), "slow is not known; use none, kill, hang, full"),
 ])
 def test_a_wrong_option_is_refused(capsys, words, message):

@@ -92,6 +92,47 @@ def test_both_versions_find_each_other_s_pages(make):
     sglang_scenarios.check_load(make(), keys)
 
 
+def computed(host, keys, of):
+    """SGLang computes pages, whose bytes depend on `of`, and stores them."""
+    pages = host.pages[:len(keys)]
+    for page, key in zip(pages, keys):
+        host.write(page, sglang_scenarios.value_of(of + key, host.page_bytes))
+    return host.storage.batch_set_v1(keys, host.pool.indices(pages))
+
+
+def test_the_canary_compares_a_page_before_any_is_loaded(make):
+    keys, more = sglang_scenarios.keys_of("canary", 9), sglang_scenarios.keys_of("more", 2)
+    assert all(computed(make(), keys, ""))
+    host = make(canary="first", pages=(32, 32))
+    assert host.load(keys) == (0, []) and host.counters["canary_withheld"] == 0  # counted with the next store
+    assert computed(host, more, "") == [False] * 2, "it stores among pages that it has not verified"
+    assert host.load(keys) == (0, []) and all(computed(host, keys, ""))
+    counts = host.counters
+    assert (counts["canary_checks"], counts["canary_mismatches"], counts["canary_withheld"], counts["canary_unstored"]) == (1, 0, 18, 2)
+    sglang_scenarios.check_load(host, keys, found=9)
+    assert all(computed(host, more, ""))
+
+
+def test_pages_that_differ_are_left_and_the_engine_has_its_own(make, caplog):
+    keys, first = sglang_scenarios.keys_of("differs", 9), make()
+    assert all(computed(first, keys, ""))
+    host = make(canary="first", pages=(32, 32))
+    assert host.load(keys) == (0, []) and all(computed(host, keys, "of a patched kernel "))
+    assert host.counters["canary_mismatches"] == 1 and "does not compute" in caplog.text
+    assert host.storage.batch_exists(keys) == 9, "it does not find what it has stored itself"
+    assert host.storage.batch_get_v1(keys, host.pool.indices(host.pages[:9])) == [True] * 9
+    assert host.read(host.pages[4]) == sglang_scenarios.value_of("of a patched kernel " + keys[4], host.page_bytes)
+    sglang_scenarios.check_load(first, keys, found=9)
+    again = make(canary="first", pages=(32, 32))
+    assert again.load(keys) == (0, []) and all(computed(again, keys, "")) and again.counters["canary_mismatches"] == 0
+    sglang_scenarios.check_load(again, keys, found=9)
+
+
+def test_in_a_new_namespace_the_canary_costs_nothing(make):
+    keys, host = sglang_scenarios.keys_of("alone", 9), make(canary="first")
+    assert all(computed(host, keys, "")) and host.load(keys)[0] == 9 and host.counters["canary_withheld"] == 0
+
+
 def test_options_of_the_file_backend_are_accepted_and_named(make, monkeypatch, caplog):
     monkeypatch.setenv("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", "/mnt/kv")
     host = make(max_size="200G", eviction_ratio=0.9)
@@ -103,7 +144,8 @@ def test_options_of_the_file_backend_are_accepted_and_named(make, monkeypatch, c
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
-                                     {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}])
+                                     {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}, {"canary": "always"}, {"canary": 1},
+                                     {"canary_bound": 2}, {"canary_bound": True}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.repeated
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused", "former_options",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
-                                      "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass", "a_step_that_did_not_say_that_it_began", "answered_at_once", "waited_for_first",
+                                      "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass", "a_step_that_did_not_say_that_it_began", "answered_at_once", "waited_for_first", "stores_while_it_attaches",
                                       "small_stores_go_together", "gathered_and_waited_for", "closed_while_it_stores", "stores_that_cost_too_much",
                                       "stores_that_cost_little_or_are_always_wanted"])
 def test_scenario(scenario, start, daemon):  # noqa: F811
@@ -52,7 +52,7 @@ def test_an_engine_that_only_loads_attaches_to_the_next_daemon(start, daemon):  
     ended(process)
 
 
-@pytest.mark.parametrize("program", ["daemon_hangs_before_the_load", "hung_while_it_stores"])
+@pytest.mark.parametrize("program", ["daemon_hangs_before_the_load", "hung_while_it_stores", "hung_while_it_is_asked"])
 def test_the_daemon_hangs_while_the_engine_is_at_it(start, daemon, program):  # noqa: F811
     process = start(daemon, program)
     hangs(process, daemon)

@@ -17,7 +17,8 @@ from unittest import mock
 import fake_vllm
 import kvcache
 import vllm_spec_host as base
-from kvcache.vllm import canary, delivery, identity
+from kvcache.engine import verification as canary  # noqa: E402
+from kvcache.vllm import delivery, identity
 from vllm_spec_host import VERSION, Host, config, keys_of, told
 
 ns = types.SimpleNamespace

@@ -993,6 +993,44 @@ def hung_while_it_stores():
     host.close()
 
 
+def hung_while_it_is_asked():
+    """A request does not wait until its timeout for a daemon that hangs, and one that comes back is asked again."""
+    host, keys = Host(timeout_s=10 * deadlines.PATIENT_S), keys_of("silent", 10)
+    host.stored("1", keys)
+    promises.LOOKUP_S, promises.SILENT_S = 1.0, 0.5
+    told("stop")
+    assert host.found("2", keys) == 0
+    told("continue")
+    found_again(host, keys, stores=False)
+    host.close()
+
+
+def stores_while_it_attaches():
+    """The memory of a new daemon is registered for many seconds. An engine that needs the blocks of stores does not wait for that."""
+    host, keys = Host(), keys_of("new memory", 4)
+    host.stored("0", keys_of("first", 1))
+    one, go_on, begun = host.worker.mover, threading.Event(), threading.Event()
+    renew = one._gpu.renew
+
+    def slowly(namespace):
+        begun.set()
+        assert go_on.wait(deadlines.PATIENT_S)
+        return renew(namespace)
+
+    one._gpu.renew = slowly
+    one.attach_soon()
+    assert begun.wait(deadlines.PATIENT_S)
+    output = host.manager.prepare_store(keys, host.begin("1"))
+    host.worker.submit_store(88, ns(block_ids=[0, 1, 2, 3], group_sizes=[4], block_indices=[0]), output.store_spec)
+    host.worker.wait({88})  # would never return
+    assert [e.job_id for e in host.worker.get_finished()] == [88] and one.failed_stores == 4
+    go_on.set()
+    one._gpu.renew = renew
+    until(lambda: not one._dropped_events, "the event of the store is never dropped")
+    assert host.stored("2", keys) == 4
+    host.close()
+
+
 class Clock:
     """The adapter's clock for costs stands still unless a test sets it."""
 

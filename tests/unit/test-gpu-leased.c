@@ -309,7 +309,8 @@ static void leases_outlive_the_daemon_until_their_pool_is_released(void **state)
         assert_int_equal(kvcache_gpu_release_pool(f->gpu, old.q.pool_id), -ESTALE);
         assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), 1);
         copy_and_check(f, &new, 50);
-        assert_true(registrations() <= before + 2); /* the list and the pool, not both pools */
+        /* The list and a pool of at most two slices, not both pools. */
+        assert_true(registrations() <= before + 2);
         release(f, &old);
         release(f, &new);
 }

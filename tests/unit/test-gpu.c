@@ -973,7 +973,8 @@ static void the_next_daemon_has_another_pool(void **state)
                         assert_true(block_is(f, i, 1 + i));
                 assert_int_equal(info_of(f).pool_bytes, 16 << 20);
                 stub.live(&live);
-                assert_int_equal(live.registrations, 3);
+                /* The list, staging memory, and the new pool, whose address may cut it in two. */
+                assert_in_range(live.registrations, 3, 4);
                 assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
                 f->gpu = NULL;
                 kvcache_close(f->kv);
@@ -1123,7 +1124,7 @@ static void malformed_options_are_refused(void **state)
                 assert_null(f->gpu);                                                               \
         } while (0)
         REFUSE(o.size = 4, -EINVAL, "size");
-        REFUSE(o.flags = 32, -EINVAL, "flags");
+        REFUSE(o.flags = 128, -EINVAL, "flags");
         REFUSE(o.engine = 5, -EINVAL, "engine");
         REFUSE(o.gds = 3, -EINVAL, "gds");
         REFUSE(o.gds_bytes = 4096, -EINVAL, "gds_bytes");

@@ -42,7 +42,8 @@ _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
 _BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
 _DONE = 2
-_LEASED = 1 << 4  # KVCACHE_GPU_LEASED
+_LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # KVCACHE_GPU_LEASED, ...
+SLICE_BYTES = 16 << 20  # a copy engine crosses no address that is a multiple of this in registered memory of a daemon
 _RETRY_S = 1.0
 _MOST_POOLS = 8
 _REAP_AT_ONCE = 32
@@ -57,6 +58,7 @@ _gather = c._function("kvcache_layout_gather", c._i, c._s, ctypes.c_uint32, ctyp
 _scatter = c._function("kvcache_layout_scatter", c._i, c._s, ctypes.c_uint32, ctypes.c_uint32, c._p, c._z, c._p, c._p, c._z)
 _reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i)
 _release_pool = c._function("kvcache_gpu_release_pool", c._i, c._p, ctypes.c_uint64)
+_renew = c._function("kvcache_gpu_renew", c._i, c._p)
 _wait_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i)
 # The functions below are quick, and keep Python's lock: a thread that gives it up may get it back milliseconds later.
 _copy_leased = c._function("kvcache_gpu_copy_leased", c._i, c._p, c._s, library=c.held)
@@ -148,13 +150,18 @@ class Gpu:
     staging_bytes  size of the staging memory for puts, an eighth of which must hold a block; 0: 128 MiB
     leased         copy_leased() makes most loads: it gets the device memory through which small pieces pass, and get() has none
     reason         why the GPU did not serve the last call; empty if it did
-    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known"""
+    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known
+    gentle         whether attaching pauses, so that other threads can use the GPU meanwhile; False at first
 
-    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False) -> None:
+    `explicit`: only renew() registers the memory of a daemon, and other calls fail where that is necessary. For a process whose other
+    threads compute on the GPU."""
+
+    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False) -> None:
         if not 0 <= device < 2**31:
             raise ArgumentError(f"a device is a number from 0 on, not {device!r}")
         self._client = client
-        self._options = _OPTIONS.pack(_OPTIONS.size, _LEASED if leased else 0, device, 0, 0, 0, staging_bytes)
+        self._flags, self._staging_bytes = (_LEASED if leased else 0) | (_EXPLICIT if explicit else 0), staging_bytes
+        self.gentle = False
         self._gpu: int | None = None
         self._retry_at = 0.0
         self.reason = ""
@@ -238,6 +245,18 @@ class Gpu:
         n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
         return ids[:max(n, 0)].tolist()
 
+    def renew(self, namespace: Namespace) -> bool:
+        """Attaches the GPU, or registers the memory of the client's present session if another session's is registered. Returns whether both
+        are done; `reason` says why not. Takes seconds, in which the driver can be used between short steps."""
+        self._client._check_fork()
+        with self._client._lock:
+            r = self._enter(namespace)
+            if r == 0:
+                r = _renew(self._gpu)
+                if r < 0:
+                    self.reason = self._words()
+            return r == 0
+
     def release_pool(self, pool: int) -> None:
         """Lets go of a pool in which there is no lease any more. That of the session stays."""
         if self._gpu is not None:
@@ -262,7 +281,8 @@ class Gpu:
                 return -errno.ENODEV
             gpu, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
             assert self._client._handle is not None
-            r = _attach(ctypes.byref(gpu), self._client._handle.kv, self._options, why, len(why))
+            options = _OPTIONS.pack(_OPTIONS.size, self._flags | (_GENTLE if self.gentle else 0), self._device, 0, 0, 0, self._staging_bytes)
+            r = _attach(ctypes.byref(gpu), self._client._handle.kv, options, why, len(why))
             if r < 0:
                 self.reason, self._retry_at = why.value.decode(errors="replace"), time.monotonic() + _RETRY_S
                 return r

@@ -19,9 +19,12 @@ from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from ..engine import canary as distances
 from ..engine import former
+from ..engine.verification import COUNTERS, FIRST, OFF, State
 from ..engine.weights import CHECKS
 from . import facts, identity
+from .canary import PageCanary
 from .chain import Chain
 from .link import Link
 from .pages import Pages, describe
@@ -89,6 +92,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     share        register the host pool, so that the daemon reads pages in place (true)
     remote       use the tier that the daemon shares with other hosts (true)
     load_into    the daemon writes loaded pages to the registered host pool itself (true); false: this backend's thread copies them
+    canary       "first": compare a stored page with a computed one before any is loaded (kvcache.engine.verification); "off" (default)
+    canary_bound  the distance above which they differ
     part_bytes   longer pages are stored in parts (64 MiB)
     timeout_s    timeout of a load, and of a request to store (5)"""
 
@@ -120,10 +125,16 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         for name, value in (("namespace", self._prefix), ("weights", self._weights), ("socket", socket)):
             if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
                 raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
+        self._canary_mode, self._bound = options.get("canary", OFF), options.get("canary_bound", distances.BOUND)
+        if self._canary_mode not in (OFF, FIRST):
+            raise ValueError(f"canary is 'off' or 'first', not {self._canary_mode!r}")
+        if isinstance(self._bound, bool) or not isinstance(self._bound, (int, float)) or not 0 < self._bound < 1:
+            raise ValueError(f"canary_bound is a number between 0 and 1, not {self._bound!r}")
+        self._canary: PageCanary | None = None
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
         self._link = Link(socket, float(timeout_s), remote=remote, into=into)
-        self._link.counters["learned_parents"] = 0
+        self._link.counters.update(dict.fromkeys(("learned_parents", *COUNTERS), 0))
         self._pool: _Pool | None = None
         self._sides: dict[str, _Pool] = {}  # host pools other than that of K and V, by name
         self._refused_pool = ""
@@ -157,7 +168,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             lengths = tuple(int(n) for n in pool.get_page_buffer_meta(first)[1])
             if self._share:
                 self._share_memory(pool)
-            self._pool = _Pool(pool, lengths, self._pages(pool, lengths))
+            self._pool = _Pool(pool, lengths, self._pages(pool, lengths, of_canary=True))
         self._values = self._pages(pool, ())
         self._link.begin()
 
@@ -171,7 +182,11 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             memory._tensor = tensor  # type: ignore[attr-defined]  # which owns it
             self._link.share(memory, address, nbytes)
 
-    def _pages(self, pool: Any, lengths: tuple[int, ...], side: str = "") -> Pages:
+    def _state_of(self, name: str) -> State | None:
+        found = self._link.searches.namespace_state(name)
+        return None if found is None else State(not found.chunks and not found.sessions, found.fingerprint)
+
+    def _pages(self, pool: Any, lengths: tuple[int, ...], side: str = "", of_canary: bool = False) -> Pages:
         model, revision = facts.model_of(self._config.model_name)
         if self._weights and isinstance(revision, identity.Unknown):
             revision = "of weights"  # the option names them
@@ -183,11 +198,41 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             identity.warn(log, fingerprint)
         fields = fingerprint.fields
         name = identity.namespace_name(self._prefix, fields)
+        if of_canary and self._canary_mode != OFF:
+            self._canary = PageCanary(self._bound, str(getattr(pool, "dtype", "")), lengths, name, fields, self._state_of)
+        if lengths and self._canary is not None:
+            name = self._canary.named(name)
         page = sum(lengths)
         log.info("kvcache: %s, pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
         self._link.largest_part = max(self._link.largest_part, min(page, self._part_bytes))
         spaces = self._link.namespace(name, fields, min(page, self._part_bytes))
         return Pages(self._link, spaces, self._part_bytes, self._ack)
+
+    # --- the canary ---
+
+    def _before_stores(self, pool: _Pool, names: list[bytes], addresses: list[int], has_parent: bool) -> set[bytes] | None:
+        """Compares one of the computed pages if the canary wants one. Returns the pages that are not stored yet, as far as the canary asks, or
+        None if none may be stored."""
+        if self._canary is None:
+            return set()
+        there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else [True] * len(names)
+        if self._canary.compare(names, there, addresses, pool.lengths, has_parent, lambda key: self._stored_page(pool, key)):
+            for side, one in (("", pool), *self._sides.items()):
+                one.pages = self._pages(one.pool, one.lengths, side)
+            there = [False] * len(names)
+        may_store = self._canary.may_store(len(names))
+        for name, counted in self._canary.take_counts().items():
+            self._link.count(name, counted)
+        return {n for n, is_there in zip(names, there) if not is_there} if may_store else None
+
+    @staticmethod
+    def _stored_page(pool: _Pool, key: bytes) -> bytes | None:
+        place = ctypes.create_string_buffer(sum(pool.lengths))
+        addresses, at = [], ctypes.addressof(place)
+        for length in pool.lengths:
+            addresses.append(at)
+            at += length
+        return place.raw if pool.pages.get([key], addresses, pool.lengths) == [True] else None
 
     # --- lookups ---
 
@@ -196,7 +241,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         names = [identity.key_of(k) for k in keys]
         self._chain.learn(names, _parent_of(extra_info))
         if self._pool is not None:
-            return self._pool.pages.match(names, self._pool.lengths)
+            run = self._pool.pages.match(names, self._pool.lengths)
+            return run if self._canary is None else self._canary.loadable(names[:run])
         return self._values.match(names) if self._values is not None else 0
 
     def exists(self, key: str) -> bool:
@@ -219,8 +265,14 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if self._pool is None or self._refused_pool or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        names = [identity.key_of(k) for k in keys]
-        good = self._pool.pages.put(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
+        names, addresses = [identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices)
+        parent = self._parent(names, extra_info)
+        new = self._before_stores(self._pool, names, addresses, parent is not None)
+        if new is None:
+            return [False] * len(keys)
+        good = self._pool.pages.put(names, addresses, self._pool.lengths, parent)
+        if self._canary is not None:
+            self._canary.stored([n for n, ok in zip(names, good) if ok and n in new])
         self._sample("backup", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
 
@@ -350,6 +402,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             return [False] * len(keys)
         try:
             names, places = [identity.key_of(k) for k in keys], side.pieces(len(keys), transfer.host_indices)
+            if not is_get and self._canary is not None and not self._canary.may_store(0):
+                return [False] * len(keys)
             move = side.pages.get if is_get else side.pages.put
             return move(names, places, side.lengths, self._parent(names, extra_info))
         except Exception as e:

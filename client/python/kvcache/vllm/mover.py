@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import EXISTS, Client, Namespace, status_ok
-from .._gpu import NO_BLOCK, Gpu
+from .._gpu import NO_BLOCK, SLICE_BYTES, Gpu
 from ..engine import private
 from . import breakeven
 from .arrays import Blocks
@@ -89,11 +89,13 @@ class Mover:
         self._canary = canary
         self._canary.enter(self._state_of)
         self._open()
-        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)), leased=True)
+        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)), leased=True, explicit=True)
         self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
                            self.attach_soon)
         self._changed = threading.Condition()
         self._stores: deque[_Job] = deque()
+        self._present: list[_Job] = []         # our thread is at these
+        self._dropped_events: deque[int] = deque()
         self._under_way: dict[int, _Job] = {}  # not reported yet
         self._ended: deque[Ended] = deque()
         self._attached = threading.Event()
@@ -184,6 +186,7 @@ class Mover:
             page.set_pools([p for p in pools if p not in unused])
             for pool in unused - page.in_use():
                 self._gpu.release_pool(pool)
+                self._must_attach = True  # that unregisters it
             pools = self._gpu.pools()
         return pools
 
@@ -194,8 +197,8 @@ class Mover:
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Until these jobs have ended, which go before other stores. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
-        takes STORE_S at most: the engine stands still."""
+        """Waits until these jobs have ended. They go before other stores. The engine stands still meanwhile, so a store that takes longer than
+        FLUSH_S is dropped: at once if our thread is not at it, else behind its present slice, which takes STORE_S at most."""
         self.loads.wait(numbers)
         began = breakeven.clock()
         with self._changed:
@@ -204,12 +207,21 @@ class Mover:
             if not self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
                 for number in numbers & self._under_way.keys():
                     self._under_way[number].hurried = True
+                self._drop([self._under_way[number] for number in numbers & self._under_way.keys()])
                 self._changed.wait_for(lambda: not numbers & self._under_way.keys())
         waited_s = breakeven.clock() - began
         self.store_wait_s += waited_s
         self.spent.store_s += waited_s
         if self._seat.page is not None:
             self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
+
+    def _drop(self, jobs: list[_Job]) -> None:
+        """Ends stores that our thread is not at, which may be attaching to a new daemon for many seconds. In the lock."""
+        for job in jobs:
+            if job not in self._present:
+                self.failed_stores += sum(len(p.keys) for p in job.parts)
+                self._end([job])
+                self._dropped_events.append(job.event)
 
     def close(self) -> None:
         with self._changed:
@@ -230,13 +242,16 @@ class Mover:
             self._attached.set()
         while True:
             with self._changed:
-                jobs = self._next()
+                self._present = []
+                jobs = self._present = self._next()
                 if self._closing:
                     break
             if jobs:
                 self._step(jobs)
             else:
                 self._attach_again()
+            while self._dropped_events:
+                self._cuda.drop(self._dropped_events.popleft())
         self._abandon()
         if self._seat.page is not None:
             self._seat.page.leave()
@@ -300,8 +315,12 @@ class Mover:
                 self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
 
     def _attach(self) -> None:
-        """The first request registers the daemon's memory with the driver, and the first copy of leased chunks makes its streams: both
-        take their time, which is not to be the first load's."""
+        """Registers the daemon's memory with the driver. A first get, and a first copy of leased chunks, which makes streams, take their time
+        as well: it is not to be the first load's."""
+        self._gpu.gentle = self._attached.is_set()  # the engine computes
+        if not self._gpu.renew(next(iter(self._namespaces.values()))):
+            self._complain(self._gpu.reason)
+            return
         self._gpu.get(next(iter(self._namespaces.values())), self._layouts[0], [0], [os.urandom(32)], stream=self._stream,
                       timeout=self._timeout_s)
         if self._gpu.reason:
@@ -362,6 +381,7 @@ class Mover:
             return b""
         if not any(map(status_ok, status)) and not self._client.connected or self._gpu.reason:
             self._rest(self._gpu.reason or self._client.error)
+            self._must_attach = True
         else:
             self._complain("")
             self._pause_s = PAUSE_S
@@ -376,7 +396,11 @@ class Mover:
         blocks = self.blocks[part.layout]
         for block, offset in zip(part.blocks, part.offsets):
             for to, at, nbytes in blocks.pieces(block):
-                self._cuda.copy(to, address + offset + at, nbytes, stream)
+                source = address + offset + at
+                while nbytes:
+                    part = min(nbytes, SLICE_BYTES - source % SLICE_BYTES)
+                    self._cuda.copy(to, source, part, stream)
+                    to, source, nbytes = to + part, source + part, nbytes - part
 
     def _state_of(self, name: str) -> State | None:
         found = self._client.namespace_state(name)

@@ -16,12 +16,13 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
+from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
 from ..engine import private
 from .identity import by_group, group_of, names_of
 from .shards import Shard
@@ -35,6 +36,9 @@ LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # after leases were not given within the timeout
 GRACE_S = 0.002  # that ask() waits for leases on memory
 NO_GRACE_S = 1.0 # without that, after they came too late
+PROBE_S = 0.4    # a request that is unanswered for so long is followed by a probe
+SILENT_S = 1.2   # a daemon that does not answer the probe for so long hangs
+PROBE = "probe"
 
 
 class Held(NamedTuple):
@@ -140,6 +144,7 @@ class Promises:
         self._no_grace_until = 0.0
         self._reaped = False  # in this step
         self._looked_at = 0.0  # for answers, the last time
+        self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
         self.asked_bytes = self.asked_disk_bytes = 0  # of leases that were not answered yet
         self.reads: list[Read] = []  # since the owner took them
 
@@ -203,11 +208,30 @@ class Promises:
         asked = mine.asked.get(key)
         if asked is None:
             return False
-        if time.monotonic() - asked <= self._timeout_s and not self._ill:
+        waited = time.monotonic() - asked
+        if waited <= self._timeout_s and not self._ill and not self._is_silent(asked):
             return None
         if not self._ill:
-            log.warning("nothing is found now: the daemon has not answered for %.1f s", self._timeout_s)
+            log.warning("nothing is found now: the daemon has not answered for %.1f s", waited)
             self._ill = True
+        return False
+
+    def _is_silent(self, asked: float) -> bool:
+        """Returns whether the daemon hangs, so that no request waits for it until its timeout. A long read from disk is no hang: after PROBE_S
+        without an answer the daemon is asked for something that it answers at once."""
+        now = time.monotonic()
+        if now - max(asked, self._heard_at) < PROBE_S:
+            return False
+        if self._probed_at:
+            return now - self._probed_at >= SILENT_S
+        namespace = next((n for of_group in self._namespaces.values() for n in of_group), None)
+        if namespace is not None:
+            try:
+                namespace.submit_touch([os.urandom(32)], tag=PROBE, timeout=self._timeout_s)
+                self._probed_at = now
+            except Error as e:
+                log.warning("nothing is found now: %s", e)
+                return True
         return False
 
     def leased(self, request: str) -> list[bytes]:
@@ -295,6 +319,12 @@ class Promises:
         self._looked_at = now
 
     def _answered(self, done: Any, now: float) -> None:
+        has_answered = PENDING not in done.status and LOST not in done.status
+        if has_answered:
+            self._heard_at = now
+        if done.tag == PROBE:
+            self._probed_at, self._ill = 0.0, self._ill and not has_answered
+            return
         asked, shard = done.tag
         if any(map(status_ok, done.status)):
             self._ill = False

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registers host memory with the driver in slices.
+ *
+ * The driver takes a lock while it registers or unregisters memory: 10 GiB take seconds, in which
+ * no other thread of the process can launch anything. A slice takes milliseconds, and after each
+ * one a caller may pause, so that an engine that computes meanwhile gets its turns.
+ *
+ * A copy engine of the device must not cross the end of a slice. All ends are at addresses that are
+ * multiples of SLICE_LEAST_BYTES, where engine.c cuts the copies. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu/driver.h"
+
+enum {
+        SLICE_LEAST_BYTES = 16 * 1024 * 1024,
+        SLICES_MOST = 1024, /* a larger memory has larger slices */
+};
+
+/* Registered memory. Zeroed: none. */
+struct slices {
+        void *base;
+        uint64_t bytes;
+        uint64_t slice_bytes; /* all ends but the last are multiples of this */
+        cu_address device;    /* where the device sees the first byte */
+};
+
+/* Returns the bytes from `address`, of `bytes` in all, up to the next end that a slice may have. */
+static inline uint64_t slice_rest(uint64_t address, uint64_t bytes, uint64_t slice_bytes)
+{
+        uint64_t rest = slice_bytes - address % slice_bytes;
+
+        return rest < bytes ? rest : bytes;
+}
+
+/* Registers all of the memory or nothing. With `pauses`, it sleeps after each slice as long as the
+ * slice took. Memory whose slices the device would see apart is registered at once. */
+cu_result slices_register(const struct driver *d, struct slices *ret, void *base, uint64_t bytes,
+                          unsigned flags, bool pauses);
+void slices_unregister(const struct driver *d, struct slices *s, bool pauses);
