@@ -35,8 +35,6 @@ static int flush(struct walk *w)
                 w->batch.names += w->batch.n;
         w->done += w->batch.n;
         w->batch.n = 0;
-        if (w->file)
-                progress_note(&w->progress, keyfile_part(w->file), "done", w->done, "key");
         return r;
 }
 
@@ -69,7 +67,12 @@ static int add(struct walk *w, const char *namespace_name, const struct kvcache_
                         return r;
         }
         w->batch.keys[w->batch.n++] = *key;
-        return w->batch.n == BATCH_KEYS ? flush(w) : EXIT_OK;
+        if (w->batch.n < BATCH_KEYS)
+                return EXIT_OK;
+        r = flush(w);
+        if (r == EXIT_OK && w->file)
+                progress_note(&w->progress, keyfile_part(w->file), "done", w->done, "key");
+        return r;
 }
 
 const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES])

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import harness
-from harness import items, key_of, put_all
+from harness import items, key_of, put_all, wait_until
 from kvwire import Ack, Op
 
 BAR = re.compile(rb"\r\[[#.]{10,40}\] +\d+ %  [\w ]+: [\d,]+ \w+\x1b\[K")
@@ -122,9 +122,10 @@ def test_a_call_that_waits_shows_its_seconds(make_daemon, directory):
         c.staging()
         switch.touch()
         put = c.submit_batch(Op.PUT, ns, c.put_entries(items("disk", 1, 5000)), ack=Ack.WRITTEN)
+        wait_until(lambda: daemon.status()["store"]["volumes"][0]["pending"] > 0, "the write is at the disk")
         terminal = Terminal(harness.CTL, "--socket", daemon.socket, "device", "suspend", "0")
         deadline = time.monotonic() + 60 * harness.slow()
-        while b" suspending: 2 s\x1b[K" not in terminal.read() and time.monotonic() < deadline:
+        while b" suspending: 2 s\x1b[K" not in terminal.read() and time.monotonic() < deadline and terminal.process.poll() is None:
             pass
         assert b"\r suspending: 1 s\x1b[K\r suspending: 2 s\x1b[K" in terminal.shown
         switch.unlink()
