@@ -106,7 +106,7 @@ def test_samples_count_what_was_asked(start):
 
         def sampled():
             samples = report(c).get(("default", "llama"), {}).get("samples")
-            return samples and len(samples["age_seconds"]) > 0 and samples
+            return samples and sum(samples["lookup_keys"]) > 0 and samples
         c.exists(c.namespace("llama"), [k for k, _ in items("llama", 10, 20000)] + [key_of("none", i) for i in range(30)])
         samples = wait_until(sampled, "a sample is taken", 35)
         assert (sum(samples["lookup_keys"]), sum(samples["lookup_found_keys"])) == (40, 10)
@@ -223,6 +223,7 @@ def test_work_for_a_page_is_bounded(start):
         for i in range(25):
             page_of(daemon, "llama")
         used = (daemon.cpu_seconds() - before) / 25
+        print(f"a page takes {used * 1e3:.2f} ms of processor time")
         assert used < 0.01 * harness.slow(), f"making a page takes {used * 1e3:.1f} ms of processor time"
         for i in range(100):
             assert daemon.http(path_of(f"small-{i}"))[0] == 200
