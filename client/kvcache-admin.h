@@ -228,6 +228,9 @@ enum kvcache_report {
         KVCACHE_REPORT_STAGES = 4,  /* JSON, times of the latest requests and I/O operations while
                                        io.stages is on; for admins: -EACCES; -EOPNOTSUPP if the
                                        daemon has none */
+        KVCACHE_REPORT_NAMESPACES = 5, /* JSON, large namespaces and those looked at last, with
+                                          samples of 15 minutes and the chunks that are evicted
+                                          next; of all tenants for admins; -EOPNOTSUPP as before */
 };
 /* Returns a report of the daemon, NUL-terminated. The caller frees it with free(). */
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);

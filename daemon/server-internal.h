@@ -12,6 +12,8 @@
 #include "request/memory.h"
 #include "report/history-collect.h"
 #include "report/history.h"
+#include "report/namespace-history.h"
+#include "report/namespace-view.h"
 #include "report/http.h"
 #include "session/listener.h"
 #include "io/liveness.h"
@@ -85,6 +87,7 @@ struct server {
         } unused;
         struct status_sources sources;
         struct history history;
+        struct namespace_history namespace_history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
         uint64_t staging_bytes_auto; /* config_auto_staging() at startup */

@@ -564,6 +564,8 @@ int server_start_http(struct server *s)
                         .history = &s->history,
                         .print_metrics = status_print_metrics,
                         .print_status = status_print_status,
+                        .find_namespace = namespace_view_find,
+                        .print_namespace = namespace_view_print_page,
                         .is_ready = status_is_ready,
                         .is_healthy = status_is_healthy,
                         .userdata = &s->sources,

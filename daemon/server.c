@@ -199,6 +199,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         recorder_tick(&s->service, clock_mono_ns());
         audit_tick(&s->service, clock_mono_ns());
         history_tick(&s->history, &s->sources, clock_mono_ns());
+        namespace_view_tick(&s->sources, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
         hits_tick(&s->service);
@@ -612,6 +613,7 @@ static int start(struct server *s)
         s->sources = (struct status_sources){
                 .config = s->config,
                 .service = &s->service,
+                .namespaces = &s->namespace_history,
                 .sessions = s->sessions,
                 .started_unix_ms = clock_unix_ms(),
                 .started_ns = clock_mono_ns(),

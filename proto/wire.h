@@ -160,12 +160,14 @@ enum wire_tier {
 };
 
 enum wire_report {
-        WIRE_REPORT_STATUS = 0,  /* JSON, as /status */
-        WIRE_REPORT_STATS = 1,   /* JSON, every metric */
-        WIRE_REPORT_METRICS = 2, /* Prometheus text */
-        WIRE_REPORT_CONFIG = 3,  /* YAML, the configuration in force; admin only */
-        WIRE_REPORT_STAGES = 4,  /* JSON, the latest of io.stages; admin only; for
-                                    WIRE_FEATURE_STAGES */
+        WIRE_REPORT_STATUS = 0,     /* JSON, as /status */
+        WIRE_REPORT_STATS = 1,      /* JSON, every metric */
+        WIRE_REPORT_METRICS = 2,    /* Prometheus text */
+        WIRE_REPORT_CONFIG = 3,     /* YAML, the configuration in force; admin only */
+        WIRE_REPORT_STAGES = 4,     /* JSON, the latest of io.stages; admin only; for
+                                       WIRE_FEATURE_STAGES */
+        WIRE_REPORT_NAMESPACES = 5, /* JSON, namespaces with their latest samples; for
+                                       WIRE_FEATURE_NAMESPACE_REPORT */
         WIRE_REPORT_END,
 };
 
@@ -586,6 +588,7 @@ enum wire_feature {
         WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
         WIRE_FEATURE_POOL_INDEX = 1 << 20, /* POOL_INDEX */
         WIRE_FEATURE_EVENTS = 1 << 21,     /* EVENTS */
+        WIRE_FEATURE_NAMESPACE_REPORT = 1 << 23, /* REPORT of WIRE_REPORT_NAMESPACES */
 };
 
 /* A session's counters of lookups that its client answered itself, in memory that the client

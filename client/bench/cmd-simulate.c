@@ -13,6 +13,7 @@
 #include "fleet-report.h"
 #include "human.h"
 #include "plot-option.h"
+#include "progress.h"
 #include "simulate-arguments.h"
 #include "simulate.h"
 #include "table.h"
@@ -274,8 +275,10 @@ static int report(const struct simulate_arguments *a, const struct simulation *s
 static int simulate(struct simulate_arguments *a, const struct simulation *s, bool json)
 {
         static struct run runs[SIMULATE_POLICIES * SIMULATE_CAPACITIES];
+        struct progress progress;
         size_t n = 0;
 
+        progress_init(&progress);
         for (size_t c = 0; c < a->n_capacities; c++) {
                 if (!capacity_set_blocks(&a->capacities[c], a->block_bytes, s->n_blocks))
                         return complain(EXIT_WRONG_USAGE,
@@ -287,6 +290,9 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
 
                         runs[n] = (struct run){ .policy = a->policies[p],
                                                 .capacity = &a->capacities[c] };
+                        progress_note(&progress,
+                                      (double)n / (double)(a->n_capacities * a->n_policies),
+                                      "simulated", n, "cache");
                         r = simulation_run(s, a->policies[p], (uint32_t)blocks, &runs[n].result);
                         if (r < 0)
                                 return r == -ENOMEM ? complain_memory()
@@ -294,6 +300,7 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
                                                                strerror(-r));
                 }
         }
+        progress_end(&progress);
         return report(a, s, runs, n, json);
 }
 

@@ -16,6 +16,7 @@
 #include "common.h"
 #include "human.h"
 #include "payload.h"
+#include "progress.h"
 #include "table.h"
 #include "units.h"
 #include "waterfall.h"
@@ -49,6 +50,7 @@ struct tracer {
         struct kvcache_entry entries[MOST_KEYS];
         struct kvcache_result results[MOST_KEYS];
         struct waterfall phases[PHASES];
+        struct progress progress;
         uint64_t wrong_bytes, other_tier;
 };
 
@@ -206,27 +208,40 @@ static int prepare(struct tracer *t, enum kvcache_op op, uint64_t batch, uint32_
         return r < 0 ? complain_call(t->ctl, r, "trace") : EXIT_OK;
 }
 
+static void note_batch(struct tracer *t, unsigned phase, uint64_t i)
+{
+        uint64_t done = phase * t->batches + i;
+
+        progress_note(&t->progress, (double)done / (double)(PHASES * t->batches), "traced", done,
+                      "request");
+}
+
 static int run_phases(struct tracer *t)
 {
         int r = EXIT_OK;
 
+        progress_init(&t->progress);
         for (uint64_t i = 0; r == EXIT_OK && i < t->batches; i++) {
+                note_batch(t, PHASE_PUT, i);
                 name_batch(t, i);
                 r = run_batch(t, PHASE_PUT);
         }
         for (uint64_t i = 0; r == EXIT_OK && i < t->batches; i++) {
+                note_batch(t, PHASE_COLD, i);
                 name_batch(t, i);
                 r = prepare(t, KVCACHE_OP_EVICT, i, KVCACHE_TIER_MEMORY);
                 if (r == EXIT_OK)
                         r = run_batch(t, PHASE_COLD);
         }
         for (uint64_t i = 0; r == EXIT_OK && i < t->batches; i++) {
+                note_batch(t, PHASE_HOT, i);
                 name_batch(t, 0);
                 /* A cold get bypasses the pool, so get once more before measuring. */
                 r = i == 0 ? prepare(t, KVCACHE_OP_GET, 0, 0) : EXIT_OK;
                 if (r == EXIT_OK)
                         r = run_batch(t, PHASE_HOT);
         }
+        progress_end(&t->progress);
         return r;
 }
 

@@ -15,6 +15,7 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
+#include "progress.h"
 #include "remote/completions.h"
 
 enum { REAP_MOST = 1024, WAIT_MS = 100 };
@@ -98,6 +99,11 @@ static const char *verb_of(enum backend_op_kind kind)
                                         : "writing an object";
 }
 
+static const char *participle_of(enum backend_op_kind kind)
+{
+        return kind == BACKEND_READ ? "read" : kind == BACKEND_DELETE ? "deleted" : "written";
+}
+
 static void on_ended(struct backend_op *op);
 
 static void submit(struct remote_bare *b, struct slot *slot, uint64_t object)
@@ -164,16 +170,21 @@ static void reap(struct remote_bare *b)
 /* Waits for all operations. Those that hang get as much time again as they had. */
 static void wait_for_all(struct remote_bare *b)
 {
+        struct progress progress;
         uint64_t last = latency_now_ns();
         unsigned before = b->in_flight;
 
+        progress_init(&progress);
         while (b->in_flight > 0 && !b->hangs) {
+                progress_note(&progress, (double)b->next / (double)b->job.objects,
+                              participle_of(b->kind), b->next, "object");
                 reap(b);
                 if (b->in_flight != before || has_next(b))
                         last = latency_now_ns();
                 before = b->in_flight;
                 b->hangs = latency_now_ns() - last > 2 * b->job.params.timeout_ns;
         }
+        progress_end(&progress);
 }
 
 static int run(struct remote_bare *b, enum backend_op_kind kind, struct remote_figures *figures)

@@ -17,6 +17,7 @@
 #include "kvbench/embedded.h"
 #include "kvbench/rest.h"
 #include "kvcache-admin.h"
+#include "progress.h"
 
 #define NAMESPACE   "kvcache-bench-remote"
 #define FINGERPRINT "format=kvcache-bench-remote\n"
@@ -311,15 +312,20 @@ static int make_flights(struct through *t)
 
 static int move(struct through *t)
 {
+        struct progress progress;
         uint64_t next = 0, done = 0;
         int status = make_flights(t);
 
+        progress_init(&progress);
         while (status == EXIT_OK && done < t->job->objects) {
+                progress_note(&progress, (double)done / (double)t->job->objects,
+                              t->put ? "put" : "got", done, "object");
                 while (status == EXIT_OK && next < t->job->objects && t->n_idle > 0)
                         status = begin(t, next++);
                 if (status == EXIT_OK)
                         status = reap(t, &done);
         }
+        progress_end(&progress);
         return status;
 }
 

@@ -14,6 +14,7 @@
 #include "text.h"
 #include "human.h"
 #include "key.h"
+#include "progress.h"
 #include "sha256.h"
 
 static const char *tool_name = "kvcachectl";
@@ -76,6 +77,7 @@ int complain_list(int status, const char *format, va_list arguments)
 
         if (vasprintf(&message, format, arguments) < 0)
                 message = NULL;
+        progress_clear();
         if (!in_json || !message || !print_json_message(status, message)) {
                 enum color color = status == EXIT_OK ? COLOR_WARNING : COLOR_BAD;
                 bool colored = color_wanted(stderr);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "human.h"
 #include "units.h"
@@ -39,6 +40,16 @@ int keyfile_open(struct keyfile **ret, const char *path, char ret_error[static K
         }
         *ret = TAKE_PTR(f);
         return 0;
+}
+
+double keyfile_part(const struct keyfile *f)
+{
+        struct stat st;
+        off_t at = ftello(f->file);
+
+        if (at < 0 || fstat(fileno(f->file), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+                return 0;
+        return (double)at / (double)st.st_size;
 }
 
 struct keyfile *keyfile_close(struct keyfile *f)

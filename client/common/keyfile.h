@@ -34,6 +34,9 @@ struct keyfile *keyfile_close(struct keyfile *f);
 int keyfile_next(struct keyfile *f, struct keyfile_entry *ret,
                  char ret_error[static KEYFILE_ERROR_BYTES]);
 
+/* Returns the part of the file that has been read, 0 to 1; 0 if its size is not known. */
+double keyfile_part(const struct keyfile *f);
+
 /* Formats one line with its newline. Returns its length. */
 size_t keyfile_format(const struct kvcache_key *key, uint64_t length, const char *namespace,
                       char ret[static KEYFILE_LINE_BYTES]);

@@ -9,8 +9,12 @@
 
 #include "human.h"
 #include "checked.h"
+#include "latency.h"
 
 enum { BAR_MOST = 40, BAR_LEAST = 10 };
+enum { SECOND_NS = 1000000000, REDRAW_NS = SECOND_NS / 10 };
+
+static bool is_drawn; /* there is a line on the terminal */
 
 void progress_init(struct progress *p)
 {
@@ -18,6 +22,7 @@ void progress_init(struct progress *p)
 
         *p = (struct progress){
                 .shown = isatty(STDERR_FILENO) && (!term || strcmp(term, "dumb") != 0),
+                .due_ns = latency_now_ns() + SECOND_NS,
         };
 }
 
@@ -52,6 +57,15 @@ static unsigned terminal_columns(void)
         return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0 ? 80 : size.ws_col;
 }
 
+void progress_show_text(struct progress *p, const char *text)
+{
+        if (!p->shown)
+                return;
+        fprintf(stderr, "\r%s\033[K", text);
+        fflush(stderr);
+        is_drawn = true;
+}
+
 void progress_show(struct progress *p, double part, const char *tail)
 {
         char line[512];
@@ -59,13 +73,36 @@ void progress_show(struct progress *p, double part, const char *tail)
         if (!p->shown)
                 return;
         progress_format(terminal_columns(), part, tail, line, sizeof(line));
-        fprintf(stderr, "\r%s\033[K", line);
-        fflush(stderr);
+        progress_show_text(p, line);
+}
+
+void progress_note(struct progress *p, double part, const char *doing, uint64_t n, const char *noun)
+{
+        char things[HUMAN_BYTES], tail[128];
+        uint64_t now_ns;
+
+        if (!p->shown)
+                return;
+        now_ns = latency_now_ns();
+        if (now_ns < p->due_ns)
+                return;
+        p->due_ns = now_ns + REDRAW_NS;
+        human_things(n, noun, things);
+        snprintf(tail, sizeof(tail), " %3.0f %%  %.40s: %s", 100 * MIN(MAX(part, 0.0), 1.0), doing,
+                 things);
+        progress_show(p, part, tail);
+}
+
+void progress_clear(void)
+{
+        if (is_drawn)
+                fputs("\r\033[K", stderr);
+        is_drawn = false;
 }
 
 void progress_end(struct progress *p)
 {
         if (p->shown)
-                fputs("\r\033[K", stderr);
+                progress_clear();
         p->shown = false;
 }

@@ -1,18 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A line on standard error that shows the progress of a command. The line is redrawn in place, and
- * only if standard error is a terminal. One thread. */
+ * only if standard error is a terminal. One thread, and one line at a time. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct progress {
-        bool shown; /* standard error is a terminal */
+        bool shown;      /* standard error is a terminal */
+        uint64_t due_ns; /* time of the next line of progress_note() */
 };
 
 void progress_init(struct progress *p);
 /* Shows the progress. `part`: 0 to 1. `tail`: text after the bar, beginning with a space. */
 void progress_show(struct progress *p, double part, const char *tail);
+/* Shows a text in place of the bar. */
+void progress_show_text(struct progress *p, const char *text);
+/* Shows " 35 %  evicting: 1,234 keys". Call it as often as is convenient: the line appears after a
+ * second, so that a quick command shows nothing, and changes at most ten times a second. `noun` has
+ * at most 11 letters. */
+void progress_note(struct progress *p, double part, const char *doing, uint64_t n,
+                   const char *noun);
+/* Clears a line that is on the terminal, before something else is printed there; it may be shown
+ * again. No effect if there is none. */
+void progress_clear(void);
 /* Clears the line; nothing is shown afterwards. */
 void progress_end(struct progress *p);
 /* Formats the line of progress_show() for a width of `columns`. */

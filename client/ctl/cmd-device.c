@@ -17,6 +17,7 @@
 #include "human.h"
 #include "units.h"
 #include "table.h"
+#include "waiting.h"
 
 /* Connects and gets the volumes. Returns EXIT_OK, or another status after reporting the failure. */
 static int device_volumes(struct ctl *ctl, cJSON **ret)
@@ -130,6 +131,7 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
         bool suspend = strcmp(action, "suspend") == 0;
         _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
         const char *name;
+        struct waiting waiting;
         char what[64];
         int status, number, r;
 
@@ -142,8 +144,10 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
                                 action, wanted);
         name = answer_text(cJSON_GetArrayItem(volumes, number), "volume");
         snprintf(what, sizeof(what), "device %s", action);
+        waiting_begin(&waiting, suspend ? "suspending" : "resuming");
         r = suspend ? kvcache_device_suspend(ctl->kv, (uint32_t)number)
                     : kvcache_device_resume(ctl->kv, (uint32_t)number);
+        waiting_end(&waiting);
         if (r == -EACCES)
                 return complain_admin(what);
         if (r < 0)

@@ -9,6 +9,8 @@
 #include "common.h"
 #include "human.h"
 #include "keys.h"
+#include "progress.h"
+#include "waiting.h"
 
 /* --- evict --- */
 
@@ -88,6 +90,7 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         _cleanup_(freep) struct kvcache_listed *listed = calloc(PAGE, sizeof(*listed));
         _cleanup_(freep) struct kvcache_key *keys = NULL;
         struct key_batch batch = { .namespace_name = namespace_name };
+        struct progress progress;
         uint64_t cursor = 0;
         size_t total = 0, room = 0;
         int r, n;
@@ -100,7 +103,9 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         r = namespace_attach(ctl, namespace_name, &batch.namespace_handle);
         if (r)
                 return r;
+        progress_init(&progress);
         do {
+                progress_note(&progress, 0, "listing", total, "key");
                 n = kvcache_list(ctl->kv, batch.namespace_handle, &cursor, listed, PAGE);
                 if (n < 0)
                         return complain_call(ctl, n, "evict");
@@ -118,10 +123,12 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
         for (size_t at = 0; at < total; at += batch.n) {
                 batch.keys = keys + at;
                 batch.n = total - at < BATCH ? total - at : BATCH;
+                progress_note(&progress, (double)at / (double)total, "evicting", at, "key");
                 r = evict_keys(ctl, &batch, e);
                 if (r)
                         return r;
         }
+        progress_end(&progress);
         return EXIT_OK;
 }
 
@@ -239,7 +246,8 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
 {
         bool all = false, yes = false, remote = false;
         uint64_t dropped = 0;
-        uint32_t namespace, seconds = 0;
+        uint32_t namespace = 0, seconds = 0;
+        struct waiting waiting;
         const char *argument;
         char text[HUMAN_BYTES];
         int r, first;
@@ -261,18 +269,21 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         r = ctl_connect(ctl);
         if (r)
                 return r;
-        if (all) {
-                r = remote ? kvcache_purge_all_remote(ctl->kv, &dropped, &seconds)
-                           : kvcache_purge_all(ctl->kv, &dropped);
-                if (r == -EACCES)
-                        return complain_admin("purge --all");
-        } else {
+        if (!all) {
                 r = namespace_attach(ctl, argv[first], &namespace);
                 if (r)
                         return r;
+        }
+        waiting_begin(&waiting, "purging");
+        if (all)
+                r = remote ? kvcache_purge_all_remote(ctl->kv, &dropped, &seconds)
+                           : kvcache_purge_all(ctl->kv, &dropped);
+        else
                 r = remote ? kvcache_purge_remote(ctl->kv, namespace, &dropped, &seconds)
                            : kvcache_purge(ctl->kv, namespace, &dropped);
-        }
+        waiting_end(&waiting);
+        if (all && r == -EACCES)
+                return complain_admin("purge --all");
         if (r < 0)
                 return complain_call(ctl, r, "purge");
         if (ctl->json) {

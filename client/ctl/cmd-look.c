@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "progress.h"
 #include "units.h"
 #include "namespaces.h"
 #include "keys.h"
@@ -56,6 +57,7 @@ static void note_key(struct ctl *ctl, struct existence *e, const struct key_batc
         } else if (!found && ctl->json && e->missing <= LISTED_MISSING) {
                 cJSON_AddItemToArray(e->missing_keys, cJSON_CreateString(hex));
         } else if (!found && !ctl->json && e->missing <= SHOWN_MISSING) {
+                progress_clear();
                 fprintf(stderr, "missing: %s in ", hex);
                 print_safe(batch->namespace_name, stderr);
                 fputc('\n', stderr);

@@ -13,6 +13,7 @@
 #include "units.h"
 #include "namespaces.h"
 #include "table.h"
+#include "waiting.h"
 
 enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 
@@ -202,11 +203,36 @@ static void print_line(const char *label, const char *text)
         putchar('\n');
 }
 
+static void print_figures(const struct kvcache_namespace_info *ns)
+{
+        char text[HUMAN_BYTES], owner[OWNER_BYTES];
+
+        print_line("namespace", ns->name);
+        print_line("tenant", ns->tenant);
+        human_count(ns->chunks, text);
+        print_line("chunks", text);
+        units_bytes(ns->stored_bytes, text);
+        print_line("bytes", text);
+        if (ns->chunk_bytes)
+                units_bytes(ns->chunk_bytes, text);
+        print_line("chunk size", ns->chunk_bytes ? text : "not declared");
+        format_owner(ns->owner, owner);
+        print_line("owner", ns->owner == UINT32_MAX ? "not known: an admin may remove it" : owner);
+        human_count(ns->sessions, text);
+        print_line("sessions", text);
+        human_time(ns->created_ms, text);
+        print_line("made", text);
+        format_last_use(ns, text);
+        print_line("last used", strcmp(text, "-") == 0 ? "not since the daemon started" : text);
+        format_lifetime(ns->lifetime_s, "no end", text);
+        print_line("lifetime", text);
+}
+
 static int stat_one(struct ctl *ctl, const struct arguments *a)
 {
         _cleanup_(freep) char *fingerprint = NULL;
         struct kvcache_namespace_info ns;
-        char text[HUMAN_BYTES], owner[OWNER_BYTES], crc[16];
+        char crc[16];
         char *line, *rest;
         int r;
 
@@ -219,30 +245,27 @@ static int stat_one(struct ctl *ctl, const struct arguments *a)
                 cJSON_AddStringToObject(object, "fingerprint", fingerprint);
                 return print_json(object);
         }
-        print_line("namespace", ns.name);
-        print_line("tenant", ns.tenant);
-        human_count(ns.chunks, text);
-        print_line("chunks", text);
-        units_bytes(ns.stored_bytes, text);
-        print_line("bytes", text);
-        if (ns.chunk_bytes)
-                units_bytes(ns.chunk_bytes, text);
-        print_line("chunk size", ns.chunk_bytes ? text : "not declared");
-        format_owner(ns.owner, owner);
-        print_line("owner", ns.owner == UINT32_MAX ? "not known: an admin may remove it" : owner);
-        human_count(ns.sessions, text);
-        print_line("sessions", text);
-        human_time(ns.created_ms, text);
-        print_line("made", text);
-        format_last_use(&ns, text);
-        print_line("last used", strcmp(text, "-") == 0 ? "not since the daemon started" : text);
-        format_lifetime(ns.lifetime_s, "no end", text);
-        print_line("lifetime", text);
+        print_figures(&ns);
         snprintf(crc, sizeof(crc), "%08x", ns.fingerprint_crc32c);
         print_line("fingerprint", *fingerprint ? crc : "empty");
         for (line = strtok_r(fingerprint, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
                 print_line("", line);
         return EXIT_OK;
+}
+
+static int show_one(struct ctl *ctl, const struct arguments *a)
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct kvcache_namespace_info ns;
+        int r = kvcache_namespace_stat(ctl->kv, a->name, a->tenant, &ns, NULL);
+
+        if (r < 0)
+                return complain_namespace(ctl, r, "namespace show", a->name);
+        if (ctl->json)
+                object = to_json(&ns);
+        else
+                print_figures(&ns);
+        return namespace_print_samples(ctl, ns.name, ns.tenant, object);
 }
 
 /* --- two --- */
@@ -352,12 +375,15 @@ static int diff_two(struct ctl *ctl, const struct arguments *names)
 
 static int remove_one(struct ctl *ctl, const struct arguments *a)
 {
+        struct waiting waiting;
         uint64_t dropped = 0;
         char text[HUMAN_BYTES];
         int r;
 
+        waiting_begin(&waiting, "removing");
         r = kvcache_namespace_remove(ctl->kv, a->name, a->tenant, a->purge ? KVCACHE_PURGE : 0,
                                      &dropped);
+        waiting_end(&waiting);
         if (r < 0)
                 return complain_namespace(ctl, r, "namespace rm", a->name);
         if (ctl->json) {
@@ -411,7 +437,7 @@ static int set_lifetime(struct ctl *ctl, const struct arguments *a)
         return EXIT_OK;
 }
 
-static const char *const action_names[] = { "ls", "stat", "diff", "lifetime", "rm", NULL };
+static const char *const action_names[] = { "ls", "stat", "show", "diff", "lifetime", "rm", NULL };
 static const struct action {
         int arguments;
         const char *needs; /* for a message about their number */
@@ -419,6 +445,7 @@ static const struct action {
 } actions[] = {
         { 0, "takes no argument", list_all },
         { 1, "needs one namespace", stat_one },
+        { 1, "needs one namespace", show_one },
         { 2, "needs two namespaces", diff_two },
         { 2, "needs a namespace and a time, or 'none'", set_lifetime },
         { 1, "needs one namespace", remove_one },
@@ -476,13 +503,16 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
 
 const struct command command_namespace = {
         .name = "namespace",
-        .arguments = "ls | stat NS | diff A B | lifetime NS TIME|none | rm NS",
+        .arguments = "ls | stat NS | show NS | diff A B | lifetime NS TIME|none | rm NS",
         .operands = "namespaces",
         .summary = "list, show, compare or remove namespaces, set their lifetime",
         .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
-                "the largest first. stat shows one, with its fingerprint. diff prints a line for "
-                "each\n"
-                "field in which the fingerprints of A and B differ; the exit status is 0 if there "
+                "the largest first. stat shows one, with its fingerprint. show adds its hits in "
+                "each of\n"
+                "the last 15 minutes, and which of its chunks are evicted next. diff prints a line "
+                "for\n"
+                "each field in which the fingerprints of A and B differ; the exit status is 0 if "
+                "there "
                 "is\n"
                 "none, 1 if there are some. lifetime sets how long\n"
                 "after its put a chunk is found (90s, 30m, 12h, 7d), for stored chunks, too; "

@@ -15,6 +15,8 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "latency.h"
+#include "progress.h"
 #include "recording.h"
 #include "units.h"
 #include "interrupt.h"
@@ -37,6 +39,7 @@ struct record {
         int fd;
         struct recording lines;
         uint64_t lost;
+        struct progress progress;
         bool has_ended; /* the daemon has sent an END */
         size_t n;       /* bytes in `buffer` */
         uint8_t buffer[64 * 1024];
@@ -128,6 +131,7 @@ static int take_entries(struct record *r)
  * -errno. */
 static int read_recording(struct record *r)
 {
+        uint64_t began_ns = latency_now_ns();
         size_t left = DRAIN_BYTES;
 
         while (left > 0 && !r->has_ended && !r->lines.is_full && !ferror(r->lines.out)) {
@@ -135,6 +139,10 @@ static int read_recording(struct record *r)
                 ssize_t n;
                 int result;
 
+                if (r->lines.out != stdout)
+                        progress_note(&r->progress,
+                                      (double)(latency_now_ns() - began_ns) / 1e9 / r->duration_s,
+                                      "recording", r->lines.requests, "request");
                 /* The timeout is for a signal that arrives just before the call. */
                 result = poll(&ready, 1, interrupted ? 0 : 500);
                 if (result == 0 && interrupted)
@@ -189,6 +197,7 @@ static int finish(struct ctl *ctl, struct record *r, int result)
         bool good;
         int status = EXIT_OK;
 
+        progress_end(&r->progress);
         recording_flush(&r->lines);
         lost = r->lost + r->lines.dropped;
         if (lost > 0)
@@ -236,6 +245,7 @@ static int run_record(struct ctl *ctl, const struct command *self, int argc, cha
         if (result == EXIT_OK) {
                 r.lines.max_bytes = r.max_bytes;
                 interrupt_catch();
+                progress_init(&r.progress);
                 result = finish(ctl, &r, read_recording(&r));
         }
         if (r.fd >= 0)

@@ -12,6 +12,7 @@
 #include "section.h"
 #include "status-parts.h"
 #include "units.h"
+#include "waiting.h"
 
 enum { OPTION_LIMIT = OPTION_LONG, OPTION_DRY_RUN };
 
@@ -56,13 +57,16 @@ static int remote_sweep(struct ctl *ctl, uint64_t limit, bool dry_run)
                                        .limit_bytes = limit };
         char deleted[HUMAN_BYTES], bytes[HUMAN_BYTES], left[HUMAN_BYTES];
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct waiting waiting;
         int r;
 
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         if (r)
                 return r;
+        waiting_begin(&waiting, "sweeping");
         r = kvcache_remote_sweep(ctl->kv, &sweep);
+        waiting_end(&waiting);
         if (r == -EACCES)
                 return complain_admin("remote sweep");
         if (r < 0)

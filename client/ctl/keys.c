@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "keyfile.h"
+#include "progress.h"
 #include "text.h"
 
 enum { BATCH_KEYS = 4096 };
@@ -15,6 +16,9 @@ DEFINE_CLEANUP(struct keyfile *, keyfile_close);
 
 struct walk {
         struct ctl *ctl;
+        struct keyfile *file; /* NULL: operands */
+        struct progress progress;
+        uint64_t done;
         key_batch_fn each;
         void *userdata;
         struct key_batch batch;
@@ -29,6 +33,7 @@ static int flush(struct walk *w)
                 r = w->each(w->ctl, &w->batch, w->userdata);
         if (w->batch.names)
                 w->batch.names += w->batch.n;
+        w->done += w->batch.n;
         w->batch.n = 0;
         return r;
 }
@@ -62,7 +67,12 @@ static int add(struct walk *w, const char *namespace_name, const struct kvcache_
                         return r;
         }
         w->batch.keys[w->batch.n++] = *key;
-        return w->batch.n == BATCH_KEYS ? flush(w) : EXIT_OK;
+        if (w->batch.n < BATCH_KEYS)
+                return EXIT_OK;
+        r = flush(w);
+        if (r == EXIT_OK && w->file)
+                progress_note(&w->progress, keyfile_part(w->file), "done", w->done, "key");
+        return r;
 }
 
 const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES])
@@ -148,6 +158,8 @@ int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn ea
         if (r)
                 return r;
 
+        w.file = file;
+        progress_init(&w.progress);
         if (!file)
                 w.batch.names = wanted->operands;
         for (int i = 0; i < wanted->n_operands; i++) {
@@ -168,5 +180,7 @@ int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn ea
                 if (r < 0)
                         return complain(EXIT_BAD_INPUT, "%s", error);
         }
-        return flush(&w);
+        r = flush(&w);
+        progress_end(&w.progress);
+        return r;
 }

@@ -11,5 +11,9 @@
  * an exit status. */
 int namespaces_fetch(struct ctl *ctl, const char *what, const char *tenant,
                      struct kvcache_namespace_info **ret, size_t *ret_n);
+/* Prints the samples of a namespace, and the chunks of it that are evicted next. With `object`,
+ * adds both to it and prints it as JSON. Returns an exit status. */
+int namespace_print_samples(struct ctl *ctl, const char *name, const char *tenant,
+                            struct cJSON *object);
 /* Prints the `limit` largest namespaces. Returns an exit status. */
 int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint64_t limit);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include <event2/http.h>
+
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -168,12 +170,71 @@ static struct shared_text *make_history(const struct http_pages *from)
         return shared_text_new(text, t.n);
 }
 
-struct shared_text *http_page_make(const struct http_pages *from, enum http_page page)
+/* Takes the next parameter of a query. Returns false at its end. */
+static bool take_parameter(const char **query, const char **ret, size_t *ret_n)
 {
+        if (!*query)
+                return false;
+        *ret = *query;
+        *ret_n = strcspn(*query, "&");
+        *query = (*query)[*ret_n] ? *query + *ret_n + 1 : NULL;
+        return true;
+}
+
+bool http_page_of_namespace(const struct http_pages *from, const char *query,
+                            struct http_wanted *ret)
+{
+        static const char name[] = "name=";
+        _cleanup_(freep) char *value = NULL, *decoded = NULL;
+        const char *parameter;
+        size_t n;
+        bool paused = false;
+
+        while (take_parameter(&query, &parameter, &n)) {
+                if (n == strlen("paused") && strncmp(parameter, "paused", n) == 0) {
+                        paused = true;
+                } else if (n >= strlen(name) && strncmp(parameter, name, strlen(name)) == 0 &&
+                           !value) {
+                        value = strndup(parameter + strlen(name), n - strlen(name));
+                        if (!value)
+                                return false;
+                } else {
+                        return false;
+                }
+        }
+        decoded = value ? evhttp_uridecode(value, 0, &n) : NULL;
+        ret->page = paused ? HTTP_PAGE_NAMESPACE_PAUSED : HTTP_PAGE_NAMESPACE;
+        return decoded && from->find_namespace(from->userdata, decoded, n, &ret->id);
+}
+
+bool http_page_is_html(enum http_page page)
+{
+        return page == HTTP_PAGE_HTML || page == HTTP_PAGE_HTML_PAUSED ||
+               page == HTTP_PAGE_NAMESPACE || page == HTTP_PAGE_NAMESPACE_PAUSED;
+}
+
+static struct shared_text *make_namespace(const struct http_pages *from, uint32_t id, bool paused)
+{
+        struct text t;
+        char *text = NULL;
+
+        if (text_open(&t)) {
+                from->print_namespace(from->userdata, id, paused, t.file);
+                text = text_close(&t);
+        }
+        return shared_text_new(text, t.n);
+}
+
+struct shared_text *http_page_make(const struct http_pages *from, struct http_wanted wanted)
+{
+        enum http_page page = wanted.page;
         size_t n;
         char *status;
 
         switch (page) {
+        case HTTP_PAGE_NAMESPACE:
+        case HTTP_PAGE_NAMESPACE_PAUSED:
+                return make_namespace(from, wanted.id, page == HTTP_PAGE_NAMESPACE_PAUSED);
         case HTTP_PAGE_HTML:
         case HTTP_PAGE_HTML_PAUSED:
                 return make_html(from, page == HTTP_PAGE_HTML_PAUSED);
@@ -194,6 +255,8 @@ const char *http_page_type(enum http_page page)
         static const char *const types[] = {
                 [HTTP_PAGE_HTML] = "text/html; charset=utf-8",
                 [HTTP_PAGE_HTML_PAUSED] = "text/html; charset=utf-8",
+                [HTTP_PAGE_NAMESPACE] = "text/html; charset=utf-8",
+                [HTTP_PAGE_NAMESPACE_PAUSED] = "text/html; charset=utf-8",
                 [HTTP_PAGE_STATUS] = "application/json; charset=utf-8",
                 [HTTP_PAGE_HISTORY] = "application/json; charset=utf-8",
                 [HTTP_PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 struct history;
@@ -15,6 +16,10 @@ enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PR
 struct http_pages {
         void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
+        /* Find a namespace that may be shown, and print its page. NULL: /namespace is not served.
+         */
+        bool (*find_namespace)(void *userdata, const char *name, size_t length, uint32_t *ret_id);
+        void (*print_namespace)(void *userdata, uint32_t id, bool paused, FILE *out);
         /* Return the state for /readyz and /healthz, and its text in lines without a final newline;
          * NULL: use a single word. Borrowed until the next call. */
         bool (*is_ready)(void *userdata, const char **ret_text);
@@ -26,11 +31,20 @@ struct http_pages {
 enum http_page {
         HTTP_PAGE_HTML,
         HTTP_PAGE_HTML_PAUSED,
+        HTTP_PAGE_NAMESPACE,
+        HTTP_PAGE_NAMESPACE_PAUSED,
         HTTP_PAGE_STATUS,
         HTTP_PAGE_HISTORY,
         HTTP_PAGE_METRICS,
         HTTP_PAGE_OPENMETRICS,
         HTTP_PAGE_PROTOBUF,
+};
+
+/* A requested page. `id` is the number of the namespace that a namespace's page shows, and 0 for
+ * all other pages. */
+struct http_wanted {
+        enum http_page page;
+        uint32_t id;
 };
 
 /* A text that several replies share. */
@@ -49,5 +63,11 @@ void shared_text_unref(struct shared_text *text);
 enum http_page http_page_of_metrics(const char *accept);
 /* Returns the media type of a page. */
 const char *http_page_type(enum http_page page);
+/* Parses the query of /namespace, "name=NAME" or "name=NAME&paused", and finds the page. Returns
+ * false if the query is malformed, or no namespace of that name is shown. */
+bool http_page_of_namespace(const struct http_pages *from, const char *query,
+                            struct http_wanted *ret);
+/* Returns whether a page is for people. */
+bool http_page_is_html(enum http_page page);
 /* Renders a page. Returns NULL without memory. */
-struct shared_text *http_page_make(const struct http_pages *from, enum http_page page);
+struct shared_text *http_page_make(const struct http_pages *from, struct http_wanted wanted);

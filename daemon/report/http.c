@@ -50,7 +50,7 @@
 #include "report/http-pages.h"
 #include "report/http-peers.h"
 #include "report/http-socket.h"
-#include "report/page.h"
+#include "report/page-frame.h"
 
 enum {
         MAX_HEADERS = 8 * 1024, /* bytes, of request line and headers each */
@@ -73,7 +73,7 @@ struct conn {
         bool refused;
         struct list_node waits;     /* in http.waiting or http.answering while `req` is set */
         struct evhttp_request *req; /* waits for a page; NULL: no request */
-        enum http_page page;
+        struct http_wanted wanted;
 };
 
 struct http {
@@ -85,7 +85,7 @@ struct http {
         struct list_node waiting,
                 answering;        /* conns that wait for a page; for a reply with `text` */
         struct shared_text *text; /* NULL: no request is being answered */
-        enum http_page page;      /* of `text` */
+        struct http_wanted made;  /* of `text` */
         uint64_t next_page_ns;
         unsigned accepted; /* in this iteration */
         unsigned n_conns;  /* except refused ones */
@@ -375,10 +375,10 @@ static void reply_page(struct conn *c)
 {
         struct evhttp_request *req = TAKE_PTR(c->req);
 
-        if (c->page == HTTP_PAGE_HTML || c->page == HTTP_PAGE_HTML_PAUSED)
+        if (http_page_is_html(c->wanted.page))
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
                                   page_policy);
-        reply(c->http, req, HTTP_OK, http_page_type(c->page), c->http->text);
+        reply(c->http, req, HTTP_OK, http_page_type(c->wanted.page), c->http->text);
 }
 
 static void work_in(struct http *h, uint64_t ns)
@@ -394,14 +394,16 @@ static void make_for_all(struct http *h)
 {
         uint64_t began_ns = clock_mono_ns(), took_ns;
 
-        h->page = container_of(h->waiting.next, struct conn, waits)->page;
-        h->text = http_page_make(&h->params.pages, h->page);
+        h->made = container_of(h->waiting.next, struct conn, waits)->wanted;
+        h->text = http_page_make(&h->params.pages, h->made);
         took_ns = clock_mono_ns() - began_ns;
         if (h->params.made)
                 histogram_add(h->params.made, took_ns);
         h->next_page_ns = began_ns + took_ns + MIN(took_ns * PAUSE_FACTOR, PAUSE_MAX_NS);
         list_for_each_safe (&h->waiting, n) {
-                if (container_of(n, struct conn, waits)->page != h->page)
+                const struct http_wanted *wanted = &container_of(n, struct conn, waits)->wanted;
+
+                if (wanted->page != h->made.page || wanted->id != h->made.id)
                         continue;
                 list_unlink(n);
                 list_append(&h->answering, n);
@@ -433,15 +435,35 @@ static void on_work(evutil_socket_t fd, short what, void *userdata)
                 work_in(h, 0);
 }
 
-static void wait_for_page(struct conn *c, struct evhttp_request *req, enum http_page page)
+static void wait_for(struct conn *c, struct evhttp_request *req, struct http_wanted wanted)
 {
         struct http *h = c->http;
 
         c->req = req;
-        c->page = page;
+        c->wanted = wanted;
         list_append(&h->waiting, &c->waits);
         if (!evtimer_pending(h->work, NULL))
                 work_in(h, 0);
+}
+
+static void wait_for_page(struct conn *c, struct evhttp_request *req, enum http_page page)
+{
+        wait_for(c, req, (struct http_wanted){ .page = page });
+}
+
+/* Answers alike whether there is no such namespace or its name is not shown. */
+static void wait_for_namespace(struct conn *c, struct evhttp_request *req, const char *query)
+{
+        struct http *h = c->http;
+        struct http_wanted wanted = { 0 };
+
+        if (http_page_of_namespace(&h->params.pages, query, &wanted))
+                wait_for(c, req, wanted);
+        else
+                reply_text(
+                        h, req, HTTP_NOTFOUND,
+                        "no such namespace; ask with /namespace?name=NAME. With several tenants, "
+                        "names are not shown over HTTP: use kvcachectl namespace show");
 }
 
 /* Returns the conn of a request, or NULL if it has none (see make_bev()) or already has a
@@ -496,6 +518,8 @@ static void handle_page(struct http *h, struct evhttp_request *req, enum http_ho
                 wait_for_page(c, req, HTTP_PAGE_STATUS);
         } else if (strcmp(path, "/history") == 0 && h->params.pages.history) {
                 wait_for_page(c, req, HTTP_PAGE_HISTORY);
+        } else if (strcmp(path, "/namespace") == 0 && h->params.pages.find_namespace) {
+                wait_for_namespace(c, req, query);
         } else {
                 reply_text(h, req, HTTP_NOTFOUND,
                            "not found; there are /, /status, /history, /metrics, /healthz and "

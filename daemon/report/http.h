@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP server, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix
  * socket: /metrics (Prometheus text; OpenMetrics or protobuf if Accept asks for it), /healthz,
- * /readyz, /status and /history (JSON), / (a page for people; /?paused does not reload itself). GET
- * and HEAD only, one request per connection.
+ * /readyz, /status and /history (JSON), / and /namespace (pages for people; /?paused does not
+ * reload itself). GET and HEAD only, one request per connection.
  *
  * evhttp has neither an absolute deadline nor a limit of connections; this module adds both. It
  * gets its contents through callbacks, and depends on nothing else in the daemon. Loop thread. The

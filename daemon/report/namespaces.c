@@ -29,10 +29,9 @@ static int tenant_seen(const struct client *viewer)
 
 /* --- the status --- */
 
-/* Returns the lookups of a namespace, and its gets; zeros if nothing was counted. */
-static struct lookup_counts lookups_and_gets(const struct service *service,
-                                             const struct store_namespace *ns,
-                                             struct lookup_counts *ret_gets)
+struct lookup_counts status_namespace_keys(const struct service *service,
+                                           const struct store_namespace *ns,
+                                           struct lookup_counts *ret_gets)
 {
         const struct tenant *tenant = tenant_in_store(service, ns->tenant);
         struct lookup_counts keys[COUNTED_KINDS] = { 0 };
@@ -45,7 +44,7 @@ static struct lookup_counts lookups_and_gets(const struct service *service,
 
 static void add_keys(cJSON *o, const struct service *service, const struct store_namespace *ns)
 {
-        struct lookup_counts gets, lookups = lookups_and_gets(service, ns, &gets);
+        struct lookup_counts gets, lookups = status_namespace_keys(service, ns, &gets);
 
         cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
         cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
@@ -219,7 +218,7 @@ void status_collect_namespaces(const struct service *service, const struct statu
                 label_of(service, &largest.list[i], s->namespace_names[i]);
                 s->namespace_chunks[i] = (double)largest.list[i].chunks;
                 s->namespace_bytes[i] = (double)largest.list[i].bytes;
-                lookups = lookups_and_gets(service, &largest.list[i], &gets);
+                lookups = status_namespace_keys(service, &largest.list[i], &gets);
                 s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->namespace_lookup_found[i] = (double)lookups.found;
                 s->namespace_get_keys[i] = (double)(gets.found + gets.missing);

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
+#include "lookup/counters.h"
 #include "report/metrics.h"
 
 struct client;
@@ -27,5 +28,10 @@ void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s);
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
                                struct metrics *s);
+/* Returns the keys of a namespace that lookups asked for, and those of gets; zeros if nothing was
+ * counted. */
+struct lookup_counts status_namespace_keys(const struct service *service,
+                                           const struct store_namespace *ns,
+                                           struct lookup_counts *ret_gets);
 /* Returns the name of the tenant with this number in the store. */
 const char *status_tenant_name(const struct service *service, uint16_t store_tenant);

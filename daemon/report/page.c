@@ -14,16 +14,20 @@
 #include "report/details.h"
 #include "report/history.h"
 #include "report/html.h"
+#include "report/page-frame.h"
+#include "report/page-namespace.h"
 #include "report/plot.h"
 #include "report/plots.h"
-#include "report/style.h"
 
-enum { REASONS_MAX = 24, VOLUMES_MAX = 16, TENANTS_MAX = 16, NAME_SHOWN = 80, REASON_SHOWN = 500 };
+enum {
+        REASONS_MAX = 24,
+        VOLUMES_MAX = 16,
+        TENANTS_MAX = 16,
+        NAME_SHOWN = PAGE_NAME_SHOWN,
+        REASON_SHOWN = 500
+};
 #define SLOW_S 1.0 /* operations at a device for longer than this are mentioned */
 #define GAP    " · "
-
-const char page_policy[] = "default-src 'none'; style-src '" STYLE_HASH "'; base-uri 'none'; "
-                           "form-action 'none'; frame-ancestors 'none'";
 
 /* --- the status --- */
 
@@ -402,6 +406,68 @@ static void print_volume(FILE *out, const cJSON *volume)
         fputs("</section>\n", out);
 }
 
+/* Prints a number of events that should be 0, as a warning if it is not. */
+static void print_bad(FILE *out, const char *what, double n)
+{
+        if (!(n > 0))
+                return;
+        fputs(GAP "<b class=\"warn\">⚠ ", out);
+        fputs(what, out);
+        html_number(out, n);
+        fputs("</b>", out);
+}
+
+static void print_shared_state(FILE *out, const cJSON *remote)
+{
+        const char *breaker = text(remote, "breaker");
+        bool used = strcmp(breaker, "closed") == 0, full = cJSON_IsTrue(member(remote, "full"));
+
+        fprintf(out, "<b class=\"%s\">%s ", used && !full ? "ok" : "warn",
+                used && !full ? "✓" : "⚠");
+        if (used)
+                fputs(full ? "full" : "in use", out);
+        else
+                fputs(strcmp(breaker, "half open") == 0 ? "being tried again" : "not used", out);
+        fputs("</b></div>\n", out);
+        if (used)
+                return;
+        fputs("<p class=\"soft\">", out);
+        html_text_short(out, text(remote, "reason"), REASON_SHOWN);
+        fprintf(out, "%sfor ", text(remote, "reason")[0] ? "; " : "");
+        html_seconds(out, floor(number(remote, "since_seconds")));
+        fputs("</p>\n", out);
+}
+
+/* Prints the card of the shared tier, if there is one. */
+static void print_shared(FILE *out, const cJSON *remote)
+{
+        const char *backend = text(remote, "backend");
+
+        if (!text(remote, "breaker")[0])
+                return;
+        fputs("<section class=\"card\"><div class=\"head\"><h3>Shared tier: ", out);
+        html_text_short(out, backend, NAME_SHOWN);
+        fputs("</h3>", out);
+        print_shared_state(out, remote);
+        fputs("<p class=\"soft\">found: ", out);
+        html_number(out, number(remote, "hits"));
+        fputs(GAP "not found: ", out);
+        html_number(out, number(remote, "misses"));
+        fputs(GAP "too late: ", out);
+        html_number(out, number(remote, "late"));
+        fputs("</p>\n<p class=\"soft\">written: ", out);
+        html_number(out, number(remote, "puts"));
+        fputs(GAP "not written: ", out);
+        html_number(out, number(remote, "puts_dropped"));
+        print_bad(out, "rejected: ", number(remote, "rejected"));
+        print_bad(out, "errors: ", number(remote, "errors"));
+        fputs("</p>\n<p class=\"soft\">in flight: reading ", out);
+        html_bytes(out, number(remote, "reading_bytes"));
+        fputs(", writing ", out);
+        html_bytes(out, number(remote, "writing_bytes"));
+        fputs("</p></section>\n", out);
+}
+
 static void print_more(FILE *out, double n)
 {
         if (n > 0) {
@@ -433,6 +499,7 @@ static void print_space_section(FILE *out, const cJSON *status)
                         break;
                 print_volume(out, volume);
         }
+        print_shared(out, member(status, "remote"));
         fputs("</div>\n", out);
         if (n > VOLUMES_MAX) {
                 print_more(out, n - VOLUMES_MAX);
@@ -497,10 +564,14 @@ static void print_tenants(FILE *out, const cJSON *status)
         fputs("</tbody></table></div></section>\n", out);
 }
 
-static void print_namespace(FILE *out, const cJSON *ns)
+/* Prints a row. With `linked`, the name leads to the page of the namespace. */
+static void print_namespace(FILE *out, const cJSON *ns, bool linked)
 {
         fputs("<tr><th scope=\"row\"><bdi>", out);
-        html_text_short(out, text(ns, "name"), NAME_SHOWN);
+        if (linked)
+                page_namespace_print_link(out, text(ns, "name"), NAME_SHOWN);
+        else
+                html_text_short(out, text(ns, "name"), NAME_SHOWN);
         fputs("</bdi></th><td class=\"num\">", out);
         html_bytes(out, number(ns, "bytes"));
         fputs("</td><td class=\"num\">", out);
@@ -518,6 +589,8 @@ static void print_namespaces(FILE *out, const cJSON *status)
 {
         const cJSON *list = array(status, "namespaces"), *usage = member(status, "namespace_usage"),
                     *ns;
+        /* The tenant whose namespaces have pages. */
+        const char *only = text(cJSON_GetArrayItem(array(status, "tenants"), 0), "name");
         int n = cJSON_GetArraySize(list), shown = 0;
         double count = fmax(number(usage, "count"), n);
 
@@ -545,7 +618,7 @@ static void print_namespaces(FILE *out, const cJSON *status)
         {
                 if (shown == PAGE_NAMESPACES)
                         break;
-                print_namespace(out, ns);
+                print_namespace(out, ns, strcmp(text(ns, "tenant"), only) == 0);
                 shown++;
         }
         if (n > 0)
@@ -595,19 +668,7 @@ void page_print(FILE *out, const struct page *page)
 {
         cJSON *status = page->status ? cJSON_Parse(page->status) : NULL;
 
-        fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>", out);
-        print_host(out, status, "", GAP);
-        fputs("kvcache-daemon</title>\n"
-              "<meta name=\"viewport\" content=\"width=device-width\">\n",
-              out);
-        if (!page->paused)
-                fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\">\n", PAGE_RELOAD_S);
-        fputs("<style>" STYLE "</style></head><body>\n"
-              "<svg width=\"0\" height=\"0\" aria-hidden=\"true\" class=\"defs\"><defs><pattern "
-              "id=\"hatch\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
-              "patternTransform=\"rotate(45)\"><path class=\"hatch\" "
-              "d=\"M0 0V5\"/></pattern></defs></svg>\n",
-              out);
+        page_frame_begin(out, NULL, text(status, "host"), page->paused);
         print_header(out, page, status);
         fputs("<main>\n", out);
         print_health(out, page, status);

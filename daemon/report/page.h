@@ -20,11 +20,9 @@ struct page {
         bool paused;                    /* does not reload itself */
 };
 
-enum { PAGE_RELOAD_S = 10, PAGE_NAMESPACES = 20 };
+enum { PAGE_NAMESPACES = 20 };
 
 /* Prints the page as a complete HTML document. */
 void page_print(FILE *out, const struct page *page);
-/* The Content-Security-Policy of the page. */
-extern const char page_policy[];
 /* Returns advice for a reason of kvcache_degraded as HTML, or NULL if the reason is unknown. */
 const char *page_advice(const char *reason);

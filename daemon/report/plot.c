@@ -53,6 +53,8 @@ static const char *value_text(enum plot_unit unit, double v, char ret[static UNI
         case PLOT_BYTES_PER_SECOND:
                 snprintf(ret, UNITS_TEXT, "%.24s/s", units_bytes((uint64_t)fmin(v, 1e18), bytes));
                 break;
+        case PLOT_BYTES:
+                return units_bytes((uint64_t)fmin(v, 1e18), ret);
         case PLOT_COUNT:
                 if (v < 1e4)
                         snprintf(ret, UNITS_TEXT, "%.*f", v == floor(v) ? 0 : 1, v);
@@ -89,10 +91,15 @@ static double nice(double x, bool bytes)
         return x;
 }
 
+static bool is_bytes(enum plot_unit unit)
+{
+        return unit == PLOT_BYTES || unit == PLOT_BYTES_PER_SECOND;
+}
+
 /* Makes an axis with at most three equal steps. */
 static void axis_linear(struct axis *a, enum plot_unit unit, double most)
 {
-        double step = unit == PLOT_RATIO ? 0.5 : nice(most / 3, unit == PLOT_BYTES_PER_SECOND);
+        double step = unit == PLOT_RATIO ? 0.5 : nice(most / 3, is_bytes(unit));
         unsigned n = unit == PLOT_RATIO ? 2 : most > 0 ? (unsigned)ceil(most / step - 1e-9) : 1;
 
         *a = (struct axis){ .most = n * step };

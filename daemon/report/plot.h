@@ -11,6 +11,7 @@ enum { PLOT_LINES = 2 };
 
 enum plot_unit {
         PLOT_BYTES_PER_SECOND,
+        PLOT_BYTES,
         PLOT_COUNT,
         PLOT_RATIO,   /* 0 to 1, on a fixed axis */
         PLOT_SECONDS, /* on a logarithmic axis */

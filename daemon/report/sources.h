@@ -13,6 +13,7 @@ struct service;
 struct http;
 struct keep;
 struct learned;
+struct namespace_history;
 struct populate;
 struct sessions;
 
@@ -25,6 +26,7 @@ struct status_sources {
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
         const struct learned *learned;
+        struct namespace_history *namespaces;
         const struct keep *keep;  /* NULL: memory is never kept */
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
         const char *keep_why_not; /* the reason if not */

@@ -28,6 +28,7 @@
 #include "report/collect.h"
 #include "report/health.h"
 #include "session/session.h"
+#include "report/namespace-view.h"
 #include "report/namespaces.h"
 
 enum { DAY_SECONDS = 24 * 3600, LIFE_MIN_SECONDS = 60 };
@@ -594,6 +595,10 @@ void status_report(void *userdata, const struct client *client, enum wire_report
         }
         if (what == WIRE_REPORT_CONFIG) {
                 config_print(from->config, out);
+                return;
+        }
+        if (what == WIRE_REPORT_NAMESPACES) {
+                namespace_view_print_json(from, client, out);
                 return;
         }
         if (what == WIRE_REPORT_STAGES) {

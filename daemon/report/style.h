@@ -3,7 +3,7 @@
  * style only. test_page.py reports the hash of a changed style. */
 #pragma once
 
-#define STYLE_HASH "sha256-1fet1ImNZH6ODLu31aiGUCkH8HdQ5SNKIq0/9fvGP2g="
+#define STYLE_HASH "sha256-r3FKED3n6SclkZ5h7jIGMTYSzVMIApGTtj4EjycXRUQ="
 
 /* Text has a contrast of at least 4.5 on its background, in both colour schemes (test_page.py). */
 #define STYLE                                                                                      \
@@ -35,7 +35,7 @@
         ".bad{border-color:var(--bad)} .bad h2,b.bad{color:var(--bad)}\n"                          \
         ".grid{display:grid;gap:.8rem;grid-template-columns:repeat(auto-fit,"                      \
         "minmax(min(100%,21rem),1fr))}\n"                                                          \
-        ".tiles{display:grid;gap:.8rem;margin:0;grid-template-columns:repeat(auto-fit,"            \
+        ".tiles{display:grid;gap:.8rem;margin:.8rem 0 0;grid-template-columns:repeat(auto-fit,"    \
         "minmax(9.5rem,1fr))}\n"                                                                   \
         ".tiles div,figure,.card{background:var(--card);border:1px solid var(--edge);"             \
         "border-radius:6px;padding:.6rem .8rem;margin:0;min-width:0}\n"                            \

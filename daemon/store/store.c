@@ -391,13 +391,35 @@ bool store_is_in_use(const struct store *s, uint64_t at)
         return volume < s->n_volumes && member_is_up(s, volume);
 }
 
+static bool is_readable(const struct store *s, unsigned i)
+{
+        return member_is_up(s, i) && volume_is_open(s->volumes[i].volume);
+}
+
 void store_report_leaving(struct store *s,
                           void (*each)(void *userdata, const struct store_leaving *leaving),
                           void *userdata)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
-                if (member_is_up(s, i) && volume_is_open(s->volumes[i].volume))
+                if (is_readable(s, i))
                         volume_report_leaving(s->volumes[i].volume, each, userdata);
+}
+
+void store_next(const struct store *s, uint16_t tenant, unsigned most,
+                void (*each)(void *userdata, const struct store_leaving *leaving), void *userdata)
+{
+        unsigned classes = 0;
+
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (is_readable(s, i))
+                        classes += volume_classes_in_use(s->volumes[i].volume, tenant);
+        for (unsigned i = 0; i < s->n_volumes && classes > 0; i++) {
+                const struct volume *v = s->volumes[i].volume;
+
+                if (is_readable(s, i))
+                        volume_next(v, tenant, most * volume_classes_in_use(v, tenant) / classes,
+                                    MAX(most / classes, 1U), each, userdata);
+        }
 }
 
 static void walk(const struct store *s, uint64_t *cursor, unsigned max_records, bool findable,

@@ -282,6 +282,13 @@ void store_report_leaving(struct store *s,
                           void (*each)(void *userdata, const struct store_leaving *leaving),
                           void *userdata);
 
+/* Calls each() for chunks of a tenant that are evicted next, without changing their order: in each
+ * volume and size class from the first. Visits at most `most` chunks, in equal shares for the
+ * classes that the tenant uses. Chunks that I/O keeps in their slots are left out. each() must not
+ * call the store, except to look up namespaces. */
+void store_next(const struct store *s, uint16_t tenant, unsigned most,
+                void (*each)(void *userdata, const struct store_leaving *leaving), void *userdata);
+
 #define STORE_WALK_END UINT64_MAX
 /* Calls each() for all chunks that watches are notified of, including those of offline volumes, in
  * a fixed order: visits at most `max_records` places of one volume from *cursor on, which is 0 at

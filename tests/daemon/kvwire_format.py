@@ -32,6 +32,7 @@ FEATURE_LEASE_INTO = 131072
 FEATURE_REMOTE = 262144
 FEATURE_NO_REPLY = 524288
 FEATURE_EVENTS = 2097152
+FEATURE_NAMESPACE_REPORT = 8388608
 MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # counters of a namespace: keys found, keys missing
@@ -154,6 +155,7 @@ class Report(enum.IntEnum):
     METRICS = 2
     CONFIG = 3
     STAGES = 4
+    NAMESPACES = 5
 
 
 class WireError(Exception):

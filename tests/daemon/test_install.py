@@ -2,6 +2,7 @@
 """"meson install" and "ninja uninstall" leave a configuration alone that an administrator has edited. Installed programs find installed
 files."""
 
+import fnmatch
 import os
 import re
 import shutil
@@ -94,6 +95,36 @@ def test_completion_is_where_each_shell_looks(root, directory):
             assert any(f"{place[1:]}/_{tool}" in found for place in fpath)
     uninstall(root)
     assert not [path for path in found if (root / path).is_file()]
+
+
+def packages_of(path, lists):
+    """Returns the packages whose list has the path, which is below the prefix."""
+    return sorted(package for package, patterns in lists.items()
+                  if any(fnmatch.fnmatch(path, pattern) or path.startswith(pattern + "/") for pattern in patterns))
+
+
+def package_lists():
+    """Returns, for each Debian package, the patterns of its programs, headers and manual pages, below usr/."""
+    lists = {}
+    for file in [*(harness.SOURCE / "debian").glob("*.install"), *(harness.SOURCE / "debian").glob("*.manpages")]:
+        lists.setdefault(file.stem, []).extend(line.removeprefix("debian/tmp/").removeprefix("usr/") for line in file.read_text().split())
+    return lists
+
+
+@pytest.mark.documents
+def test_each_program_and_manual_page_is_in_one_debian_package(root):
+    install(root)
+    lists = package_lists()
+    assert len(lists) == 5
+    found = {}
+    for path in root.rglob("*"):
+        part = re.search(r"/((bin|share/man|include)/.*)", str(path.relative_to(root)))
+        if part and path.is_file():
+            found[part[1]] = packages_of(part[1], lists)
+    assert {name: packages for name, packages in found.items() if len(packages) != 1} == {}
+    assert {path.removeprefix("bin/"): packages[0] for path, packages in found.items() if path.startswith("bin/")} == {
+        "kvcache-daemon": "kvcache-daemon", "kvcachectl": "kvcache-daemon", "kvcache-bench": "kvcache-daemon",
+        "kvcache-events": "kvcache-events"}
 
 
 def data_directory():

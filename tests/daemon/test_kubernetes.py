@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -166,6 +167,7 @@ def test_the_kustomization_has_all_objects_and_the_dashboard():
 
 
 def test_the_objects_fit_the_schemas_of_kubernetes():
+    sys.path.append(str(harness.BUILD / "tools/python"))
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for o in FILES.values():
         if not o["apiVersion"].startswith("monitoring.coreos.com/"):

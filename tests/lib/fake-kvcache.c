@@ -647,6 +647,8 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
                 r = -EACCES;
         else if (what == KVCACHE_REPORT_STAGES)
                 *ret_text = fake.stages();
+        else if (what == KVCACHE_REPORT_NAMESPACES)
+                *ret_text = strdup(fake.namespace_report ? fake.namespace_report : "{}");
         else if (what == KVCACHE_REPORT_METRICS)
                 *ret_text = strdup(fake.metrics ? fake.metrics : "");
         else if (what == KVCACHE_REPORT_CONFIG)

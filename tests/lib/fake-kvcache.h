@@ -28,6 +28,8 @@ enum fake_call {
         FAKE_REPORT_STATS,
         FAKE_REPORT_METRICS,
         FAKE_REPORT_CONFIG,
+        FAKE_REPORT_STAGES,
+        FAKE_REPORT_NAMESPACES,
         FAKE_NAMESPACE_LIST,
         FAKE_NAMESPACE_STAT, /* this and the following calls: fake-admin.h */
         FAKE_NAMESPACE_LIFETIME,
@@ -61,6 +63,7 @@ struct fake_kvcache {
         const char *stats;             /* NULL: generated from the counters below */
         const char *status;            /* the STATUS report */
         const char *metrics, *config;  /* the METRICS and CONFIG reports */
+        const char *namespace_report;  /* the NAMESPACES report */
         char *(*stages)(void);         /* generates the STAGES report; NULL: -EACCES */
         const char *fingerprint;       /* fingerprint of the namespace; opening it with another
                                           one is a mismatch */

@@ -333,6 +333,32 @@ with kvcache.Client(required=True) as client:
 entry, = [e for e in importlib.metadata.entry_points(group=\"vllm.general_plugins\") if e.name == \"kvcache\"]
 '"
 
+check "kvcache-events" inside "cd /packages && apt-get install -q -y ./kvcache-events_${next}_*.deb && kvcache-events --version | grep -qF '$next' &&
+        dpkg -L kvcache-events | grep -q man1/kvcache-events.1.gz && ! dpkg -L kvcache-daemon | grep kvcache-events"
+events_are_published() {
+        inside 'mkdir /etc/kvcache/kvcache.yaml.d && printf "events:\n  ring: 1MiB\n" >/etc/kvcache/kvcache.yaml.d/events.yaml &&
+                systemctl restart kvcache.service' || return 1
+        inside 'apt-get install -q -y python3-zmq >/dev/null && python3 - <<END
+import subprocess, zmq
+socket = zmq.Context().socket(zmq.SUB)
+socket.setsockopt(zmq.SUBSCRIBE, b"")
+relay = subprocess.Popen(["kvcache-events", "--endpoint", "ipc:///root/events", "--replay", "off"])
+try:
+    socket.connect("ipc:///root/events")
+    for attempt in range(60):
+        subprocess.run(["kvcachectl", "put", f"event-{attempt}", "/root/chunk"], check=True, capture_output=True)
+        if socket.poll(500):
+            break
+    parts = socket.recv_multipart(zmq.NOBLOCK)
+    assert len(parts) == 3 and parts[2], parts
+finally:
+    relay.terminate()
+    assert relay.wait(20) == 0
+END'
+}
+check "a put is published" events_are_published
+check "the daemon serves without that drop-in" inside 'rm -r /etc/kvcache/kvcache.yaml.d && systemctl restart kvcache.service && kvcachectl ping --count 1'
+
 # The library and the Python package may be newer than the daemon.
 check "downgrade of the daemon to $version" install_daemon "$version"
 check "the daemon is of the older version" daemon_is "$version"
@@ -365,7 +391,7 @@ check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.ya
 check "the store is kept" inside '[ -s /var/lib/kvcache/superblock ]'
 check "install again" install_version "$next"
 check "the chunk is there" is_there
-check "purge" inside 'apt-get purge -q -y kvcache-daemon libkvcache1 python3-kvcache'
+check "purge" inside 'apt-get purge -q -y kvcache-daemon kvcache-events libkvcache1 python3-kvcache'
 check "neither configuration nor store nor socket is left" inside '[ ! -e /etc/kvcache ] && [ ! -e /var/lib/kvcache ] && [ ! -S /run/kvcache/kvcache.sock ]'
 check "nor any other file" no "find / -xdev -path /proc -prune -o -path /packages -prune -o -path /root/next -prune -o -path /var/log -prune -o -name '*kvcache*' ! -path '/var/cache/*' ! -path '/run/*' -print | grep ."
 check "the user stays" inside 'id kvcache'

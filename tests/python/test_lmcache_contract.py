@@ -5,6 +5,7 @@ scenarios are those that tests/engines/lmcache_check.py runs over the real packa
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -61,6 +62,15 @@ def make(module, daemon):
                          ids=lambda f: f.__name__)
 def test_scenario(scenario, make, daemon):
     scenario(make, daemon)
+
+
+def test_an_adapter_prints_its_state(make):
+    host = make()
+    assert re.fullmatch(r"<KvcacheL2Adapter 'lmcache': connected, 0 namespaces>", repr(host.adapter))
+    assert host.store(host.keys("printed", 2)) and "connected, 1 namespaces" in repr(host.adapter)
+    host.adapter.close()
+    assert ": closed, " in repr(host.adapter)
+    assert repr(type(host.adapter).__new__(type(host.adapter))) == "<KvcacheL2Adapter of nothing>"
 
 
 def test_memory_that_is_not_shared_is_said(make, caplog):

@@ -132,6 +132,12 @@ def test_wrong_keys(blocks, keys, error):
             call(keys)
 
 
+def test_each_public_class_prints_more_than_its_address():
+    classes = [value for value in map(kvcache.__dict__.get, kvcache.__all__) if isinstance(value, type)]
+    assert len(classes) > 10
+    assert [c.__name__ for c in classes if c.__repr__ is object.__repr__] == []
+
+
 def test_what_objects_print_as(client, blocks, daemon):
     """An object prints what it is and its state in one line, without a message to the daemon."""
     keys, values = pairs("repr", 3)

@@ -54,6 +54,11 @@ def test_scenario(scenario, make, daemon):
     scenario(make, daemon)
 
 
+def test_a_storage_prints_its_state(make, module, daemon):
+    assert repr(make().storage) == "<KvcacheStorage 'sglang': connected, 1 pool(s)>"
+    assert repr(module.KvcacheStorage.__new__(module.KvcacheStorage)) == "<KvcacheStorage of nothing>"
+
+
 def test_memory_that_is_not_shared_is_said_once(make, caplog):
     host = make(pool={"allocator": "default"})
     assert not any(r.registered for _, _, r in host.link._regions)

@@ -5,6 +5,7 @@ those that tests/engines/vllm_check.py runs over the real managers."""
 import collections
 import json
 import pathlib
+import re
 import sys
 import types
 
@@ -57,6 +58,12 @@ def test_shutdown_removes_a_private_namespace(make, daemon, monkeypatch, weights
     host.close()
     with daemon.client() as c:
         assert len(list(c.namespaces())) == left
+
+
+def test_a_tier_prints_its_state(make):
+    tier = make().tier
+    assert re.fullmatch(r"<KvcacheTier 'vllm/[^']+': connected, 0 loads in flight(, with the shared tier)?>", repr(tier))
+    assert repr(type(tier).__new__(type(tier))) == "<KvcacheTier of nothing>"
 
 
 def test_events_of_what_was_stored(make, version):

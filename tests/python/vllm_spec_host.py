@@ -298,6 +298,9 @@ def stored_and_loaded():
         counts = host.counts()
         assert counts["stored_bytes"] == counts["loaded_memory_bytes"] == 37 * LAYERS * PAGE and counts["up"] == 1, counts
         assert {"vllm:kv_offload_kvcache_" + n for n in counts} <= set(type(host.spec).build_metric_definitions({}))
+    assert repr(host.spec) == "<KvcacheOffloadingSpec: the scheduler's side, 1 GPU>"
+    name = host.worker.spec.names[0]
+    assert repr(host.worker.spec).startswith(f"<KvcacheOffloadingSpec {name!r}: "), repr(host.worker.spec)
     beside = Host("two")
     assert beside.found("4", keys) == 37
     host.close()

@@ -298,6 +298,7 @@ static void open_sources(void)
                 .config = &rig.config,
                 .service = &rig.service,
                 .sessions = rig.sessions,
+                .namespaces = &rig.namespaces,
                 .started_unix_ms = clock_unix_ms(),
                 .started_ns = clock_mono_ns(),
                 .keep = rig.keep,

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "fake-backend.h"
 #include "io/liveness.h"
+#include "report/namespace-history.h"
 #include "report/sources.h"
 #include "session/session.h"
 #include "tenant/tenant.h"
@@ -34,6 +35,7 @@ struct rig {
         struct keep *keep;
         struct config config;
         struct status_sources sources;
+        struct namespace_history namespaces;
         bool keep_ready;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         unsigned fds;      /* sockets and memfds before the test */

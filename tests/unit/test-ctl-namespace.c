@@ -172,9 +172,96 @@ static void stat_shows_the_name_of_the_owner(void **state)
         has(ctl_out, "\nlast used     2023-11-14 22:13:20\n");
 }
 
+#define FIGURES                                                                                    \
+        "namespace     large\n"                                                                    \
+        "tenant        default\n"                                                                  \
+        "chunks        1,234\n"                                                                    \
+        "bytes         5 MiB\n"                                                                    \
+        "chunk size    4 KiB\n"                                                                    \
+        "owner         4000000000\n"                                                               \
+        "sessions      3\n"                                                                        \
+        "made          2023-11-14 22:13:20\n"                                                      \
+        "last used     now\n"                                                                      \
+        "lifetime      1 h\n"
+
+static const char sampled[] =
+        "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"other\",\"samples\":{},\"evicted_next\":"
+        "{}},"
+        "{\"name\":\"large\",\"tenant\":\"default\",\"samples\":{\"age_seconds\":[75,61,14,1],"
+        "\"seconds\":[15,15,15,15],\"chunks\":[9,10,11,12],\"bytes\":[1024,2048,3072,4096],"
+        "\"lookup_keys\":[0,0,10,30],\"lookup_found_keys\":[0,0,5,25],\"get_keys\":[4,4,100,0],"
+        "\"get_found_keys\":[1,1,0,0]},\"evicted_next\":{\"of\":1024,\"chunks\":700,\"bytes\":"
+        "2867200,"
+        "\"first\":[{\"key\":\"00ff\\u001b\",\"place\":3,\"bytes\":4096,\"age_seconds\":3700,"
+        "\"chance\":0.125},{\"key\":\"01\",\"place\":1000,\"bytes\":4096,\"age_seconds\":1,"
+        "\"chance\":0}]}}],\"sample_seconds\":15}";
+
+static void show_prints_minutes_and_the_next_to_be_evicted(void **state)
+{
+        have(two, 2);
+        fake.namespace_report = sampled;
+        ctl_expect(EXIT_OK,
+                   FIGURES "\n"
+                           "minutes ago  hit ratio  looked up  got  chunks  bytes\n"
+                           "          1     25.0 %          0    8      10  2 KiB\n"
+                           "          0     75.0 %         40  100      12  4 KiB\n"
+                           "\n"
+                           "evicted next: 700 of the 1,024 chunks that leave the disk first, 2.73 "
+                           "MiB\n"
+                           "place   size  unused for   reuse  key\n"
+                           "    3  4 KiB   1 h 1 min  12.5 %  00ff?\n"
+                           "1,000  4 KiB       1.0 s       -  01\n",
+                   "", "namespace", "show", "large");
+        assert_int_equal(ctl("namespace", "show", "large", "-j"), EXIT_OK);
+        has(ctl_out, "\"lifetime_s\":3600,\"samples\":{\"age_seconds\":[75,61,14,1]");
+        has(ctl_out, "\"evicted_next\":{\"of\":1024,");
+}
+
+static void show_without_samples_says_why(void **state)
+{
+        static const char *const reports[] = {
+                "{}",
+                "{\"namespaces\":[]}",
+                "{\"namespaces\":[1,null,{},{\"name\":\"large\"}]}",
+                "no JSON",
+        };
+
+        have(two, 2);
+        for (size_t i = 0; i < ARRAY_SIZE(reports); i++) {
+                fake.namespace_report = reports[i];
+                ctl_expect(EXIT_OK,
+                           FIGURES
+                           "\nThere are no samples: the daemon takes them of the 20 largest "
+                           "namespaces, and of those whose page was opened last.\n",
+                           "", "namespace", "show", "large");
+        }
+        fake.namespace_report = "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"default\"}]}";
+        ctl_expect(EXIT_OK,
+                   FIGURES "\nThe first sample is not complete yet: ask again in 15 seconds.\n"
+                           "\nevicted next: 0 of the 0 chunks that leave the disk first, 0 B\n",
+                   "", "namespace", "show", "large");
+}
+
+static void show_survives_a_report_of_nonsense(void **state)
+{
+        have(two, 2);
+        fake.namespace_report =
+                "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"default\",\"samples\":{\"age_"
+                "seconds\":"
+                "[-5,1e300,\"x\",null,899.999],\"chunks\":[1e300],\"lookup_keys\":{\"a\":1},"
+                "\"lookup_found_keys\":[7]},\"evicted_next\":{\"of\":-1,\"chunks\":1e300,\"bytes\":"
+                "\"\","
+                "\"first\":[1,{},{\"key\":5,\"chance\":1e300,\"age_seconds\":1e300}]}}]}";
+        assert_int_equal(ctl("namespace", "show", "large"), EXIT_OK);
+        has(ctl_out, "minutes ago");
+        has(ctl_out, "evicted next: ");
+        fake.scripts[FAKE_REPORT_NAMESPACES].result = -EOPNOTSUPP;
+        assert_int_equal(ctl("namespace", "show", "large"), EXIT_REFUSED);
+}
+
 static void missing_namespace_exits_with_1_and_is_named(void **state)
 {
-        static const char *const actions[] = { "stat", "rm", "lifetime" };
+        static const char *const actions[] = { "stat", "rm", "lifetime", "show" };
 
         for (size_t i = 0; i < ARRAY_SIZE(actions); i++) {
                 char err[128];
@@ -361,7 +448,8 @@ static void namespace_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --limit is for 'namespace ls'\n" SEE,
                    "namespace", "rm", "a", "--limit=1");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: unknown action 'del'; the actions are ls, stat, diff, lifetime and "
+                   "kvcachectl: unknown action 'del'; the actions are ls, stat, show, diff, "
+                   "lifetime and "
                    "rm\n" SEE,
                    "namespace", "del");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
@@ -377,6 +465,9 @@ int main(void)
                 CTL_TEST(stat_shows_one_namespace_with_its_fingerprint),
                 CTL_TEST(stat_says_what_is_not_known),
                 CTL_TEST(stat_shows_the_name_of_the_owner),
+                CTL_TEST(show_prints_minutes_and_the_next_to_be_evicted),
+                CTL_TEST(show_without_samples_says_why),
+                CTL_TEST(show_survives_a_report_of_nonsense),
                 CTL_TEST(missing_namespace_exits_with_1_and_is_named),
                 CTL_TEST(diff_prints_a_line_for_each_field_that_differs),
                 CTL_TEST(diff_of_equal_fingerprints_prints_nothing_and_exits_with_0),

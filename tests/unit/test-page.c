@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "report/history.h"
 #include "report/metrics.h"
+#include "report/page-frame.h"
 #include "report/page.h"
 #include "report/plot.h"
 #include "report/style.h"
@@ -197,6 +198,38 @@ static const char full[] =
         "\"namespaces\": [{\"name\": \"llama\", \"bytes\": 6291456, \"chunks\": 96,"
         " \"get_keys\": 4, \"get_found_keys\": 3}],"
         "\"namespace_usage\": {\"count\": 41, \"limit\": 4096, \"warning\": \"close to <it>\"}}";
+
+static void the_shared_tier_has_a_card_with_its_state(void **state)
+{
+        _cleanup_(freep) char *none = page_of("{\"remote\": {\"backend\": \"off\"}}");
+        _cleanup_(freep) char *used = page_of(
+                "{\"remote\": {\"backend\": \"s3\", \"breaker\": \"closed\", \"hits\": 1234,"
+                " \"misses\": 5, \"late\": 6, \"puts\": 77, \"puts_dropped\": 8, \"rejected\": 0,"
+                " \"errors\": 0, \"reading_bytes\": 4096, \"writing_bytes\": 1048576}}");
+        _cleanup_(freep) char *broken = page_of(
+                "{\"remote\": {\"backend\": \"<b>\", \"breaker\": \"open\", \"since_seconds\": 61,"
+                " \"reason\": \"<i>timed out\", \"rejected\": 3, \"errors\": 2}}");
+        _cleanup_(freep) char *at_limit = page_of("{\"remote\": {\"backend\": \"directory\","
+                                                  " \"breaker\": \"closed\", \"full\": true}}");
+        _cleanup_(freep) char *odd =
+                page_of("{\"remote\": {\"backend\": 1, \"breaker\": \"x\", \"hits\": -1,"
+                        " \"rejected\": \"many\", \"since_seconds\": []}}");
+
+        assert_has_not(none, "Shared tier");
+        assert_has(used, "Shared tier: s3</h3><b class=\"ok\">✓ in use</b>");
+        assert_has(used, ">1&#8239;234</data>");
+        assert_has(used, "not written: <data value=\"8\">8</data></p>");
+        assert_has(used, "4 KiB");
+        assert_has(broken, "Shared tier: &lt;b&gt;</h3><b class=\"warn\">⚠ not used</b>");
+        assert_has(broken, "&lt;i&gt;timed out; for 61 s");
+        assert_has(broken, "⚠ rejected: <data value=\"3\">3</data>");
+        assert_has(broken, "⚠ errors: <data value=\"2\">2</data>");
+        assert_has(at_limit, "⚠ full");
+        assert_has(odd, "⚠ not used");
+        assert_well_formed(broken);
+        assert_well_formed(odd);
+        assert_only_numbers(odd);
+}
 
 static void it_shows_what_a_person_looks_for(void **state)
 {
@@ -521,6 +554,7 @@ static void an_axis_fits_whatever_it_shows(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(the_shared_tier_has_a_card_with_its_state),
                 cmocka_unit_test(it_shows_what_a_person_looks_for),
                 cmocka_unit_test(it_says_what_is_wrong),
                 cmocka_unit_test(every_reason_has_an_advice),

@@ -138,6 +138,7 @@ static void a_report_is_a_sealed_text_of_the_length_that_the_reply_says(void **s
                 { WIRE_REPORT_METRICS, "# HELP", "kvcache_" },
                 { WIRE_REPORT_CONFIG, "", "listen:" },
                 { WIRE_REPORT_STAGES, "{", "\"events\"" },
+                { WIRE_REPORT_NAMESPACES, "{", "\"sample_seconds\":15" },
         };
         struct peer_end c;
 

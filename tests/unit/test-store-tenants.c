@@ -296,6 +296,96 @@ static void a_store_of_one_tenant_hands_nothing_over(void **state)
         stop();
 }
 
+/* The chunks that store_next() names, in its order. */
+struct named {
+        unsigned n;
+        struct key keys[64];
+        uint32_t places[64], namespaces[64];
+};
+
+static void note_named(void *userdata, const struct store_leaving *leaving)
+{
+        struct named *named = userdata;
+
+        assert_true(named->n < ARRAY_SIZE(named->keys));
+        assert_int_equal(leaving->tenant, t.tenant);
+        named->keys[named->n] = *leaving->key;
+        named->places[named->n] = leaving->place;
+        named->namespaces[named->n++] = leaving->namespace_id;
+}
+
+static struct named next_of(unsigned most)
+{
+        struct named named = { 0 };
+
+        store_next(t.s, t.tenant, most, note_named, &named);
+        return named;
+}
+
+static void assert_named(const struct named *named, unsigned i, uint64_t n, uint32_t place)
+{
+        struct key key = key_of(n);
+
+        assert_true(i < named->n);
+        assert_memory_equal(&named->keys[i], &key, sizeof(key));
+        assert_int_equal(named->places[i], place);
+        assert_int_equal(named->namespaces[i], t.ns);
+}
+
+static void the_next_to_be_evicted_are_those_unused_for_longest(void **state)
+{
+        struct store_params params = params_of(8 * MIB);
+        struct named named;
+
+        params.prewrite = false;
+        params.policy = "lru";
+        start(&params);
+        become(2);
+        put_range(100, 3, 60000); /* another tenant's are never named */
+        become(1);
+        assert_int_equal(next_of(64).n, 0);
+        for (uint64_t n = 0; n < 10; n++)
+                assert_int_equal(put(n, 60000), 0);
+        settle();
+        named = next_of(64);
+        assert_int_equal(named.n, 10);
+        for (unsigned i = 0; i < 10; i++)
+                assert_named(&named, i, i, i + 1);
+        touch(0);
+        assert_int_equal(drop(1), 0);
+        named = next_of(64);
+        assert_int_equal(named.n, 9);
+        assert_named(&named, 0, 2, 1);
+        assert_named(&named, 8, 0, 9);
+        assert_int_equal(stats().evictions, 0);
+        settle();
+        stop();
+}
+
+static void the_next_to_be_evicted_are_limited_and_shared_by_sizes(void **state)
+{
+        struct store_params params = params_of(8 * MIB);
+        struct named named;
+
+        params.prewrite = false;
+        params.policy = "lru";
+        start(&params);
+        become(1);
+        for (uint64_t n = 0; n < 10; n++)
+                assert_int_equal(put(n, 60000), 0);
+        assert_int_equal(next_of(4).n, 4);
+        assert_int_equal(next_of(0).n, 0);
+        for (uint64_t n = 10; n < 20; n++)
+                assert_int_equal(put(n, 4000), 0);
+        named = next_of(4);
+        assert_int_equal(named.n, 4);
+        for (unsigned i = 0; i < 4; i++)
+                assert_int_equal(named.places[i], 1 + i % 2);
+        assert_int_equal(next_of(1).n, 1);
+        settle();
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -304,6 +394,8 @@ int main(int argc, char **argv)
                 TEST(test_R1_a_file_that_cannot_be_handed_over_is_not_used),
                 TEST(test_R1_a_handover_waits_for_a_sync_of_the_table_that_is_under_way),
                 TEST(test_R1_a_handover_whose_record_fails_bypasses_the_volume),
+                TEST(the_next_to_be_evicted_are_those_unused_for_longest),
+                TEST(the_next_to_be_evicted_are_limited_and_shared_by_sizes),
                 TEST(a_store_of_one_tenant_hands_nothing_over),
                 TEST(what_is_stored_outlives_any_number_of_declared_sizes),
         };

@@ -317,13 +317,16 @@ struct store_watch {
         void *userdata;
 };
 
-/* A chunk that will be evicted soon, and can still be read. `chance` is evict_chance(). */
+/* A chunk that will be evicted soon, and can still be read. `chance` is evict_chance(), `age_ns`
+ * evict_age_ns(). */
 struct store_leaving {
         uint32_t namespace_id;
         uint16_t tenant;
         const struct key *key; /* valid until the callback returns */
         uint64_t hash;         /* hash of the key under store_params.secret */
         uint32_t length;
+        uint32_t place; /* in the order of its size class and volume, from 1 */
+        uint64_t age_ns;
         double chance;
 };
 

@@ -250,6 +250,12 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
 void volume_report_leaving(struct volume *v,
                            void (*each)(void *userdata, const struct store_leaving *leaving),
                            void *userdata);
+/* Returns the number of size classes in which a tenant has chunks. */
+unsigned volume_classes_in_use(const struct volume *v, uint16_t tenant);
+/* Acts like store_next() for this volume: visits up to `most` chunks, and up to `each_class` of a
+ * size class. */
+void volume_next(const struct volume *v, uint16_t tenant, unsigned most, unsigned each_class,
+                 void (*each)(void *userdata, const struct store_leaving *leaving), void *userdata);
 /* Returns whether the policy remembers evicting a chunk with this hash. */
 bool volume_remembers(const struct volume *v, uint64_t hash);
 /* Returns the result of evict_remembered_gap() for this hash. */

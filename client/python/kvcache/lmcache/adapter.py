@@ -170,6 +170,13 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._link.begin()
         self._auditor.start()
 
+    def __repr__(self) -> str:
+        link = getattr(self, "_link", None)
+        if link is None:
+            return "<KvcacheL2Adapter of nothing>"
+        state = "closed" if self._closed else "connected" if link.well else "not connected"
+        return f"<KvcacheL2Adapter {self._prefix!r}: {state}, {len(self._spaces)} namespaces>"
+
     def _share_memory(self, desc: Any) -> None:
         memory = (ctypes.c_ubyte * desc.size).from_address(desc.ptr)
         self._link.share(memory, desc.ptr, desc.size)

@@ -143,6 +143,13 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._sampling = threading.Lock()
         self._samples: dict[str, list[float]] = {n: [] for n in ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")}
 
+    def __repr__(self) -> str:
+        link = getattr(self, "_link", None)
+        if link is None:
+            return "<KvcacheStorage of nothing>"
+        pages = f"{len(self._sides) + 1} pool(s)" if self._values is not None else "no pool yet"
+        return f"<KvcacheStorage {self._prefix!r}: {'connected' if link.well else 'not connected'}, {pages}>"
+
     # --- memory ---
 
     @_answers(lambda *_: None)

@@ -265,6 +265,13 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self._manager: KvcacheManager | None = None
         self._worker: KvcacheWorker | None = None
 
+    def __repr__(self) -> str:
+        if not hasattr(self, "names"):
+            return "<KvcacheOffloadingSpec of nothing>"
+        part = "the scheduler's and a worker's" if self._manager and self._worker else "a worker's" if self._worker else "the scheduler's"
+        name = next(iter(self.names.values()), "")
+        return f"<KvcacheOffloadingSpec{f' {name!r}' if name else ''}: {part} side, {self.world_size} GPU{'s' if self.world_size > 1 else ''}>"
+
     def name(self, shares: Mapping[int, Share] | None = None) -> None:
         """Composes the fingerprint of this rank in the worker, where the engine's facts are known. The scheduler's side takes the workers' names."""
         rank = int(self.config.parallel.rank)

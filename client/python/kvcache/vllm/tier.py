@@ -136,6 +136,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         identity.warn(log, fingerprint)
         fields = fingerprint.fields
         names = {g: identity.namespace_name(namespace, fields, g) for g in range(len(groups))}
+        self._name = names.get(0, "")
         self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", prefill_tokens_per_s=prefill_tokens_per_s,
                                      memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s,
                                      remote_bytes_per_s=remote_bytes_per_s)
@@ -155,6 +156,13 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
                  "connected" if self._transfers.well else "the daemon does not answer yet")
+
+    def __repr__(self) -> str:
+        transfers, shared = getattr(self, "_transfers", None), getattr(self, "_shared", None)
+        if transfers is None:
+            return "<KvcacheTier of nothing>"
+        return (f"<KvcacheTier {self._name!r}: {'connected' if transfers.well else 'not connected'}, {len(self._loads)} loads in flight"
+                f"{', with the shared tier' if shared is not None else ''}>")
 
     # --- lookups ---
 
