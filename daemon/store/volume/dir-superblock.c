@@ -19,10 +19,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/small-file.h"
 #include "cleanup.h"
 #include "store/volume/types.h"
 
-static int write_all(int fd, const void *buf, size_t bytes, uint64_t offset)
+int dir_write_synced(int fd, const void *buf, size_t bytes, uint64_t offset)
 {
         while (bytes > 0) {
                 ssize_t n = pwrite(fd, buf, bytes, (off_t)offset);
@@ -35,27 +36,7 @@ static int write_all(int fd, const void *buf, size_t bytes, uint64_t offset)
                 bytes -= (size_t)n;
                 offset += (uint64_t)n;
         }
-        return 0;
-}
-
-/* Reads up to `bytes`; the bytes that a short file lacks stay zero. */
-static int read_some(int fd, void *buf, size_t bytes)
-{
-        size_t done = 0;
-
-        memset(buf, 0, bytes);
-        while (done < bytes) {
-                ssize_t n = pread(fd, (char *)buf + done, bytes - done, (off_t)done);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        break;
-                done += (size_t)n;
-        }
-        return 0;
+        return fdatasync(fd) < 0 ? -errno : 0;
 }
 
 static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *good)
@@ -78,9 +59,7 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
 
         for (unsigned i = 0; i < 2; i++) {
                 *good &= ~(1u << order[i]);
-                r = write_all(fd, (char *)copies + order[i] * half, half, order[i] * half);
-                if (r == 0 && fdatasync(fd) < 0)
-                        r = -errno;
+                r = dir_write_synced(fd, (char *)copies + order[i] * half, half, order[i] * half);
                 if (r < 0)
                         return i == 0 ? r : 0;
                 *good = i == 0 ? 1u << order[i] : 3u;
@@ -97,14 +76,12 @@ static int write_newest_half(struct dir *d)
         _cleanup_(freep) struct disk_superblock *copies =
                 aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS / 2 * DISK_PAGE);
         const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
-        int r;
 
         if (!copies)
                 return -ENOMEM;
         for (unsigned i = 0; i < DISK_SUPERBLOCKS / 2; i++)
                 copies[i] = d->superblock;
-        r = write_all(d->superblock_fd, copies, half, d->superblock_good == 2 ? half : 0);
-        return r == 0 && fdatasync(d->superblock_fd) < 0 ? -errno : r;
+        return dir_write_synced(d->superblock_fd, copies, half, d->superblock_good == 2 ? half : 0);
 }
 
 int dir_write_superblock(struct dir *d)
@@ -156,7 +133,8 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
 
         if (fd >= 0) /* drops pages that the kernel could not write but may still show */
                 posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
+        memset(copies, 0, DISK_SUPERBLOCKS * DISK_PAGE); /* the file may be short */
+        r = fd < 0 ? fd : (int)small_file_read(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot read: %s", d->path,
                                    dir_strerror(r));
