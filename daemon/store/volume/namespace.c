@@ -438,14 +438,20 @@ void namespaces_note_set(struct namespaces *n, const struct volume_set *set, boo
         n->generation++;
 }
 
-void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
-                      const struct volume_set *set)
+static void begin_purge(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
 {
         n->requests++;
         n->generation++;
         n->purges.begun++;
         if (set)
                 take_set(n, set);
+        list_append(&n->purges_waiting, &req->node);
+}
+
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set)
+{
+        begin_purge(n, req, set);
         if (req->all) {
                 n->purge_seq = seq;
         } else {
@@ -454,21 +460,15 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
                 if (ns)
                         ns->purge_seq = seq;
         }
-        list_append(&n->purges_waiting, &req->node);
 }
 
 void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
 {
         struct namespace *ns = namespaces_get(n, req->namespace_id);
 
-        n->requests++;
-        n->generation++;
-        n->purges.begun++;
-        if (set)
-                take_set(n, set);
+        begin_purge(n, req, set);
         if (ns)
                 namespaces_drop(n, ns);
-        list_append(&n->purges_waiting, &req->node);
 }
 
 const struct namespaces_purges *namespaces_purges(const struct namespaces *n)
