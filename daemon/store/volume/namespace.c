@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "store/volume/namespace-internal.h"
 
@@ -139,17 +140,9 @@ struct namespace *namespaces_at(const struct namespaces *n, unsigned i)
 
 struct namespace *namespaces_get(const struct namespaces *n, uint32_t id)
 {
-        unsigned low = 0, high = n->count;
+        unsigned at = search_first(n->count, i, n->list[i]->seen.id < id);
 
-        while (low < high) {
-                unsigned middle = (low + high) / 2;
-
-                if (n->list[middle]->seen.id < id)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low < n->count && n->list[low]->seen.id == id ? n->list[low] : NULL;
+        return at < n->count && n->list[at]->seen.id == id ? n->list[at] : NULL;
 }
 
 uint64_t namespaces_max_seq(const struct namespaces *n)
