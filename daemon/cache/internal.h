@@ -25,7 +25,7 @@ enum waiting {
                           device hangs */
         WAITING_SYNC,  /* in a struct sync of put.c, until the store has synced */
         WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
-                          until its turn or its client's end; also while that read is tried */
+                          until that may start, or its client's end; also while it is tried */
         WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the
                            deadline, or the client's end */
         WAITING_END,
