@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -256,19 +257,11 @@ uint64_t notify_watchdog_us(void)
  * there may be thousands. */
 static struct notify_kept *find_kept(const struct notify_sockets *sockets, const char *name)
 {
-        unsigned low = 0, high = sockets->n_kept;
+        unsigned at = search_first(sockets->n_kept, i, strcmp(sockets->kept[i].name, name) < 0);
 
-        while (low < high) {
-                unsigned middle = low + (high - low) / 2;
-
-                if (strcmp(sockets->kept[middle].name, name) < 0)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        for (; low < sockets->n_kept && strcmp(sockets->kept[low].name, name) == 0; low++)
-                if (sockets->kept[low].fd >= 0)
-                        return &sockets->kept[low];
+        for (; at < sockets->n_kept && strcmp(sockets->kept[at].name, name) == 0; at++)
+                if (sockets->kept[at].fd >= 0)
+                        return &sockets->kept[at];
         return NULL;
 }
 

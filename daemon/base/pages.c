@@ -4,10 +4,14 @@
  * of the process have to wait for each. */
 #include "base/pages.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "checked.h"
+#include "cleanup.h"
 
 enum {
         PAGE_BYTES = 4096,
@@ -24,6 +28,24 @@ void *pages_map(uint64_t bytes)
                 return NULL;
         (void)madvise(p, bytes, MADV_HUGEPAGE);
         return p;
+}
+
+int pages_share(const char *name, uint64_t bytes, int protection, void **ret, int *ret_fd)
+{
+        _cleanup_(closep) int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        void *base;
+
+        if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 ||
+            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+                return -errno;
+        base = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
+        if (base == MAP_FAILED)
+                return -errno;
+        (void)madvise(base, bytes, MADV_DONTDUMP);
+        (void)madvise(base, bytes, MADV_DONTFORK);
+        *ret = base;
+        *ret_fd = TAKE_FD(fd);
+        return 0;
 }
 
 void pages_unmap(void *p, uint64_t bytes)

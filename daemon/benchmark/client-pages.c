@@ -17,11 +17,11 @@
  * A transfer counted now may have begun before the last reading, and a client idle for weeks may
  * then move much. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "benchmark/internal.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -64,27 +64,21 @@ size_t bench_page_bytes(void)
 
 int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd)
 {
-        _cleanup_(closep) int fd =
-                memfd_create("kvcache-transfers", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         _cleanup_(freep) struct bench_page *p = calloc(1, sizeof(*p));
         void *page;
+        int r;
 
         if (!p)
                 return -ENOMEM;
-        if (fd < 0 || ftruncate(fd, TRANSFER_PAGE_BYTES) < 0 ||
-            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-                return -errno;
-        page = mmap(NULL, TRANSFER_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (page == MAP_FAILED)
-                return -errno;
-        (void)madvise(page, TRANSFER_PAGE_BYTES, MADV_DONTDUMP);
-        (void)madvise(page, TRANSFER_PAGE_BYTES, MADV_DONTFORK);
+        r = pages_share("kvcache-transfers", TRANSFER_PAGE_BYTES, PROT_READ | PROT_WRITE, &page,
+                        ret_fd);
+        if (r < 0)
+                return r;
         p->page = page;
         p->since_ns = since_ns;
         set_epoch(b, p);
         list_append(&b->pages, &p->node);
         *ret = TAKE_PTR(p);
-        *ret_fd = TAKE_FD(fd);
         return 0;
 }
 

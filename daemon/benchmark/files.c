@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/small-file.h"
 #include "benchmark/internal.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -103,44 +104,20 @@ static bool name_in(const char *file, char ret[static NAME_BYTES])
         return snapshot_name_valid(ret);
 }
 
-static int read_all(int fd, size_t bytes, char *ret)
-{
-        for (size_t got = 0; got < bytes;) {
-                ssize_t n = pread(fd, ret + got, bytes - got, (off_t)got);
-
-                if (n == 0)
-                        return -ENODATA;
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                got += (size_t)MAX(n, (ssize_t)0);
-        }
-        return 0;
-}
-
 static void read_one(struct bench_files *f, int folder, const char *file, const char *name)
 {
-        /* O_NONBLOCK: a FIFO of this name must not block startup. */
-        _cleanup_(closep) int fd =
-                openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         _cleanup_(snapshot_freep) struct snapshot *s = NULL;
-        _cleanup_(freep) char *text = NULL;
+        _cleanup_(freep) void *text = NULL;
         char error[SNAPSHOT_ERROR_BYTES];
-        struct stat st;
-        int r = 0;
+        size_t bytes;
+        int r = small_file_load(folder, file, MAX_BYTES, &text, &bytes);
 
-        if (fd < 0 || fstat(fd, &st) < 0)
-                r = -errno;
-        else if (!S_ISREG(st.st_mode) || st.st_size > MAX_BYTES)
-                r = -EFBIG;
-        else if (!(text = malloc((size_t)st.st_size + 1)))
-                r = -ENOMEM;
-        else
-                r = read_all(fd, (size_t)st.st_size, text);
         if (r < 0) {
-                warn(f, "cannot read benchmark session %s/%s: %s", f->folder, file, strerror(-r));
+                warn(f, "cannot read benchmark session %s/%s: %s", f->folder, file,
+                     strerror(r == -EMEDIUMTYPE ? EFBIG : -r));
                 return;
         }
-        if (snapshot_parse(text, (size_t)st.st_size, file, &s, error) < 0) {
+        if (snapshot_parse(text, bytes, file, &s, error) < 0) {
                 warn(f, "cannot read benchmark session: %s/%s", f->folder, error);
                 return;
         }
@@ -175,45 +152,11 @@ void bench_files_read(struct bench_files *f)
 
 /* --- writing, on the thread --- */
 
-static int write_all(int fd, const char *text, size_t bytes)
-{
-        while (bytes > 0) {
-                ssize_t n = write(fd, text, bytes);
-
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                text += MAX(n, (ssize_t)0);
-                bytes -= (size_t)MAX(n, (ssize_t)0);
-        }
-        return fsync(fd) < 0 ? -errno : 0;
-}
-
-static int write_file(const struct file_call *c, int folder, const char *file)
-{
-        char next[FILE_BYTES];
-        int r;
-
-        snprintf(next, sizeof(next), "bench_%s.new", c->name);
-        (void)unlinkat(folder, next, 0);
-        {
-                _cleanup_(closep) int fd = openat(
-                        folder, next, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-
-                r = fd < 0 ? -errno : write_all(fd, c->text, c->bytes);
-        }
-        if (r == 0 && renameat(folder, next, folder, file) < 0)
-                r = -errno;
-        if (r < 0)
-                (void)unlinkat(folder, next, 0);
-        return r;
-}
-
 static int run_call(struct kio_request *call)
 {
         const struct file_call *c = container_of(call, struct file_call, call);
         _cleanup_(closep) int folder = -1;
-        char file[FILE_BYTES];
-        int r;
+        char file[FILE_BYTES], next[FILE_BYTES];
 
         if (c->text && mkdir(c->files->folder, 0755) < 0 && errno != EEXIST)
                 return -errno;
@@ -221,13 +164,12 @@ static int run_call(struct kio_request *call)
         if (folder < 0)
                 return c->text ? folder : 0;
         snprintf(file, sizeof(file), "bench_%s.json", c->name);
+        snprintf(next, sizeof(next), "bench_%s.new", c->name);
         if (c->text)
-                r = write_file(c, folder, file);
-        else
-                r = unlinkat(folder, file, 0) < 0 && errno != ENOENT ? -errno : 0;
-        if (r == 0 && fsync(folder) < 0)
-                r = -errno;
-        return r;
+                return small_file_replace(folder, file, next, 0644, c->text, c->bytes);
+        if (unlinkat(folder, file, 0) < 0 && errno != ENOENT)
+                return -errno;
+        return fsync(folder) < 0 ? -errno : 0;
 }
 
 static void on_called(struct kio_request *call)

@@ -131,7 +131,7 @@ static enum cache_miss_reason miss_reason(const struct cache *c, const struct ca
 void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status)
 {
         req->status = status;
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         cache_settle_charge(c, &req->charged);
         if (req->kind == KIND_GET) {
                 if (req->chunk_length > 0 && req->tier == CACHE_MEMORY)
@@ -172,7 +172,7 @@ void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, e
 {
         struct list_node *waiters = &pool_chunk(c->params.pool, chunk)->waiters;
 
-        req->waiting = waiting;
+        cache_set_waiting(req, waiting);
         /* Gets precede puts: if the fill fails, settle_failed_fill() ends the gets and leaves the
          * puts. */
         if (req->kind == KIND_GET)
@@ -206,7 +206,7 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
                 uint64_t hash = req->hash;
                 struct list_node *waiters;
 
-                req->waiting = WAITING_NOT;
+                cache_set_waiting(req, WAITING_NOT);
                 if (c->stopping && cache_find(c, namespace_id, &key, hash, NULL, NULL) == 0)
                         cache_finish(c, req, CACHE_CANCELLED);
                 else if (!cache_put_try(c, req))
@@ -239,7 +239,7 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
 static void settle_one(struct cache *c, struct cache_request *req, uint32_t chunk,
                        enum cache_status status)
 {
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         if (req->kind == KIND_GET)
                 cache_get_found(c, req, chunk);
         else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))

@@ -138,7 +138,7 @@ bool cache_join_direct_put(struct cache *c, struct cache_request *req)
 
         if (!waiters)
                 return false;
-        req->waiting = WAITING_FILL;
+        cache_set_waiting(req, WAITING_FILL);
         list_append(waiters, &req->node);
         return true;
 }
@@ -301,7 +301,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .length = req->length,
                 .complete = on_checksum,
         };
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         list_append(bucket_of(c, req->hash), &d->node);
         c->n_direct_puts++;
         if (d->put.summing)
@@ -361,7 +361,7 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
             cache_read_begin(c, &req->read, req->user, ref, length, READ_GET) < 0)
                 return false;
         if (!in_turn && !cache_read_is_due(c, &req->read)) {
-                req->waiting = WAITING_TURN;
+                cache_set_waiting(req, WAITING_TURN);
                 if (req->owner)
                         list_append(req->owner, &req->owned);
                 cache_read_wait(c, &req->read);
@@ -387,7 +387,7 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .complete = on_read,
                 .abandon = on_get_abandoned,
         };
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         window_submit(&req->read.item);
         if (store_get(c->params.store, &d->get) != 0) {
                 cache_read_end(c, &req->read);

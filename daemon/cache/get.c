@@ -325,7 +325,7 @@ static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
                 .payload = length,
                 .complete = on_copied,
         };
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         kio_submit(c->params.io, &req->copy, chunk);
 }
 

@@ -14,15 +14,22 @@ enum { KIND_GET, KIND_PUT, KINDS };
 
 enum { CACHE_FAILED_TRIES = 16 }; /* failed attempts per iteration and kind */
 
+/* The list that holds a request. Only cache_set_waiting() changes it. */
 enum waiting {
-        WAITING_NOT,
-        WAITING_ROOM,  /* for a slot of the pool, in the user's queue */
-        WAITING_FILL,  /* on a chunk until its bytes are in the pool, or on a direct put until it
-                          ends */
-        WAITING_WRITE, /* on a chunk until the store has it */
-        WAITING_SYNC,
-        WAITING_TURN,   /* to be read into the client's memory, in the user's queue */
-        WAITING_REMOTE, /* for the shared tier, on a struct fetch of remote.c */
+        WAITING_NOT,   /* in no list: the request is being tried, its bytes are being transferred,
+                          or it is completed */
+        WAITING_ROOM,  /* in the queue of its user, for a slot of the pool, until there is room, its
+                          deadline, or its client's end; also while admit_waiters() tries it */
+        WAITING_FILL,  /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
+                          in the pool, or the put has ended */
+        WAITING_WRITE, /* in the waiters of a chunk, until the store has answered its write, or the
+                          device hangs */
+        WAITING_SYNC,  /* in a struct sync of put.c, until the store has synced */
+        WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
+                          until that may start, or its client's end; also while it is tried */
+        WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the
+                           deadline, or the client's end */
+        WAITING_END,
 };
 
 enum { CACHE_COMPLETED = 1024 };
@@ -125,6 +132,25 @@ struct cache_fetched {
 static inline struct write *write_of(const struct pool_chunk *pc)
 {
         return pc->state == POOL_COPYING || pc->state == POOL_WRITING ? pc->write : NULL;
+}
+
+/* Changes the list that holds a request; the caller moves the request. A request leaves one list
+ * before it enters another, except that a put waits for the write of the chunk for whose bytes it
+ * has waited. */
+static inline void cache_set_waiting(struct cache_request *req, enum waiting waiting)
+{
+        static const uint8_t before[] = {
+                [WAITING_NOT] = (1 << WAITING_END) - 1,
+                [WAITING_ROOM] = 1 << WAITING_NOT | 1 << WAITING_TURN,
+                [WAITING_FILL] = 1 << WAITING_NOT | 1 << WAITING_ROOM | 1 << WAITING_TURN,
+                [WAITING_WRITE] = 1 << WAITING_NOT | 1 << WAITING_ROOM | 1 << WAITING_FILL,
+                [WAITING_SYNC] = 1 << WAITING_NOT | 1 << WAITING_ROOM,
+                [WAITING_TURN] = 1 << WAITING_NOT | 1 << WAITING_ROOM,
+                [WAITING_REMOTE] = 1 << WAITING_NOT | 1 << WAITING_ROOM | 1 << WAITING_TURN,
+        };
+
+        assert(before[waiting] & 1 << req->waiting);
+        req->waiting = (uint8_t)waiting;
 }
 
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);

@@ -246,7 +246,7 @@ static void on_copied(struct kio_request *copy)
                 if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
                         w->acknowledged = true;
                 else if (other->kind == KIND_PUT)
-                        other->waiting = WAITING_WRITE;
+                        cache_set_waiting(other, WAITING_WRITE);
         }
         /* The answer contains the place in the store, so the store is asked first. A write that
          * ends at once unpins the chunk, so this pin keeps it until the request is answered. */
@@ -357,7 +357,7 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
         s->store.ref = ref;
         s->store.of_one = true;
         req->place.ref = ref;
-        req->waiting = WAITING_SYNC;
+        cache_set_waiting(req, WAITING_SYNC);
         store_sync(c->params.store, &s->store);
 }
 
@@ -507,7 +507,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         w->refused = !admitted;
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;
 }

@@ -61,13 +61,13 @@ int cache_wait_for_remote(struct cache *c, struct cache_request *req)
         req->waits_since_ns = clock_mono_ns();
         r = note_wait(c, req);
         if (r == 0)
-                req->waiting = WAITING_REMOTE;
+                cache_set_waiting(req, WAITING_REMOTE);
         return r;
 }
 
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req)
 {
-        req->waiting = WAITING_NOT;
+        cache_set_waiting(req, WAITING_NOT);
         list_unlink(&req->owned);
         deadlines_remove(&c->deadlines, &req->deadline);
 }
@@ -101,7 +101,7 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
                 return;
         }
         c->stats.waited++;
-        req->waiting = WAITING_ROOM;
+        cache_set_waiting(req, WAITING_ROOM);
         if (c->retry_ns == 0)
                 c->retry_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         /* A chunk from the shared tier precedes other puts: it does not wait for the disk, and it

@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/small-file.h"
 #include "units.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -61,20 +62,11 @@ static bool take_auto(struct config *c, const char *name)
 static int read_small(const char *path, char *ret, size_t size)
 {
         _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-        size_t used = 0;
-        ssize_t n;
+        int64_t bytes = fd < 0 ? -errno : small_file_read(fd, ret, size - 1);
 
-        if (fd < 0)
-                return -errno;
-        while (used < size - 1) {
-                n = read(fd, ret + used, size - 1 - used);
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        break;
-                used += (size_t)n;
-        }
-        ret[used] = '\0';
+        if (bytes < 0)
+                return (int)bytes;
+        ret[bytes] = '\0';
         return 0;
 }
 
@@ -444,13 +436,30 @@ static bool first_folder(const char *variable, char ret[static PATH_MAX])
         return true;
 }
 
+/* Sets a key that is auto to a path. */
+static int assign_path(struct config *c, unsigned row, const char *path, const char *from,
+                       void (*say)(const char *text), struct config_error *ret_error)
+{
+        char why[CONFIG_WHY];
+        uint64_t given[2];
+        int r;
+
+        memcpy(given, c->given, sizeof(given));
+        r = config_assign(c, row, path, false, why);
+        memcpy(c->given, given, sizeof(given));
+        if (r < 0)
+                return config_fail(ret_error, r, "%s; set it", why);
+        config_bit_set(c->automatic, row, true);
+        tell(say, "%s is %.240s: %s", config_rows[row].name, path, from);
+        return 0;
+}
+
 static int resolve_socket(struct config *c, void (*say)(const char *text),
                           struct config_error *ret_error)
 {
-        char folder[PATH_MAX], volume[PATH_MAX + 32], why[CONFIG_WHY], text[32];
+        char folder[PATH_MAX], volume[PATH_MAX + 32];
         const char *from;
-        uint64_t given[2];
-        int row = config_row_find("listen.socket"), r;
+        int row = config_row_find("listen.socket");
 
         if (!config_row_is_auto(c, &config_rows[row]))
                 return 0;
@@ -464,27 +473,19 @@ static int resolve_socket(struct config *c, void (*say)(const char *text),
                 snprintf(volume, sizeof(volume), "%s/kvcache/kvcache.sock", folder);
                 from = "in $XDG_RUNTIME_DIR";
         } else {
-                snprintf(text, sizeof(text), "%u", (unsigned)geteuid());
-                snprintf(volume, sizeof(volume), "/tmp/kvcache-%s/kvcache.sock", text);
+                snprintf(volume, sizeof(volume), "/tmp/kvcache-%u/kvcache.sock",
+                         (unsigned)geteuid());
                 from = "$XDG_RUNTIME_DIR is not set";
         }
-        memcpy(given, c->given, sizeof(given));
-        r = config_assign(c, (unsigned)row, volume, false, why);
-        memcpy(c->given, given, sizeof(given));
-        if (r < 0)
-                return config_fail(ret_error, r, "%s; set it", why);
-        config_bit_set(c->automatic, (unsigned)row, true);
-        tell(say, "listen.socket is %.240s: %s", volume, from);
-        return 0;
+        return assign_path(c, (unsigned)row, volume, from, say, ret_error);
 }
 
 static int resolve_path(struct config *c, void (*say)(const char *text),
                         struct config_error *ret_error)
 {
-        char folder[PATH_MAX], volume[PATH_MAX + 32], why[CONFIG_WHY];
+        char folder[PATH_MAX], volume[PATH_MAX + 32];
         const char *from, *home;
-        uint64_t given[2];
-        int row = config_row_find("store.path"), r;
+        int row = config_row_find("store.path");
 
         if (!config_row_is_auto(c, &config_rows[row]))
                 return 0;
@@ -507,14 +508,7 @@ static int resolve_path(struct config *c, void (*say)(const char *text),
                 snprintf(volume, sizeof(volume), "%s/.local/state/kvcache", home);
                 from = "in the home directory";
         }
-        memcpy(given, c->given, sizeof(given));
-        r = config_assign(c, (unsigned)row, volume, false, why);
-        memcpy(c->given, given, sizeof(given));
-        if (r < 0)
-                return config_fail(ret_error, r, "%s; set it", why);
-        config_bit_set(c->automatic, (unsigned)row, true);
-        tell(say, "store.path is %.240s: %s", volume, from);
-        return 0;
+        return assign_path(c, (unsigned)row, volume, from, say, ret_error);
 }
 
 static void resolve_workers(struct config *c, void (*say)(const char *text))

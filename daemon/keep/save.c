@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/small-file.h"
 #include "cache/backing.h"
 #include "cache/pool.h"
 #include "checked.h"
@@ -197,20 +198,6 @@ static int fail(char error[static KEEP_ERROR_BYTES], int r, const char *text)
         return r;
 }
 
-static int read_all(int fd, size_t bytes, char *ret)
-{
-        for (size_t got = 0; got < bytes;) {
-                ssize_t n = pread(fd, ret + got, bytes - got, (off_t)got);
-
-                if (n == 0)
-                        return -ENODATA;
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                got += (size_t)MAX(n, (ssize_t)0);
-        }
-        return 0;
-}
-
 DEFINE_CLEANUP(struct keep_file *, keep_file_free);
 
 int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ERROR_BYTES])
@@ -219,6 +206,7 @@ int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ER
         static const char nothing[sizeof(struct keep_head)];
         const char *wrong;
         struct stat st;
+        int64_t got;
         int r;
 
         if (!f)
@@ -226,7 +214,8 @@ int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ER
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
                 return fail(ret_error, -EBADMSG, "the descriptor is not a file");
         f->bytes = malloc(MAX((size_t)st.st_size, sizeof(struct keep_head)));
-        r = f->bytes ? read_all(fd, (size_t)st.st_size, f->bytes) : -ENOMEM;
+        got = f->bytes ? small_file_read(fd, f->bytes, (size_t)st.st_size) : -ENOMEM;
+        r = got < 0 ? (int)got : got < st.st_size ? -ENODATA : 0;
         if (r == 0 && pwrite(fd, nothing, sizeof(nothing), 0) != (ssize_t)sizeof(nothing))
                 r = -EIO;
         if (r < 0)

@@ -17,10 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/small-file.h"
 #include "cache/pool.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -68,48 +68,25 @@ static int fail(char error[static LEARNED_ERROR_BYTES], int r, const char *text)
         return r;
 }
 
-static int read_all(int fd, size_t bytes, char *ret)
-{
-        for (size_t got = 0; got < bytes;) {
-                ssize_t n = pread(fd, ret + got, bytes - got, (off_t)got);
-
-                if (n == 0)
-                        return -ENODATA;
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                got += (size_t)MAX(n, (ssize_t)0);
-        }
-        return 0;
-}
-
 int learned_read(const char *folder, struct learned_head **ret,
                  char ret_error[static LEARNED_ERROR_BYTES])
 {
         _cleanup_(closep) int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        _cleanup_(closep) int fd = -1;
-        _cleanup_(freep) char *file = NULL;
+        _cleanup_(freep) void *file = NULL;
         const char *wrong;
-        struct stat st;
-        int r;
+        size_t bytes;
+        int r = dir < 0 ? -errno
+                        : small_file_load(dir, FILE_NAME, LEARNED_MAX_BYTES, &file, &bytes);
 
-        /* O_NONBLOCK: a FIFO of this name must not block startup. */
-        if (dir >= 0)
-                fd = openat(dir, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        if (fd < 0 || fstat(fd, &st) < 0) {
-                r = -errno;
-                return fail(ret_error, r, strerror(-r));
-        }
-        if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > LEARNED_MAX_BYTES)
+        if (r == -EMEDIUMTYPE || r == -EFBIG)
                 return fail(ret_error, -EBADMSG,
-                            S_ISREG(st.st_mode) ? "the file is too large" : "not a regular file");
-        file = malloc(MAX((size_t)st.st_size, (size_t)1));
-        r = file ? read_all(fd, (size_t)st.st_size, file) : -ENOMEM;
+                            r == -EFBIG ? "the file is too large" : "not a regular file");
         if (r < 0)
                 return fail(ret_error, r, strerror(-r));
-        wrong = learned_check(file, (size_t)st.st_size);
+        wrong = learned_check(file, bytes);
         if (wrong)
                 return fail(ret_error, -EBADMSG, wrong);
-        *ret = (void *)TAKE_PTR(file);
+        *ret = TAKE_PTR(file);
         return 0;
 }
 
@@ -391,40 +368,6 @@ static int by_time(const void *a, const void *b)
         return x->touched < y->touched ? -1 : x->touched > y->touched;
 }
 
-static int write_all(int fd, const char *data, size_t bytes)
-{
-        while (bytes > 0) {
-                ssize_t n = write(fd, data, bytes);
-
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                data += MAX(n, (ssize_t)0);
-                bytes -= (size_t)MAX(n, (ssize_t)0);
-        }
-        return fsync(fd) < 0 ? -errno : 0;
-}
-
-/* Writes the file with mode 0600, because the hashes and their secret are private to the daemon. */
-static int write_file(int folder, const void *data, size_t bytes)
-{
-        int r;
-
-        (void)unlinkat(folder, NEW_NAME, 0);
-        {
-                _cleanup_(closep) int fd =
-                        openat(folder, NEW_NAME,
-                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-                r = fd < 0 ? -errno : write_all(fd, data, bytes);
-        }
-        if (r == 0 && renameat(folder, NEW_NAME, folder, FILE_NAME) < 0)
-                r = -errno;
-        if (r == 0)
-                return fsync(folder) < 0 ? -errno : 0;
-        (void)unlinkat(folder, NEW_NAME, 0);
-        return r;
-}
-
 static int run_call(struct kio_request *call)
 {
         struct learned *l = container_of(call, struct learned, call);
@@ -440,7 +383,8 @@ static int run_call(struct kio_request *call)
                 at += learned_section_bytes(s);
         }
         learned_seal(l->file, l->used);
-        return write_file(folder, l->file, l->used);
+        /* The hashes and their secret are private to the daemon. */
+        return small_file_replace(folder, FILE_NAME, NEW_NAME, 0600, l->file, l->used);
 }
 
 /* --- creation and end --- */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/search.h"
 #include "checked.h"
 
 struct lookup_counters_row {
@@ -19,17 +20,7 @@ struct lookup_counters_row {
 /* Returns the index of the first row that is not before the namespace's. */
 static unsigned place_of(const struct lookup_counters *t, uint32_t namespace_id)
 {
-        unsigned low = 0, high = t->n_rows;
-
-        while (low < high) {
-                unsigned middle = low + (high - low) / 2;
-
-                if (t->rows[middle].namespace_id < namespace_id)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low;
+        return search_first(t->n_rows, i, t->rows[i].namespace_id < namespace_id);
 }
 
 static bool is_row(const struct lookup_counters *t, unsigned at, uint32_t namespace_id)

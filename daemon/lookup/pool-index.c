@@ -578,29 +578,12 @@ static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t mo
         return MIN(left / ALLOWANCE_PART, ALLOWANCE_MOST);
 }
 
-static int make_page(struct pool_page **ret, int *ret_fd)
-{
-        _cleanup_(closep) int fd = memfd_create("kvcache-holds", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        struct pool_page *page;
-
-        if (fd < 0 || ftruncate(fd, POOL_PAGE_BYTES) < 0 ||
-            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-                return -errno;
-        page = mmap(NULL, POOL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (page == MAP_FAILED)
-                return -errno;
-        (void)madvise(page, POOL_PAGE_BYTES, MADV_DONTDUMP);
-        (void)madvise(page, POOL_PAGE_BYTES, MADV_DONTFORK);
-        *ret = page;
-        *ret_fd = TAKE_FD(fd);
-        return 0;
-}
-
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd)
 {
         uint64_t allowance = allowance_of(pi, uid, most);
         _cleanup_(freep) struct pool_index_seen *seen = calloc(POOL_PAGE_NAMESPACES, sizeof(*seen));
+        void *page = NULL;
         int r = 0;
 
         if (!seen)
@@ -612,9 +595,11 @@ int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid
         if (!pi->header)
                 r = make_index(pi);
         if (r == 0)
-                r = make_page(&client->page, ret_page_fd);
+                r = pages_share("kvcache-holds", POOL_PAGE_BYTES, PROT_READ | PROT_WRITE, &page,
+                                ret_page_fd);
         if (r < 0)
                 return r;
+        client->page = page;
         client->seen = TAKE_PTR(seen);
         client->joined_ns = clock_mono_ns();
         client->page->allowance = allowance;

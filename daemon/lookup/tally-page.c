@@ -10,11 +10,11 @@
 #include "lookup/tally-page.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -29,29 +29,22 @@ size_t tally_page_bytes(void)
 
 int tally_page_open(struct tally_page *ret, uint64_t now_ns, int *ret_fd)
 {
-        _cleanup_(closep) int fd = memfd_create("kvcache-tally", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         _cleanup_(freep) struct tally_page_seen *seen =
                 calloc(WIRE_TALLY_NAMESPACES, sizeof(*seen));
         void *counts;
+        int r;
 
         if (!seen)
                 return -ENOMEM;
-        if (fd < 0 || ftruncate(fd, WIRE_TALLY_BYTES) < 0)
-                return -errno;
-        if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-                return -errno;
-        counts = mmap(NULL, WIRE_TALLY_BYTES, PROT_READ, MAP_SHARED, fd, 0);
-        if (counts == MAP_FAILED)
-                return -errno;
-        (void)madvise(counts, WIRE_TALLY_BYTES, MADV_DONTDUMP);
-        (void)madvise(counts, WIRE_TALLY_BYTES, MADV_DONTFORK);
+        r = pages_share("kvcache-tally", WIRE_TALLY_BYTES, PROT_READ, &counts, ret_fd);
+        if (r < 0)
+                return r;
         *ret = (struct tally_page){
                 .counts = counts,
                 .loads = (const void *)((const uint8_t *)counts + WIRE_TALLY_LOADS_OFFSET),
                 .seen = TAKE_PTR(seen),
                 .read_ns = now_ns,
         };
-        *ret_fd = TAKE_FD(fd);
         return 0;
 }
 

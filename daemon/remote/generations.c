@@ -11,10 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <isa-l/crc.h>
 
+#include "base/small-file.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -152,56 +152,25 @@ static int decode(struct generations *g, const struct head *head, size_t bytes)
         return 0;
 }
 
-static int read_all(int fd, size_t bytes, char *ret)
-{
-        for (size_t got = 0; got < bytes;) {
-                ssize_t n = pread(fd, ret + got, bytes - got, (off_t)got);
-
-                if (n == 0)
-                        return -EBADMSG;
-                if (n < 0 && errno != EINTR)
-                        return -errno;
-                got += (size_t)MAX(n, (ssize_t)0);
-        }
-        return 0;
-}
-
 int generations_read(struct generations *g, const char *path)
 {
-        _cleanup_(closep) int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        _cleanup_(freep) char *file = NULL;
-        struct stat st;
-        int r;
+        const uint64_t most =
+                sizeof(struct head) + (uint64_t)GENERATIONS_MAX * sizeof(struct generation);
+        _cleanup_(freep) void *file = NULL;
+        size_t bytes;
+        int r = small_file_load(AT_FDCWD, path, most, &file, &bytes);
 
-        if (fd < 0 || fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode) ||
-            (uint64_t)st.st_size >
-                    sizeof(struct head) + (uint64_t)GENERATIONS_MAX * sizeof(struct generation))
+        if (r == -EMEDIUMTYPE || r == -EFBIG || r == -ENODATA)
                 return -EBADMSG;
-        file = malloc(MAX((size_t)st.st_size, (size_t)1));
-        r = file ? read_all(fd, (size_t)st.st_size, file) : -ENOMEM;
-        return r < 0 ? r : decode(g, (const void *)file, (size_t)st.st_size);
-}
-
-static int write_all(int fd, const char *bytes, size_t n)
-{
-        while (n > 0) {
-                ssize_t done = write(fd, bytes, n);
-
-                if (done < 0 && errno != EINTR)
-                        return -errno;
-                bytes += MAX(done, (ssize_t)0);
-                n -= (size_t)MAX(done, (ssize_t)0);
-        }
-        return fsync(fd) < 0 ? -errno : 0;
+        return r < 0 ? r : decode(g, file, bytes);
 }
 
 int generations_write(const char *path, const void *bytes, size_t n)
 {
         char folder[PATH_MAX], new[PATH_MAX];
         _cleanup_(closep) int dir = -1;
-        int r;
+        const char *slash = strrchr(path, '/');
+        size_t name = slash ? (size_t)(slash + 1 - path) : 0;
 
         if (snprintf(new, sizeof(new), "%s.new", path) >= (int)sizeof(new))
                 return -ENAMETOOLONG;
@@ -209,17 +178,5 @@ int generations_write(const char *path, const void *bytes, size_t n)
         dir = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir < 0)
                 return -errno;
-        (void)unlink(new);
-        {
-                _cleanup_(closep) int fd =
-                        open(new, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-                r = fd < 0 ? -errno : write_all(fd, bytes, n);
-        }
-        if (r == 0 && rename(new, path) < 0)
-                r = -errno;
-        if (r == 0)
-                return fsync(dir) < 0 ? -errno : 0;
-        (void)unlink(new);
-        return r;
+        return small_file_replace(dir, path + name, new + name, 0600, bytes, n);
 }

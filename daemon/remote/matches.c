@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "remote/internal.h"
 #include "remote/search.h"
@@ -195,25 +196,22 @@ static void start(struct remote *r, const struct namespace *ns, const struct key
         r->n_searches++;
 }
 
+static bool is_there(const struct namespace *ns, uint64_t hash, bool unknown_is_there,
+                     uint64_t now_ns)
+{
+        enum presence p =
+                presence_get(&ns->remote->presence, remote_namespace_hash(ns, hash), now_ns);
+
+        return unknown_is_there ? !presence_is_absent(p) : presence_is_there(p);
+}
+
 /* Returns how many of `n` keys are present: the first of `hashes` and every stride-th after it.
  * Unknown keys count as present if `unknown_is_there`, otherwise as absent. */
 static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, uint32_t stride,
                             uint32_t n, bool unknown_is_there, uint64_t now_ns)
 {
-        uint32_t low = 0, high = n;
-
-        while (low < high) {
-                uint32_t middle = low + (high - low) / 2;
-                enum presence p = presence_get(
-                        &ns->remote->presence,
-                        remote_namespace_hash(ns, hashes[(size_t)middle * stride]), now_ns);
-
-                if (unknown_is_there ? !presence_is_absent(p) : presence_is_there(p))
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low;
+        return search_first(n, i,
+                            is_there(ns, hashes[(size_t)i * stride], unknown_is_there, now_ns));
 }
 
 /* Returns the distance of the keys that a long chain is first searched by, before the search

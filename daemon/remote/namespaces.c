@@ -22,6 +22,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "remote/internal.h"
 
@@ -399,17 +400,7 @@ void remote_purged(struct remote *r, uint32_t namespace_id)
 /* Returns the index of the first namespace whose id is not below `id`. */
 static unsigned place_of(const struct remote *r, uint32_t id)
 {
-        unsigned low = 0, high = r->n_namespaces;
-
-        while (low < high) {
-                unsigned middle = low + (high - low) / 2;
-
-                if (r->namespaces[middle]->id < id)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low;
+        return search_first(r->n_namespaces, i, r->namespaces[i]->id < id);
 }
 
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id)

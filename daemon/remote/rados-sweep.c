@@ -20,6 +20,14 @@ enum { LIST_BATCH = 64 };
 
 #define LOCK_NAME "kvcache"
 
+static void leave_blocking(struct rados *r)
+{
+        pthread_mutex_lock(&r->lock);
+        r->n_blocking--;
+        pthread_cond_signal(&r->work);
+        pthread_mutex_unlock(&r->lock);
+}
+
 static int begin_blocking(struct rados *r, rados_ioctx_t *ret)
 {
         rados_ioctx_t io;
@@ -41,20 +49,14 @@ static int begin_blocking(struct rados *r, rados_ioctx_t *ret)
                 *ret = io;
                 return 0;
         }
-        pthread_mutex_lock(&r->lock);
-        r->n_blocking--;
-        pthread_cond_signal(&r->work);
-        pthread_mutex_unlock(&r->lock);
+        leave_blocking(r);
         return rados_errno(e);
 }
 
 static int end_blocking(struct rados *r, rados_ioctx_t io, int result)
 {
         r->api.ioctx_destroy(io);
-        pthread_mutex_lock(&r->lock);
-        r->n_blocking--;
-        pthread_cond_signal(&r->work);
-        pthread_mutex_unlock(&r->lock);
+        leave_blocking(r);
         return result;
 }
 

@@ -388,32 +388,43 @@ static void on_counted(struct cache_count *count)
                 remove_now(op);
 }
 
+/* Returns a namespace that the client may remove. Otherwise replies, with `denied` if another user
+ * made it, and returns NULL. */
+static const struct store_namespace *find_to_change(struct request req, uint16_t store_tenant,
+                                                    const char *name, size_t name_length,
+                                                    const char *denied)
+{
+        const struct service *service = req.client->tenant->service;
+        const struct store_namespace *ns =
+                store_tenant == TENANT_IDS
+                        ? NULL
+                        : store_namespace_find(service->store, store_tenant, name, name_length);
+
+        if (!ns)
+                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
+        else if (!may_remove(req.client, ns))
+                request_fail(req, WIRE_DENIED, denied);
+        else if (service->stopping)
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
+        else
+                return ns;
+        return NULL;
+}
+
 void admin_namespace_remove(struct request req, const struct wire_namespace_remove *msg)
 {
         struct client *client = req.client;
         const char *name = (const char *)(msg + 1);
         struct tenant *tenant = client->tenant;
         uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
-        const struct store_namespace *ns = NULL;
+        const struct store_namespace *ns;
         struct client_removal *op;
         bool uses_shared;
 
-        if (store_tenant != TENANT_IDS)
-                ns = store_namespace_find(tenant->service->store, store_tenant, name,
-                                          msg->name_length);
-        if (!ns) {
-                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
+        ns = find_to_change(req, store_tenant, name, msg->name_length,
+                            "only the user who made a namespace, or an admin, removes it");
+        if (!ns)
                 return;
-        }
-        if (!may_remove(client, ns)) {
-                request_fail(req, WIRE_DENIED,
-                             "only the user who made a namespace, or an admin, removes it");
-                return;
-        }
-        if (tenant->service->stopping) {
-                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
-                return;
-        }
         op = request_operation_new(req, sizeof(*op), removal_bytes(req.client) - sizeof(*op));
         if (!op)
                 return;
@@ -514,25 +525,14 @@ void admin_namespace_set(struct request req, const struct wire_namespace *msg)
         struct store *store = client->tenant->service->store;
         const char *name = (const char *)(msg + 1);
         uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
-        const struct store_namespace *ns = NULL;
+        const struct store_namespace *ns;
         size_t beside = store_fan_out_bytes(store) + msg->name_length + 1;
         struct lifetime_set *op;
 
-        if (store_tenant != TENANT_IDS)
-                ns = store_namespace_find(store, store_tenant, name, msg->name_length);
-        if (!ns) {
-                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
+        ns = find_to_change(req, store_tenant, name, msg->name_length,
+                            "only the user who made a namespace, or an admin, sets its lifetime");
+        if (!ns)
                 return;
-        }
-        if (!may_remove(client, ns)) {
-                request_fail(req, WIRE_DENIED,
-                             "only the user who made a namespace, or an admin, sets its lifetime");
-                return;
-        }
-        if (client->tenant->service->stopping) {
-                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
-                return;
-        }
         if (store_volumes_up(store) == 0) {
                 request_fail(req, WIRE_FAILED,
                              "no volume of the store is in use: the lifetime cannot be written");

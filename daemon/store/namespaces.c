@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/volume/namespace.h"
@@ -29,17 +30,7 @@
 /* Returns the position of an id in the list, or where it is to be inserted. */
 static unsigned position_of(const struct store *s, uint32_t id)
 {
-        unsigned low = 0, high = s->n_namespaces;
-
-        while (low < high) {
-                unsigned middle = (low + high) / 2;
-
-                if (s->namespaces[middle]->seen.id < id)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low;
+        return search_first(s->n_namespaces, i, s->namespaces[i]->seen.id < id);
 }
 
 struct set_namespace *set_namespaces_by_id(const struct store *s, uint32_t id)

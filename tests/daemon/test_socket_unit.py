@@ -147,6 +147,22 @@ def assert_stored(make_daemon, directory, keys):
     other.stop()
 
 
+def assert_lives_are_stored(make_daemon, daemon, moved, engine):
+    """Asserts that the directory that was moved has the keys of the engine's first life, and the new one those of the second."""
+    daemon.stop()
+    assert_stored(make_daemon, moved, engine.keys(0))
+    assert_stored(make_daemon, daemon.store, engine.keys(1))
+
+
+def move_store(daemon, replaced):
+    """Moves the daemon's directory, and leaves an empty one in its place if `replaced`. Returns its new path."""
+    moved = daemon.store.with_name("moved")
+    daemon.store.rename(moved)
+    if replaced:
+        daemon.store.mkdir(mode=0o700)
+    return moved
+
+
 def guide():
     """The commands of conf/operations.md that replace a store."""
     text = (harness.SOURCE / "conf/operations.md").read_text()
@@ -173,41 +189,31 @@ def test_the_guides_procedure_with_a_client_that_reconnects(unit, make_daemon, d
     assert daemon.log().count("Communication attempt") == 2, "each daemon was started by a connection"
     assert FRESH in unit.log() and not LOST.search(daemon.log())
     assert engine.keys(0) and not engine.refused
-    daemon.stop()
-    assert_stored(make_daemon, moved, engine.keys(0))
-    assert_stored(make_daemon, daemon.store, engine.keys(1))
+    assert_lives_are_stored(make_daemon, daemon, moved, engine)
 
 
 @pytest.mark.parametrize("replaced", first_of([False, True]), ids=["moved", "replaced"])
 def test_a_directory_moved_before_the_next_activation(unit, make_daemon, daemon, replaced):
     """The socket is not stopped, and the administrator is faster than the client: the next daemon reports that its store is new."""
-    moved = daemon.store.with_name("moved")
     with Engine(daemon) as engine:
         engine.wait_for(acknowledged=True)
         daemon.stop()
-        daemon.store.rename(moved)
-        if replaced:
-            daemon.store.mkdir(mode=0o700)
+        moved = move_store(daemon, replaced)
         engine.life += 1
         unit.activate()
         engine.wait_for(acknowledged=True)
     assert FRESH in unit.log() and not LOST.search(daemon.log())
-    daemon.stop()
-    assert_stored(make_daemon, moved, engine.keys(0))
-    assert_stored(make_daemon, daemon.store, engine.keys(1))
+    assert_lives_are_stored(make_daemon, daemon, moved, engine)
 
 
 @pytest.mark.parametrize("replaced", first_of([False, True]), ids=["moved", "replaced"])
 def test_a_directory_moved_after_the_next_activation(unit, make_daemon, daemon, replaced):
     """The client is faster: the daemon that it started notices the move, acknowledges nothing more, and says what to do; then it does so."""
-    moved = daemon.store.with_name("moved")
     with Engine(daemon) as engine:
         engine.wait_for(acknowledged=True)
         unit.stop("kvcache.service")
         engine.wait_for(acknowledged=True)
-        daemon.store.rename(moved)
-        if replaced:
-            daemon.store.mkdir(mode=0o700)
+        moved = move_store(daemon, replaced)
         engine.wait_for(acknowledged=False)
         reason = daemon.status()["store"]["volumes"][0]["reason"]
         assert "lost: restart the daemon" in reason and f"volume {daemon.store} is bypassed: {reason}" in unit.log()
@@ -218,9 +224,7 @@ def test_a_directory_moved_after_the_next_activation(unit, make_daemon, daemon, 
         unit.stop("kvcache.service")
         engine.wait_for(acknowledged=True)
     assert FRESH in unit.log()
-    daemon.stop()
-    assert_stored(make_daemon, moved, engine.keys(0))
-    assert_stored(make_daemon, daemon.store, engine.keys(1))
+    assert_lives_are_stored(make_daemon, daemon, moved, engine)
 
 
 def test_a_directory_moved_while_the_next_daemon_starts(unit, make_daemon, daemon):

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cache-fixture.h"
+#include "../lib/aborts.h"
 
 static void a_put_is_seen_when_accepted_and_on_disk_when_written(void **state)
 {
@@ -419,9 +420,34 @@ static void traffic_with_failing_reads_and_writes_keeps_every_byte_right(void **
                                            .seed = 4 });
 }
 
+static int change_waiting(unsigned from, unsigned to)
+{
+        struct cache_request req = { .waiting = (uint8_t)from };
+
+        cache_set_waiting(&req, (enum waiting)to);
+        return req.waiting != to;
+}
+
+/* A request is in one list at a time, so it does not enter one list out of another. */
+static void a_request_leaves_a_list_before_it_enters_another(void **state)
+{
+        static const char *const legal[] = {
+                [WAITING_NOT] = "NRFWSTX",    [WAITING_ROOM] = "N.FWSTX",
+                [WAITING_FILL] = "N..W...",   [WAITING_WRITE] = "N......",
+                [WAITING_SYNC] = "N......",   [WAITING_TURN] = "NRF...X",
+                [WAITING_REMOTE] = "N......",
+        };
+
+        static_assert(sizeof(legal) / sizeof(legal[0]) == WAITING_END, "a row each");
+        for (unsigned from = 0; from < WAITING_END; from++)
+                for (unsigned to = 0; to < WAITING_END; to++)
+                        assert_int_equal(aborts(change_waiting, from, to), legal[from][to] == '.');
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
+                TEST(a_request_leaves_a_list_before_it_enters_another),
                 TEST(a_put_is_seen_when_accepted_and_on_disk_when_written),
                 TEST(no_client_sees_bytes_that_are_still_being_copied),
                 TEST(an_accepted_put_whose_write_fails_stays_in_the_pool),

@@ -457,6 +457,16 @@ static uint64_t iterate(uint64_t now_ns)
         return deadline;
 }
 
+/* Asserts that the loop sleeps at `now_ns` until `at_ns`, answers the request then, and sleeps
+ * until `next_ns`. */
+static void expect_answer(const struct asked *a, uint64_t now_ns, uint64_t at_ns, uint64_t next_ns)
+{
+        assert_int_equal(iterate(now_ns), at_ns);
+        assert_int_equal(a->completed, 0);
+        assert_int_equal(iterate(at_ns), next_ns);
+        assert_int_equal(a->completed, 1);
+}
+
 static void a_request_waits_for_the_first_event_and_a_moment(void **state)
 {
         struct asked a;
@@ -468,10 +478,7 @@ static void a_request_waits_for_the_first_event_and_a_moment(void **state)
         add(t.ns, 1);
         assert_int_equal(iterate(1401 * MS), 1403 * MS);
         add(t.ns, 2); /* does not prolong the moment */
-        assert_int_equal(iterate(1402 * MS), 1403 * MS);
-        assert_int_equal(a.completed, 0);
-        assert_int_equal(iterate(1403 * MS), 0);
-        assert_int_equal(a.completed, 1);
+        expect_answer(&a, 1402 * MS, 1403 * MS, 0);
         assert_int_equal(a.wait.result, 0);
         assert_int_equal(stats().waiting, 0);
 }
@@ -483,12 +490,8 @@ static void a_wait_ends_at_its_deadline(void **state)
         assert_int_equal(ask(&a, 1, 1, 1000 * MS, 0), 0);
         assert_int_equal(ask(&a, 1, 1, 1000 * MS, 50 * MS), EVENTS_WAIT);
         assert_int_equal(ask(&b, 1, 1, 1000 * MS, 20 * MS), EVENTS_WAIT);
-        assert_int_equal(iterate(1001 * MS), 1020 * MS);
-        assert_int_equal(iterate(1020 * MS), 1050 * MS);
-        assert_int_equal(b.completed, 1);
-        assert_int_equal(a.completed, 0);
-        assert_int_equal(iterate(1050 * MS), 0);
-        assert_int_equal(a.completed, 1);
+        expect_answer(&b, 1001 * MS, 1020 * MS, 1050 * MS);
+        expect_answer(&a, 1020 * MS, 1050 * MS, 0);
 }
 
 static void enough_events_are_answered_at_once(void **state)
@@ -499,9 +502,7 @@ static void enough_events_are_answered_at_once(void **state)
         add(t.ns, 2);
         assert_int_equal(ask(&a, 1, 2, 0, 50 * MS), 0);
         assert_int_equal(ask(&a, 1, 3, 1000 * MS, 50 * MS), EVENTS_WAIT);
-        assert_int_equal(iterate(1001 * MS), 1002 * MS);
-        assert_int_equal(iterate(1002 * MS), 0);
-        assert_int_equal(a.completed, 1);
+        expect_answer(&a, 1001 * MS, 1002 * MS, 0);
         assert_int_equal(ask(&a, 3, 2, 1000 * MS, 50 * MS), EVENTS_WAIT);
         add(t.ns, 3);
         add(t.ns, 4);

@@ -1133,16 +1133,32 @@ static void namespaces_are_named_within_bounds(void **state)
         assert_refused(&m);
 }
 
+/* Asserts that a field of `m` may be `most`, and neither more nor 0; leaves it at `most`. */
+#define ASSERT_FROM_1_TO(field, most)                                                              \
+        do {                                                                                       \
+                (field) = (most);                                                                  \
+                assert_accepted(&m);                                                               \
+                (field)++;                                                                         \
+                assert_refused(&m);                                                                \
+                (field) = 0;                                                                       \
+                assert_refused(&m);                                                                \
+                (field) = (most);                                                                  \
+        } while (0)
+
+/* Asserts that a reserved field of `m`, which is valid, must be 0; leaves it so. */
+#define ASSERT_RESERVED(field)                                                                     \
+        do {                                                                                       \
+                assert_accepted(&m);                                                               \
+                (field) = 1;                                                                       \
+                assert_refused(&m);                                                                \
+                (field) = 0;                                                                       \
+        } while (0)
+
 static void lists_purges_and_reports_are_in_range(void **state)
 {
         minimal(&m, WIRE_LIST);
-        m.list.max = WIRE_MAX_KEYS;
         m.list.cursor = UINT64_MAX;
-        assert_accepted(&m);
-        m.list.max++;
-        assert_refused(&m);
-        m.list.max = 0;
-        assert_refused(&m);
+        ASSERT_FROM_1_TO(m.list.max, WIRE_MAX_KEYS);
 
         minimal(&m, WIRE_PURGE);
         m.purge.namespace_id = 5;
@@ -1150,9 +1166,7 @@ static void lists_purges_and_reports_are_in_range(void **state)
         m.hdr.flags = WIRE_F_ALL;
         assert_refused(&m);
         m.purge.namespace_id = 0;
-        assert_accepted(&m);
-        m.purge.reserved = 1;
-        assert_refused(&m);
+        ASSERT_RESERVED(m.purge.reserved);
 
         for (unsigned what = 0; what < 10; what++) {
                 minimal(&m, WIRE_REPORT);
@@ -1163,41 +1177,23 @@ static void lists_purges_and_reports_are_in_range(void **state)
                         assert_refused(&m);
         }
         minimal(&m, WIRE_REPORT);
-        m.report.reserved = 1;
-        assert_refused(&m);
+        ASSERT_RESERVED(m.report.reserved);
 
         minimal(&m, WIRE_VERIFY);
         m.verify.volume = m.verify.segment = m.verify.slot = UINT32_MAX;
         m.verify.max_bytes = UINT64_MAX;
-        m.verify.max_chunks = WIRE_MAX_VERIFY_CHUNKS;
-        assert_accepted(&m);
-        m.verify.max_chunks++;
-        assert_refused(&m);
-        m.verify.max_chunks = 0;
-        assert_refused(&m);
+        ASSERT_FROM_1_TO(m.verify.max_chunks, WIRE_MAX_VERIFY_CHUNKS);
         minimal(&m, WIRE_VERIFY);
         m.verify.max_bytes = 0;
         assert_refused(&m);
 
         minimal(&m, WIRE_DEVICE);
         m.device.volume = UINT32_MAX;
-        m.device.action = WIRE_DEVICE_RESUME;
-        assert_accepted(&m);
-        m.device.action++;
-        assert_refused(&m);
-        m.device.action = 0;
-        assert_refused(&m);
+        ASSERT_FROM_1_TO(m.device.action, WIRE_DEVICE_RESUME);
 
         minimal(&m, WIRE_RECORD);
-        m.record.duration_s = WIRE_MAX_RECORD_S;
-        assert_accepted(&m);
-        m.record.duration_s++;
-        assert_refused(&m);
-        m.record.duration_s = 0;
-        assert_refused(&m);
-        m.record.duration_s = 1;
-        m.record.reserved = 1;
-        assert_refused(&m);
+        ASSERT_FROM_1_TO(m.record.duration_s, WIRE_MAX_RECORD_S);
+        ASSERT_RESERVED(m.record.reserved);
 }
 
 static void bench(unsigned action, unsigned name, unsigned options)
@@ -1234,8 +1230,7 @@ static void a_session_is_named_where_one_is_meant(void **state)
                                 assert_refused(&m);
                 }
         bench(WIRE_BENCH_STATUS, 1, 0);
-        m.bench.reserved = 1;
-        assert_refused(&m);
+        ASSERT_RESERVED(m.bench.reserved);
 }
 
 static void a_sweep_has_one_option(void **state)
@@ -1250,8 +1245,7 @@ static void a_sweep_has_one_option(void **state)
                         assert_refused(&m);
         }
         minimal(&m, WIRE_SWEEP);
-        m.sweep.reserved = 1;
-        assert_refused(&m);
+        ASSERT_RESERVED(m.sweep.reserved);
 }
 
 static void events_are_asked_for_within_bounds(void **state)
@@ -1259,18 +1253,11 @@ static void events_are_asked_for_within_bounds(void **state)
         minimal(&m, WIRE_EVENTS);
         m.events.epoch = m.events.from = UINT64_MAX;
         m.events.wait_ms = WIRE_MAX_EVENTS_WAIT_MS;
-        m.events.max = WIRE_MAX_KEYS;
-        assert_accepted(&m);
+        ASSERT_FROM_1_TO(m.events.max, WIRE_MAX_KEYS);
         m.events.wait_ms++;
         assert_refused(&m);
         minimal(&m, WIRE_EVENTS);
-        m.events.max = 0;
-        assert_refused(&m);
-        m.events.max = WIRE_MAX_KEYS + 1;
-        assert_refused(&m);
-        minimal(&m, WIRE_EVENTS);
-        m.events.reserved = 1;
-        assert_refused(&m);
+        ASSERT_RESERVED(m.events.reserved);
         minimal(&m, WIRE_EVENTS);
         m.events.kind = WIRE_EVENTS_SNAPSHOT;
         m.events.from = UINT64_MAX;

@@ -7,15 +7,9 @@
  * namespace names never become file names; all names are fixed or made from integers, and opened
  * relative to the directory, without following links.
  *
- * The superblock has four copies, one a page, each with its own CRC; the highest generation that is
- * whole counts, and one whole copy is enough. It is written in two halves with a sync between,
- * never first in the only half that is known to be whole: after a write that failed, that is not
- * always the second. A new one comes into place by rename, so a crash while a store is made leaves
- * a directory that counts as empty.
- *
  * A FIFO, device, socket, folder or link in the place of a file is refused without waiting for
  * it. */
-#include "store/volume/dir.h"
+#include "store/volume/dir-internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,19 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "store/volume/types.h"
 
-#define NAME_SUPERBLOCK_NEW "superblock.new"
-#define NAME_PROBE          "probe"
+#define NAME_PROBE "probe"
 
 DEFINE_CLEANUP(struct dir *, dir_close);
 
@@ -92,10 +82,9 @@ int dir_allocate(int fd, uint64_t bytes)
         return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 }
 
-/* Opens a regular file of the directory. O_NONBLOCK keeps open() from waiting for the other end of
- * a FIFO; it is cleared again, because io_uring answers EAGAIN instead of waiting for a file with
- * it. */
-static int open_regular(const struct dir *d, const char *name, int flags)
+/* O_NONBLOCK keeps open() from waiting for the other end of a FIFO; it is cleared again, because
+ * io_uring answers EAGAIN instead of waiting for a file with it. */
+int dir_open_regular(const struct dir *d, const char *name, int flags)
 {
         _cleanup_(closep) int fd =
                 openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
@@ -127,12 +116,12 @@ int dir_open_file(const struct dir *d, const char *name, int flags)
         if (flags & O_CREAT && d->superblock_fd >= 0 &&
             faccessat(d->fd, DIR_SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
                 return -ESTALE;
-        return open_regular(d, name, flags | (d->direct ? O_DIRECT : 0));
+        return dir_open_regular(d, name, flags | (d->direct ? O_DIRECT : 0));
 }
 
 int dir_open_buffered(const struct dir *d, const char *name)
 {
-        return open_regular(d, name, O_RDONLY);
+        return dir_open_regular(d, name, O_RDONLY);
 }
 
 const char *dir_strerror(int r)
@@ -195,7 +184,7 @@ int dir_open_entries(const struct dir *d, DIR **ret)
 static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
-                ".",        "..",          DIR_LOCK,     NAME_SUPERBLOCK_NEW,
+                ".",        "..",          DIR_LOCK,     DIR_SUPERBLOCK_NEW,
                 NAME_PROBE, "lost+found",  "bench",      /* files of benchmark sessions */
                 "learned",  "learned.new", "kept-memory" /* files of the rooms above */
         };
@@ -260,7 +249,7 @@ static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
                 d->lock_fd = fcntl(held_fd, F_DUPFD_CLOEXEC, 3);
                 return d->lock_fd < 0 ? -errno : 0;
         }
-        d->lock_fd = open_regular(d, DIR_LOCK, O_RDWR | O_CREAT);
+        d->lock_fd = dir_open_regular(d, DIR_LOCK, O_RDWR | O_CREAT);
         if (d->lock_fd < 0)
                 return d->lock_fd;
         for (int r; (r = lock_both(d)) < 0;) {
@@ -275,246 +264,6 @@ static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
                           NULL);
                 pause_ns = MIN(2 * pause_ns, 200000000L);
         }
-        return 0;
-}
-
-static int write_all(int fd, const void *buf, size_t bytes, uint64_t offset)
-{
-        while (bytes > 0) {
-                ssize_t n = pwrite(fd, buf, bytes, (off_t)offset);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        return n < 0 ? -errno : -EIO;
-                buf = (const char *)buf + n;
-                bytes -= (size_t)n;
-                offset += (uint64_t)n;
-        }
-        return 0;
-}
-
-/* Reads up to `bytes`; the bytes that a short file lacks stay zero. */
-static int read_some(int fd, void *buf, size_t bytes)
-{
-        size_t done = 0;
-
-        memset(buf, 0, bytes);
-        while (done < bytes) {
-                ssize_t n = pread(fd, (char *)buf + done, bytes - done, (off_t)done);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        break;
-                done += (size_t)n;
-        }
-        return 0;
-}
-
-static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *good)
-{
-        _cleanup_(freep) struct disk_superblock *copies =
-                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
-        const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
-        int r;
-
-        if (!copies)
-                return -ENOMEM;
-        sb->generation++;
-        sb->ceiling_generation = sb->sizes_generation = sb->generation;
-        sb->crc = disk_superblock_crc(sb);
-        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
-                copies[i] = *sb;
-        /* if the first write fails, the other half still has the old content; if the second fails,
-         * the first has the new content, and the next write begins with the second half */
-        const unsigned order[2] = { *good == 1, *good != 1 };
-
-        for (unsigned i = 0; i < 2; i++) {
-                *good &= ~(1u << order[i]);
-                r = write_all(fd, (char *)copies + order[i] * half, half, order[i] * half);
-                if (r == 0 && fdatasync(fd) < 0)
-                        r = -errno;
-                if (r < 0)
-                        return i == 0 ? r : 0;
-                *good = i == 0 ? 1u << order[i] : 3u;
-        }
-        return 0;
-}
-
-/* Writes the newest copies again before the others are overwritten. A process that was killed
- * before its sync, or whose sync failed, may have left them in the page cache only, and the kernel
- * may not write them any longer. The bytes are the same, so copies that are on the disk already
- * cannot be torn. */
-static int write_newest_half(struct dir *d)
-{
-        _cleanup_(freep) struct disk_superblock *copies =
-                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS / 2 * DISK_PAGE);
-        const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
-        int r;
-
-        if (!copies)
-                return -ENOMEM;
-        for (unsigned i = 0; i < DISK_SUPERBLOCKS / 2; i++)
-                copies[i] = d->superblock;
-        r = write_all(d->superblock_fd, copies, half, d->superblock_good == 2 ? half : 0);
-        return r == 0 && fdatasync(d->superblock_fd) < 0 ? -errno : r;
-}
-
-int dir_write_superblock(struct dir *d)
-{
-        return write_superblock_to(d->superblock_fd, &d->superblock, &d->superblock_good);
-}
-
-static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, unsigned count)
-{
-        _cleanup_(closep) int fd = -1;
-        int r;
-
-        d->superblock = (struct disk_superblock){
-                .magic = DISK_SUPERBLOCK_MAGIC,
-                .version = DISK_VERSION,
-                .created_ms = clock_unix_ms(),
-                .volume_index = (uint16_t)index,
-                .volume_count = (uint16_t)count,
-                .clean = 1,
-        };
-        if (set)
-                memcpy(d->superblock.set, set, DISK_UUID_BYTES);
-        if (getrandom(d->superblock.uuid, DISK_UUID_BYTES, 0) != DISK_UUID_BYTES)
-                return -EIO;
-        unlinkat(d->fd, NAME_SUPERBLOCK_NEW, 0);
-        fd = open_regular(d, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT);
-        if (fd < 0)
-                return fd;
-        r = write_superblock_to(fd, &d->superblock, &d->superblock_good);
-        if (r == 0 && d->superblock_good != 3)
-                r = -EIO;
-        if (r < 0)
-                return r;
-        r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, DIR_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
-        if (r < 0)
-                d->half_made = (unlinkat(d->fd, DIR_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
-                               dir_sync(d) < 0;
-        return r;
-}
-
-/* Reads the four copies. *ret_best is the copy that counts. */
-static int read_copies(const struct dir *d, struct disk_superblock *copies,
-                       const struct disk_superblock **ret_best,
-                       char ret_error[static STORE_ERROR_BYTES])
-{
-        _cleanup_(closep) int fd = dir_open_buffered(d, DIR_SUPERBLOCK);
-        const struct disk_superblock *best = NULL;
-        int r;
-
-        if (fd >= 0) /* drops pages that the kernel could not write but may still show */
-                posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
-        if (r < 0)
-                return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot read: %s", d->path,
-                                   dir_strerror(r));
-        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++) {
-                const struct disk_superblock *sb = &copies[i];
-
-                if (memcmp(sb->magic, DISK_SUPERBLOCK_MAGIC, sizeof(sb->magic)) == 0 &&
-                    sb->crc == disk_superblock_crc(sb) &&
-                    (!best || sb->generation > best->generation))
-                        best = sb;
-        }
-        if (!best)
-                return store_error(
-                        ret_error, -EPROTO,
-                        "%s/" DIR_SUPERBLOCK
-                        ": none of its four copies is intact: not a kvcache store, or damaged "
-                        "beyond use; move the directory away to start with an empty store",
-                        d->path);
-        *ret_best = best;
-        return 0;
-}
-
-int dir_check_format(const char *path, const struct disk_superblock *sb,
-                     char ret_error[static STORE_ERROR_BYTES])
-{
-        if (sb->version != DISK_VERSION)
-                return store_error(
-                        ret_error, -EPROTO,
-                        "%s: the store has format version %u, this build knows version %u", path,
-                        sb->version, (unsigned)DISK_VERSION);
-        if (sb->incompat & ~DISK_INCOMPAT || sb->ro_compat & ~DISK_RO_COMPAT)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: the store uses a format feature that this build does not "
-                                   "know (incompat %#llx, "
-                                   "ro_compat %#llx)",
-                                   path, (unsigned long long)(sb->incompat & ~DISK_INCOMPAT),
-                                   (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
-        if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
-                return store_error(ret_error, -EPROTO,
-                                   "%s/" DIR_SUPERBLOCK
-                                   ": claims to be volume %u of a store of %u: damaged",
-                                   path, sb->volume_index + 1u, sb->volume_count);
-        return 0;
-}
-
-int dir_read_superblock(const char *path, struct disk_superblock *ret,
-                        char ret_error[static STORE_ERROR_BYTES])
-{
-        _cleanup_(freep) struct disk_superblock *copies =
-                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
-        _cleanup_(closep) int fd = -1;
-        const struct disk_superblock *best;
-        int r;
-
-        if (!copies)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0) {
-                r = -errno;
-                return store_error(ret_error, r, "%s: cannot open: %s", path, strerror(-r));
-        }
-        r = read_copies(&(struct dir){ .fd = fd, .path = (char *)path }, copies, &best, ret_error);
-        if (r == -ENOENT)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: not a kvcache store: there is no file \"" DIR_SUPERBLOCK
-                                   "\" in it",
-                                   path);
-        if (r == 0)
-                *ret = *best;
-        return r;
-}
-
-/* Returns whether the directory is a copy of a store that was not closed properly. One that was
- * closed properly is complete, whether or not it is a copy. */
-static bool is_copied(const struct dir *d)
-{
-        const struct disk_superblock *sb = &d->superblock;
-        struct stat st;
-
-        return sb->sizes_generation == sb->generation && sb->directory_inode != 0 && !sb->clean &&
-               fstat(d->fd, &st) == 0 && st.st_ino != sb->directory_inode;
-}
-
-static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
-{
-        _cleanup_(freep) struct disk_superblock *copies =
-                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
-        const struct disk_superblock *best;
-        int r;
-
-        if (!copies)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        r = read_copies(d, copies, &best, ret_error);
-        if (r == 0)
-                r = dir_check_format(d->path, best, ret_error);
-        if (r < 0)
-                return r;
-        d->superblock = *best;
-        d->copied = is_copied(d);
-        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
-                if (memcmp(&copies[i], best, sizeof(*best)) == 0)
-                        d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
         return 0;
 }
 
@@ -569,47 +318,6 @@ static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE
         }
         d->direct = true;
         return 0;
-}
-
-/* Fields that an older daemon has copied without maintaining them count as unknown. */
-static void forget_stale(struct disk_superblock *sb)
-{
-        if (sb->ceiling_generation != sb->generation)
-                sb->seq_ceiling = sb->page_ceiling = 0;
-        if (sb->sizes_generation != sb->generation) {
-                sb->sizes_seq = sb->n_sizes = sb->table_pages = 0;
-                sb->directory_inode = sb->table_inode = sb->rights = 0;
-        }
-}
-
-static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
-{
-        int r;
-
-        d->superblock_fd = dir_open_file(d, DIR_SUPERBLOCK, O_RDWR);
-        if (d->superblock_fd < 0)
-                return store_error(ret_error, d->superblock_fd,
-                                   "%s/" DIR_SUPERBLOCK ": cannot open: %s", d->path,
-                                   dir_strerror(d->superblock_fd));
-        r = d->superblock_good == 3 ? 0 : write_newest_half(d);
-        if (r < 0)
-                return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot write: %s", d->path,
-                                   strerror(-r));
-        forget_stale(&d->superblock);
-        return 0;
-}
-
-int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
-             char ret_error[static STORE_ERROR_BYTES])
-{
-        int r = make_superblock(d, set, index, count);
-
-        if (r < 0)
-                return store_error(ret_error, r, "%s: cannot create a store: %s", d->path,
-                                   dir_strerror(r));
-        r = open_superblock(d, ret_error);
-        d->half_made = r < 0;
-        return r;
 }
 
 int dir_open(struct dir **ret, const struct dir_params *params,
@@ -675,13 +383,13 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot sync the directory: %s", d->path,
                                    strerror(-r));
-        r = d->fresh ? 0 : read_superblock(d, ret_error);
+        r = d->fresh ? 0 : dir_superblock_read(d, ret_error);
         if (r < 0)
                 return r;
         r = choose_direct(d, params->direct, ret_error);
         if (r < 0)
                 return r;
-        r = d->fresh ? 0 : open_superblock(d, ret_error);
+        r = d->fresh ? 0 : dir_superblock_open(d, ret_error);
         if (r < 0)
                 return r;
         d->file_system = file_system_of(d->fd);

@@ -105,6 +105,9 @@ int dir_check_identity(const struct dir *d, const struct dir_open_file *files, u
  * storage. */
 int dir_write_superblock(struct dir *d);
 
+/* Writes bytes at an offset, and syncs the file's data. Returns 0 or -errno. */
+int dir_write_synced(int fd, const void *buf, size_t bytes, uint64_t offset);
+
 enum { DIR_SEGMENT_NAME_BYTES = 20 };
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
 /* Formats the name of the file that is to replace a segment's file. No segment has such a name. */

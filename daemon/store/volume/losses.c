@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/search.h"
 #include "checked.h"
 #include "store/volume/internal.h"
 
@@ -33,17 +34,10 @@ bool sizes_are_known(const struct disk_superblock *sb)
 
 uint32_t sizes_pages(const struct disk_superblock *sb, uint32_t segment)
 {
-        uint32_t low = 0, high = sizes_are_known(sb) ? sb->n_sizes : 0;
+        uint32_t at = search_first(sizes_are_known(sb) ? sb->n_sizes : 0, i,
+                                   sb->sizes[i].segment <= segment);
 
-        while (low < high) {
-                uint32_t middle = low + (high - low) / 2;
-
-                if (sb->sizes[middle].segment <= segment)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low > 0 ? sb->sizes[low - 1].pages : 0;
+        return at > 0 ? sb->sizes[at - 1].pages : 0;
 }
 
 static uint32_t pages_in_use(const struct volume *v, uint32_t segment)

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/small-file.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/volume/namespace-internal.h"
@@ -306,8 +307,9 @@ static int load(struct namespaces *n, const void *buf)
 static int read_once(int fd, void **ret, uint64_t *ret_bytes)
 {
         _cleanup_(freep) char *buf = NULL;
-        uint64_t done = 0, bytes;
+        uint64_t bytes;
         struct stat st;
+        int64_t got;
 
         if (fstat(fd, &st) < 0)
                 return -errno;
@@ -322,19 +324,11 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
         if (!buf)
                 return -ENOMEM;
         memset(buf, 0, round_up(bytes + 1, DISK_PAGE));
-        while (done < bytes) {
-                ssize_t k = pread(fd, buf + done, bytes - done, (off_t)done);
-
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k < 0)
-                        return -errno;
-                if (k == 0)
-                        break;
-                done += (uint64_t)k;
-        }
+        got = small_file_read(fd, buf, bytes);
+        if (got < 0)
+                return (int)got;
         *ret = TAKE_PTR(buf);
-        *ret_bytes = done;
+        *ret_bytes = (uint64_t)got;
         return 0;
 }
 
@@ -346,20 +340,6 @@ static int read_file(int fd, void **ret, uint64_t *ret_bytes)
         for (unsigned tries = 0; r < 0 && r != -ENOMEM && tries < READ_TRIES; tries++)
                 r = read_once(fd, ret, ret_bytes);
         return r;
-}
-
-static int write_file(int fd, const char *buf, int64_t bytes)
-{
-        for (int64_t done = 0; done < bytes;) {
-                ssize_t k = pwrite(fd, buf + done, (size_t)(bytes - done), done);
-
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k <= 0)
-                        return k < 0 ? -errno : -EIO;
-                done += k;
-        }
-        return fdatasync(fd) < 0 ? -errno : 0;
 }
 
 int namespaces_write_now(struct namespaces *n)
@@ -376,7 +356,7 @@ int namespaces_write_now(struct namespaces *n)
                         return (int)bytes;
                 n->good[i] = 0;
                 n->writing_generation = n->generation;
-                r = write_file(n->fds[i], n->buf, bytes);
+                r = dir_write_synced(n->fds[i], n->buf, (size_t)bytes, 0);
                 /* one whole copy suffices; the other is written later */
                 if (r < 0)
                         return n->durable == n->generation ? 0 : r;
@@ -432,8 +412,7 @@ static int write_again(struct namespaces *n, unsigned i, const struct copy *copy
         uint64_t used = copy->header->bytes + namespaces_tail_bytes(copy->header);
 
         n->good[i] = copy->header->generation;
-        return write_file(n->fds[i], (const char *)copy->header,
-                          (int64_t)round_up(used, DISK_PAGE));
+        return dir_write_synced(n->fds[i], copy->header, round_up(used, DISK_PAGE), 0);
 }
 
 static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve_bytes)

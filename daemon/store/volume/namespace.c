@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/search.h"
 #include "checked.h"
 #include "store/volume/namespace-internal.h"
 
@@ -139,17 +140,9 @@ struct namespace *namespaces_at(const struct namespaces *n, unsigned i)
 
 struct namespace *namespaces_get(const struct namespaces *n, uint32_t id)
 {
-        unsigned low = 0, high = n->count;
+        unsigned at = search_first(n->count, i, n->list[i]->seen.id < id);
 
-        while (low < high) {
-                unsigned middle = (low + high) / 2;
-
-                if (n->list[middle]->seen.id < id)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        return low < n->count && n->list[low]->seen.id == id ? n->list[low] : NULL;
+        return at < n->count && n->list[at]->seen.id == id ? n->list[at] : NULL;
 }
 
 uint64_t namespaces_max_seq(const struct namespaces *n)
@@ -438,14 +431,20 @@ void namespaces_note_set(struct namespaces *n, const struct volume_set *set, boo
         n->generation++;
 }
 
-void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
-                      const struct volume_set *set)
+static void begin_purge(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
 {
         n->requests++;
         n->generation++;
         n->purges.begun++;
         if (set)
                 take_set(n, set);
+        list_append(&n->purges_waiting, &req->node);
+}
+
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set)
+{
+        begin_purge(n, req, set);
         if (req->all) {
                 n->purge_seq = seq;
         } else {
@@ -454,21 +453,15 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
                 if (ns)
                         ns->purge_seq = seq;
         }
-        list_append(&n->purges_waiting, &req->node);
 }
 
 void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
 {
         struct namespace *ns = namespaces_get(n, req->namespace_id);
 
-        n->requests++;
-        n->generation++;
-        n->purges.begun++;
-        if (set)
-                take_set(n, set);
+        begin_purge(n, req, set);
         if (ns)
                 namespaces_drop(n, ns);
-        list_append(&n->purges_waiting, &req->node);
 }
 
 const struct namespaces_purges *namespaces_purges(const struct namespaces *n)
