@@ -132,6 +132,11 @@ struct kio_request {
         bool cut_short;      /* the file or the transfer ended early */
 };
 
+static inline bool kio_request_is_transfer(const struct kio_request *req)
+{
+        return req->op == KIO_READ || req->op == KIO_WRITE;
+}
+
 /* Returns the address of byte `at` of a READ's or WRITE's memory, and lowers `*bytes` to the
  * number of bytes that are contiguous there. */
 static inline char *kio_request_at(const struct kio_request *req, uint64_t at, uint64_t *bytes)
