@@ -39,6 +39,7 @@
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,
         WORKER_CHARGE_MIN = 4096,
+        WORKER_AHEAD = 4, /* operations that an idle device gets first */
         WORKER_PAUSE_MS_MAX = 100,
         WORKER_HANGING_VOLUMES = 4, /* the queue has room for this many volumes, of which the
                                      * last still works */
@@ -142,6 +143,43 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
         return next;
 }
 
+/* Enters the queue, and waits there if `wait`. A failure belongs to no request: the thread
+ * pauses, and new requests fail if the error is permanent. */
+static void worker_enter(struct worker *w, bool wait)
+{
+        struct timespec pause;
+        uint64_t timeout = 0;
+        int r;
+
+        if (wait && !classes_are_empty(w->ready)) {
+                uint64_t now = clock_mono_ns(), look;
+                uint32_t before = w->hanging;
+
+                /* Ready requests wait for places, so wake up when a volume may begin to hang. */
+                look = worker_find_hanging(w, now);
+                if (look > 0)
+                        timeout = look - now;
+                wait = w->hanging == before;
+        }
+        counter_set(&w->in_device, 1);
+        r = w->queue->ops->submit(w->queue, wait, timeout);
+        if (r < 0 && r != -EINTR) {
+                bool passing = r == -EAGAIN || r == -EBUSY || r == -ENOMEM;
+
+                w->broken = passing ? 0 : r;
+                counter_set(&w->failing, 1);
+                w->backoff_ms = MIN(w->backoff_ms > 0 ? w->backoff_ms * 2 : 1,
+                                    (unsigned)WORKER_PAUSE_MS_MAX);
+                pause = (struct timespec){ .tv_nsec = (long)w->backoff_ms * 1000000 };
+                nanosleep(&pause, NULL);
+        } else {
+                w->broken = 0;
+                w->backoff_ms = 0;
+                counter_set(&w->failing, 0);
+        }
+        counter_set(&w->in_device, 0);
+}
+
 static void worker_count_begun(struct worker *w, const struct kio_request *req)
 {
         if (req->parts)
@@ -151,9 +189,12 @@ static void worker_count_begun(struct worker *w, const struct kio_request *req)
                 counter_add(&w->begun, 1);
 }
 
-/* Pushes ready requests to the queue, as far as places and classes allow. */
+/* Pushes ready requests to the queue, as far as places and classes allow. The kernel builds all
+ * operations of a submission before the device gets the first one. So a device that is idle gets a
+ * few operations ahead of the others. */
 static void worker_fill(struct worker *w)
 {
+        unsigned ahead = w->n_in_flight + w->n_stuck == 0 ? WORKER_AHEAD : 0;
         uint64_t now;
 
         if (classes_are_empty(w->ready))
@@ -198,6 +239,8 @@ static void worker_fill(struct worker *w)
                         counter_set(&w->transfers, w->n_transfers);
                         counter_add(&w->registered_ops, req->registered);
                 }
+                if (w->n_in_flight == ahead && !classes_are_empty(w->ready))
+                        worker_enter(w, false);
         }
 }
 
@@ -256,43 +299,6 @@ static void worker_compute(struct worker *w)
                 /* Charge a minimum, so that many small requests end the iteration, too. */
                 budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_CHARGE_MIN));
         }
-}
-
-/* Enters the queue, and waits there if `wait`. A failure belongs to no request: the thread
- * pauses, and new requests fail if the error is permanent. */
-static void worker_enter(struct worker *w, bool wait)
-{
-        struct timespec pause;
-        uint64_t timeout = 0;
-        int r;
-
-        if (wait && !classes_are_empty(w->ready)) {
-                uint64_t now = clock_mono_ns(), look;
-                uint32_t before = w->hanging;
-
-                /* Ready requests wait for places, so wake up when a volume may begin to hang. */
-                look = worker_find_hanging(w, now);
-                if (look > 0)
-                        timeout = look - now;
-                wait = w->hanging == before;
-        }
-        counter_set(&w->in_device, 1);
-        r = w->queue->ops->submit(w->queue, wait, timeout);
-        if (r < 0 && r != -EINTR) {
-                bool passing = r == -EAGAIN || r == -EBUSY || r == -ENOMEM;
-
-                w->broken = passing ? 0 : r;
-                counter_set(&w->failing, 1);
-                w->backoff_ms = MIN(w->backoff_ms > 0 ? w->backoff_ms * 2 : 1,
-                                    (unsigned)WORKER_PAUSE_MS_MAX);
-                pause = (struct timespec){ .tv_nsec = (long)w->backoff_ms * 1000000 };
-                nanosleep(&pause, NULL);
-        } else {
-                w->broken = 0;
-                w->backoff_ms = 0;
-                counter_set(&w->failing, 0);
-        }
-        counter_set(&w->in_device, 0);
 }
 
 /* Submits, then polls for a short time before the thread would sleep. Returns whether a request
