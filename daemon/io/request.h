@@ -185,6 +185,7 @@ struct kio_region {
          * mapped). After unregistering, 0, or -errno if a ring failed to unregister a piece. */
         int result;
         uint64_t registered_bytes; /* out: bytes from base on that every ring has registered */
+        uint64_t huge_bytes;       /* out: bytes in huge pages */
 
         /* private to io/ */
         struct list_node node;
@@ -193,6 +194,7 @@ struct kio_region {
         _Atomic bool closing; /* unregistering has begun; rings register no further piece */
         struct kio_request step;
         uint64_t mapped, to_map;
+        bool huge;                  /* pages are still to be moved to huge ones */
         struct regions_ring *rings; /* one per worker */
         uint16_t *buffers;          /* buffer numbers, by piece */
         uint32_t n_buffers;
