@@ -579,7 +579,7 @@ static void region_moves_to_huge_pages_and_keeps_its_bytes(void **state)
         }
 }
 
-/* A client may cut its memory at any time, and what is gone cannot be moved. */
+/* A client may cut its memory at any time, and missing pages cannot be moved. */
 static void cut_region_does_not_move_to_huge_pages(void **state)
 {
         struct kio_params p = params_of(t.backend);
