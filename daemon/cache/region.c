@@ -224,7 +224,9 @@ static int run_map(struct kio_request *req)
 {
         struct region *r = container_of(req, struct region, call);
         int result = region_map(r, r->fd, r->offset, r->bytes);
+        int seals = fcntl(r->fd, F_GET_SEALS);
 
+        r->has_fixed_size = seals >= 0 && seals & F_SEAL_SHRINK;
         close(TAKE_FD(r->fd)); /* closing the last descriptor frees the memory */
         return result;
 }
@@ -245,6 +247,7 @@ static void on_mapped(struct kio_request *req)
                         .base = r->base,
                         .bytes = r->bytes,
                         .volume = REGION_THREAD,
+                        .may_be_huge = r->has_fixed_size,
                         .complete = on_registered,
                 };
                 r->registers = r->bytes >= REGISTERED_MIN;

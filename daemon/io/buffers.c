@@ -289,7 +289,7 @@ void regions_register(struct regions *r, struct kio_region *region, int refused)
         region->ring_result = 0;
         region->n_buffers = 0;
         region->mapped = region->to_map = region->huge_bytes = 0;
-        region->huge = r->huge;
+        region->huge = r->huge && region->may_be_huge;
         list_init(&region->node);
         list_append(&r->list, &region->node);
         region->state = KIO_REGION_MAPPING;

@@ -176,6 +176,9 @@ struct kio_region {
         uint64_t bytes;  /* in: length of the mapping, in whole pages */
         unsigned volume; /* in: whose blocking-call thread populates the pages, numbered as in a
                           * request */
+        /* in: the pages may be moved to huge pages. False if the memory can be cut: a huge page
+         * that crosses the end of a file stays accessible beyond that end. */
+        bool may_be_huge;
         /* in: called on the loop thread, from kio_reap(), when registering or unregistering has
          * ended */
         void (*complete)(struct kio_region *region);

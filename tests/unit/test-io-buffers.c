@@ -536,6 +536,7 @@ static void make_aligned_buffer(struct registered *d, uint64_t bytes)
                 mmap(d->at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, d->fd, 0),
                 d->at);
         d->region.base = d->at;
+        d->region.may_be_huge = true;
 }
 
 /* Returns whether the kernel moves a client's memory to huge pages when it is asked to. */
