@@ -20,6 +20,7 @@ void status_print_sessions(cJSON *status, bool detail)
         _cleanup_(cJSON_Deletep) cJSON *sessions = section_object(status, "sessions");
         char stagings[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
         char registered[HUMAN_BYTES], in_rings[HUMAN_BYTES], regions[HUMAN_BYTES];
+        char huge[HUMAN_BYTES];
         uint64_t n_regions, closing;
         char stop[HUMAN_BYTES];
         double idle;
@@ -46,9 +47,11 @@ void status_print_sessions(cJSON *status, bool detail)
         human_things(n_regions, "region", regions);
         units_bytes(section_count(sessions, "registered_bytes"), registered);
         units_bytes(section_count(sessions, "registered_in_rings_bytes"), in_rings);
+        units_bytes(section_count(sessions, "registered_huge_bytes"), huge);
         if (n_regions > 0)
-                section_line("registered", "%s in %s, %s of it registered with the rings",
-                             registered, regions, in_rings);
+                section_line("registered",
+                             "%s in %s, %s of it registered with the rings, %s in huge pages",
+                             registered, regions, in_rings, huge);
         if (detail)
                 section_rest(sessions);
 }

@@ -26,6 +26,7 @@
 
 enum {
         PAGE = 4096,
+        HUGE_PAGE = 2 << 20,
         REGISTERED_MIN = 1 << 20, /* a smaller one is not worth a ring's buffer */
 };
 static_assert((int)REGION_THREAD > (int)STORE_MAX_VOLUMES,
@@ -90,9 +91,47 @@ int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity
         return 0;
 }
 
+static bool is_hugetlbfs(int fd)
+{
+        struct statfs fs;
+
+        return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+}
+
+/* Maps the range of the file at an address that has its offset within a huge page. Huge pages can
+ * be mapped only there. */
+static void *map_aligned(int fd, uint64_t offset, uint64_t bytes)
+{
+        uint64_t room = bytes + HUGE_PAGE, skip;
+        char *at = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *base;
+
+        if (at == MAP_FAILED)
+                return MAP_FAILED;
+        skip = (offset - (uintptr_t)at) % HUGE_PAGE;
+        base = mmap(at + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                    (off_t)offset);
+        if (base == MAP_FAILED) {
+                int error = errno;
+
+                (void)munmap(at, room);
+                errno = error;
+                return MAP_FAILED;
+        }
+        if (skip > 0)
+                (void)munmap(at, skip);
+        if (room > skip + bytes)
+                (void)munmap(at + skip + bytes, room - skip - bytes);
+        return base;
+}
+
 int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes)
 {
-        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+        /* hugetlbfs chooses addresses of its own, which suit its pages. */
+        void *base =
+                bytes >= HUGE_PAGE && !is_hugetlbfs(fd)
+                        ? map_aligned(fd, offset, bytes)
+                        : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 
         if (base == MAP_FAILED)
                 return -errno;
@@ -185,7 +224,9 @@ static int run_map(struct kio_request *req)
 {
         struct region *r = container_of(req, struct region, call);
         int result = region_map(r, r->fd, r->offset, r->bytes);
+        int seals = fcntl(r->fd, F_GET_SEALS);
 
+        r->has_fixed_size = seals >= 0 && seals & F_SEAL_SHRINK;
         close(TAKE_FD(r->fd)); /* closing the last descriptor frees the memory */
         return result;
 }
@@ -206,6 +247,7 @@ static void on_mapped(struct kio_request *req)
                         .base = r->base,
                         .bytes = r->bytes,
                         .volume = REGION_THREAD,
+                        .may_be_huge = r->has_fixed_size,
                         .complete = on_registered,
                 };
                 r->registers = r->bytes >= REGISTERED_MIN;

@@ -68,7 +68,7 @@ struct region {
         struct kio_request call;
         int fd;
         uint64_t offset;
-        bool registers;
+        bool registers, has_fixed_size;
 };
 
 /* Maps [offset, offset + bytes) of a checked file and closes the descriptor; registers a large

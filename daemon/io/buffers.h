@@ -31,6 +31,7 @@ struct regions_ring {
 
 /* The regions of one kio, and the buffer numbers that they share. */
 struct regions {
+        bool huge; /* regions are moved to huge pages */
         struct kio *io;
         struct worker *workers;
         unsigned n_workers;

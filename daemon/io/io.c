@@ -239,6 +239,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
                 return r;
         }
         regions_init(&io->regions, io, io->workers, io->n_workers, kio_submit_to_worker);
+        io->regions.huge = params->huge_regions;
         io->places =
                 strcmp(io->backend->name, kio_backend_posix.name) == 0 && params->posix_threads > 0
                         ? MIN(io->depth, params->posix_threads)

@@ -132,6 +132,11 @@ struct kio_request {
         bool cut_short;      /* the file or the transfer ended early */
 };
 
+static inline bool kio_request_is_transfer(const struct kio_request *req)
+{
+        return req->op == KIO_READ || req->op == KIO_WRITE;
+}
+
 /* Returns the address of byte `at` of a READ's or WRITE's memory, and lowers `*bytes` to the
  * number of bytes that are contiguous there. */
 static inline char *kio_request_at(const struct kio_request *req, uint64_t at, uint64_t *bytes)
@@ -171,6 +176,9 @@ struct kio_region {
         uint64_t bytes;  /* in: length of the mapping, in whole pages */
         unsigned volume; /* in: whose blocking-call thread populates the pages, numbered as in a
                           * request */
+        /* in: the pages may be moved to huge pages. False if the memory can be cut: a huge page
+         * that crosses the end of a file stays accessible beyond that end. */
+        bool may_be_huge;
         /* in: called on the loop thread, from kio_reap(), when registering or unregistering has
          * ended */
         void (*complete)(struct kio_region *region);
@@ -180,6 +188,7 @@ struct kio_region {
          * mapped). After unregistering, 0, or -errno if a ring failed to unregister a piece. */
         int result;
         uint64_t registered_bytes; /* out: bytes from base on that every ring has registered */
+        uint64_t huge_bytes;       /* out: bytes in huge pages */
 
         /* private to io/ */
         struct list_node node;
@@ -188,6 +197,7 @@ struct kio_region {
         _Atomic bool closing; /* unregistering has begun; rings register no further piece */
         struct kio_request step;
         uint64_t mapped, to_map;
+        bool huge;                  /* pages are still to be moved to huge ones */
         struct regions_ring *rings; /* one per worker */
         uint16_t *buffers;          /* buffer numbers, by piece */
         uint32_t n_buffers;

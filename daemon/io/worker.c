@@ -18,9 +18,8 @@
  * A hung device keeps the places of its operations. The worker recognizes its volume by the age
  * of the oldest operation, and gives additional places to the other volumes.
  *
- * Failures: a short transfer continues from its last aligned byte; EINTR and EAGAIN are retried
- * a bounded number of times without progress; any other error is the request's result. A queue
- * that cannot submit keeps its operations in flight and is retried with growing pauses; until it
+ * Failures: settle.h decides what becomes of a request that failed or was cut short. A queue that
+ * cannot submit keeps its operations in flight and is retried with growing pauses; until it
  * recovers, all other requests to the device fail at once. */
 #include "io/worker.h"
 
@@ -34,13 +33,13 @@
 #include "checked.h"
 #include "io/classes.h"
 #include "io/counter.h"
+#include "io/settle.h"
 #include "io/slice.h"
 
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,
-        WORKER_ATTEMPTS_MAX = 16,
-        WORKER_ALIGNMENT = 4096,
-        WORKER_REAP_MAX = 64,
+        WORKER_CHARGE_MIN = 4096,
+        WORKER_AHEAD = 4, /* operations that an idle device gets first */
         WORKER_PAUSE_MS_MAX = 100,
         WORKER_HANGING_VOLUMES = 4, /* the queue has room for this many volumes, of which the
                                      * last still works */
@@ -51,55 +50,6 @@ enum {
 static unsigned worker_places(unsigned depth)
 {
         return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
-}
-
-static bool is_transfer(const struct kio_request *req)
-{
-        return req->op == KIO_READ || req->op == KIO_WRITE;
-}
-
-/* Advances the integral of transfers in flight over time. Call it before their number changes. */
-static void worker_account(struct worker *w, uint64_t now)
-{
-        if (w->n_transfers > 0 && now > w->accounted_ns) {
-                counter_add(&w->transfers_time_ns, w->n_transfers * (now - w->accounted_ns));
-                counter_add(&w->busy_time_ns, now - w->accounted_ns);
-        }
-        w->accounted_ns = now;
-}
-
-/* Begins to wipe the memory of a read that failed or has a wrong checksum. Returns false if the
- * request needs no wiping. */
-static bool worker_begin_wipe(struct worker *w, struct kio_request *req, int64_t result)
-{
-        if (req->op != KIO_READ || !req->wipe || req->wiping ||
-            (result == 0 && req->crc == req->want_crc))
-                return false;
-        req->wiping = true;
-        req->failure = (int32_t)result;
-        req->progress = 0;
-        counter_add(&w->wiped, 1);
-        list_append(&w->compute[req->class], &req->node);
-        return true;
-}
-
-static void worker_finish(struct worker *w, struct kio_request *req, int64_t result, uint64_t now)
-{
-        if (worker_begin_wipe(w, req, result))
-                return;
-        req->result = result;
-        req->done_ns = now;
-        if (result < 0)
-                counter_add(&w->errors[req->op], 1);
-        else {
-                counter_add(req->along ? &w->joined[req->op] : &w->ops[req->op], 1);
-                if (is_transfer(req) ||
-                    (req->op == KIO_COPY && (req->buf || (req->src && req->vector))))
-                        counter_add(&w->bytes[req->op], req->length);
-        }
-        req->state = KIO_DONE;
-        list_append(&w->done, &req->node);
-        counter_add(&w->finished, 1);
 }
 
 /* Returns a bit mask of the classes that may not have more in flight. There are more places than
@@ -140,7 +90,7 @@ static bool worker_take_inbox(struct worker *w)
                 if (req->class != KIO_CLASS_BACKGROUND)
                         w->client_ns = MAX(w->client_ns, req->submitted_ns);
                 if (req->op == KIO_COPY || req->op == KIO_CALL ||
-                    (is_transfer(req) && req->length == 0))
+                    (kio_request_is_transfer(req) && req->length == 0))
                         list_append(&w->compute[req->class], n);
                 else
                         list_append(&w->ready[req->class], n);
@@ -159,21 +109,6 @@ static bool worker_fall_asleep(struct worker *w)
         w->sleeping = r;
         pthread_mutex_unlock(&w->lock);
         return r;
-}
-
-/* Updates the volume's bits and its oldest time after its list of operations has changed. */
-static void worker_note_volume(struct worker *w, unsigned volume)
-{
-        struct list_node *list = &w->in_flight[volume];
-
-        if (list_empty(list)) {
-                w->busy &= ~(1u << volume);
-                w->hanging &= ~(1u << volume);
-                counter_set(&w->oldest_ns[volume], 0);
-        } else {
-                w->busy |= 1u << volume;
-                counter_set(&w->oldest_ns[volume], kio_request_of(list->next)->device_ns);
-        }
 }
 
 /* Finds volumes whose oldest operation takes too long, and takes their operations out of the
@@ -206,276 +141,6 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
                         w->queue->ops->relieve(w->queue, w->n_stuck);
         }
         return next;
-}
-
-/* Appends the parts of a merged request, in order, or the request itself, to `ret_parts`. */
-static void worker_part(struct worker *w, struct kio_request *req, struct list_node *ret_parts)
-{
-        if (req->parts)
-                merge_split(&w->merge, req, ret_parts);
-        else
-                list_append(ret_parts, &req->node);
-}
-
-/* Puts the requests in front of all others that are ready, in their order. */
-static void worker_put_back(struct worker *w, struct list_node *parts)
-{
-        while (!list_empty(parts)) {
-                struct kio_request *last = kio_request_of(parts->prev);
-
-                list_unlink(&last->node);
-                list_prepend(&w->ready[last->class], &last->node);
-        }
-}
-
-static void worker_count_begun(struct worker *w, const struct kio_request *req)
-{
-        if (req->parts)
-                list_for_each (req->parts, n)
-                        counter_add(&w->begun, 1); /* merged requests have not been tried before */
-        else if (req->progress == 0 && req->attempts == 0)
-                counter_add(&w->begun, 1);
-}
-
-/* Pushes ready requests to the queue, as far as places and classes allow. */
-static void worker_fill(struct worker *w)
-{
-        uint64_t now;
-
-        if (classes_are_empty(w->ready))
-                return;
-        now = clock_mono_ns();
-        worker_find_hanging(w, now);
-        while (w->n_in_flight < w->places) {
-                int c = classes_pick(w->ready, worker_barred(w), w->ready_turn);
-                struct list_node parts = LIST_INIT(parts), *n;
-                struct kio_request *req;
-                int r;
-
-                if (c < 0)
-                        break;
-                req = merge_take(&w->merge, &w->ready[c]);
-                if (w->hanging & 1u << req->volume)
-                        r = -ETIMEDOUT;
-                else
-                        r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
-                if (r == -EAGAIN) {
-                        worker_part(w, req, &parts);
-                        worker_put_back(w, &parts);
-                        break;
-                }
-                w->ready_turn++;
-                worker_count_begun(w, req);
-                if (r < 0) {
-                        worker_part(w, req, &parts);
-                        while ((n = list_pop(&parts)))
-                                worker_finish(w, kio_request_of(n), r, now);
-                        continue;
-                }
-                req->device_ns = now;
-                req->stuck = false;
-                list_append(&w->in_flight[req->volume], &req->node);
-                worker_note_volume(w, req->volume);
-                w->n_in_flight++;
-                w->n_in_flight_of[c]++;
-                if (is_transfer(req)) {
-                        worker_account(w, now);
-                        w->n_transfers++;
-                        counter_set(&w->transfers, w->n_transfers);
-                        counter_add(&w->registered_ops, req->registered);
-                }
-        }
-}
-
-static void worker_resubmit(struct worker *w, struct kio_request *req)
-{
-        counter_add(&w->resubmitted, 1);
-        list_prepend(&w->ready[req->class], &req->node);
-}
-
-/* Returns the request's progress after a transfer of `moved` more bytes. O_DIRECT can only
- * continue from an aligned byte; a request that is not aligned itself uses buffered I/O and can
- * continue anywhere. */
-static uint64_t progress_after(const struct kio_request *req, uint64_t moved)
-{
-        uint64_t alignment = req->offset | (uintptr_t)req->buf | (uintptr_t)req->tail | req->length;
-        uint64_t progress = req->progress + moved;
-
-        if (progress < req->length && alignment % WORKER_ALIGNMENT == 0)
-                progress = round_down(progress, WORKER_ALIGNMENT);
-        return progress;
-}
-
-/* Handles the device's answer: moves the request to `done`, `compute` or back to `ready`. */
-static void worker_settle(struct worker *w, struct kio_request *req, int32_t result, uint64_t now)
-{
-        uint64_t progress;
-
-        req->settled_ns = now;
-        if (result == -EINTR || result == -EAGAIN) {
-                if (++req->attempts < WORKER_ATTEMPTS_MAX)
-                        worker_resubmit(w, req);
-                else
-                        worker_finish(w, req, result, now);
-                return;
-        }
-        if (result < 0 || !is_transfer(req)) {
-                worker_finish(w, req, MIN(result, 0), now);
-                return;
-        }
-        /* More bytes than requested: the answer cannot be trusted. */
-        if ((uint64_t)result > req->length - req->progress) {
-                worker_finish(w, req, -EIO, now);
-                return;
-        }
-        progress = progress_after(req, (uint64_t)result);
-        if (progress < req->length) {
-                /* No bytes at all mean the end of the file. Transfers too short to advance are
-                 * retried a bounded number of times. */
-                if (progress > req->progress)
-                        req->attempts = 0;
-                else if (result == 0 || ++req->attempts >= WORKER_ATTEMPTS_MAX) {
-                        req->cut_short = true;
-                        worker_finish(w, req, -EIO, now);
-                        return;
-                }
-                req->progress = progress;
-                worker_resubmit(w, req);
-                return;
-        }
-        if (req->op == KIO_READ && req->crc_bytes > 0) {
-                req->progress = 0; /* restarts, for the checksum */
-                list_append(&w->compute[req->class], &req->node);
-                return;
-        }
-        worker_finish(w, req, 0, now);
-}
-
-/* Handles the answer to a merged request: completes all its parts, or submits each alone if the
- * transfer failed or was short. */
-static void worker_settle_parts(struct worker *w, struct kio_request *req, int32_t result,
-                                uint64_t now)
-{
-        bool all = result >= 0 && (uint64_t)result == req->length, along = false;
-        struct list_node parts = LIST_INIT(parts), *n;
-        uint64_t began = req->device_ns, payload = 0;
-        enum kio_op op = req->op;
-
-        merge_split(&w->merge, req, &parts);
-        if (!all) {
-                if (result < 0 && result != -EINTR && result != -EAGAIN)
-                        counter_add(&w->errors[op], 1);
-                list_for_each (&parts, i) {
-                        kio_request_of(i)->attempts = 1;
-                        counter_add(&w->resubmitted, 1);
-                }
-                worker_put_back(w, &parts);
-        }
-        list_for_each (&parts, i)
-                payload += kio_request_of(i)->payload;
-        while ((n = list_pop(&parts))) {
-                struct kio_request *part = kio_request_of(n);
-
-                part->device_ns = began;
-                part->joined_payload = payload;
-                part->along = along;
-                along = true;
-                worker_settle(w, part, (int32_t)part->length, now);
-        }
-}
-
-static unsigned worker_reap(struct worker *w)
-{
-        struct kio_done done[WORKER_REAP_MAX];
-        unsigned n, total = 0;
-
-        while ((n = w->queue->ops->reap(w->queue, done, ARRAY_SIZE(done))) > 0) {
-                uint64_t now = clock_mono_ns();
-
-                worker_account(w, now);
-                for (unsigned i = 0; i < n; i++) {
-                        struct kio_request *req = done[i].req;
-
-                        list_unlink(&req->node);
-                        worker_note_volume(w, req->volume);
-                        if (req->stuck)
-                                w->n_stuck--;
-                        else {
-                                w->n_in_flight--;
-                                w->n_in_flight_of[req->class]--;
-                        }
-                        if (is_transfer(req))
-                                w->n_transfers--;
-                        if (req->parts)
-                                worker_settle_parts(w, req, done[i].result, now);
-                        else
-                                worker_settle(w, req, done[i].result, now);
-                }
-                counter_set(&w->transfers, w->n_transfers);
-                total += n;
-                /* Stop after a bounded number, or a fast device would keep the thread from the
-                 * rest of its iteration. */
-                if (n < ARRAY_SIZE(done) || total >= w->places)
-                        break;
-        }
-        return total;
-}
-
-/* Computes slices of at most WORKER_SLICE_BYTES in all, or runs one call. */
-static void worker_compute(struct worker *w)
-{
-        uint64_t budget = WORKER_SLICE_BYTES;
-
-        while (budget > 0) {
-                int c = classes_pick(w->compute, 0, w->compute_turn);
-                struct kio_request *req;
-                uint64_t bytes = 0;
-                int r;
-
-                if (c < 0)
-                        return;
-                w->compute_turn++;
-                req = kio_request_of(w->compute[c].next);
-                if (req->progress == 0 && !req->wiping && (req->op != KIO_READ || req->length == 0))
-                        counter_add(&w->begun, 1);
-                if (req->op == KIO_CALL) {
-                        uint64_t now = clock_mono_ns();
-
-                        list_unlink(&req->node);
-                        counter_set(&w->call_ns, now);
-                        counter_set(&w->in_device, 1);
-                        r = req->call(req);
-                        counter_set(&w->in_device, 0);
-                        counter_set(&w->call_ns, 0);
-                        if (r == WORKER_AGAIN) {
-                                req->progress++;
-                                list_append(&w->compute[c], &req->node);
-                        } else
-                                worker_finish(w, req, r, clock_mono_ns());
-                        return;
-                }
-                if (req->wiping) {
-                        r = slice_wipe(req, budget, &bytes);
-                        if (r > 0) {
-                                list_unlink(&req->node);
-                                worker_finish(w, req, req->failure, clock_mono_ns());
-                        }
-                        budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
-                        continue;
-                }
-                if (req->op == KIO_COPY && req->progress == 0)
-                        req->device_ns = clock_mono_ns();
-                if (req->op == KIO_WRITE)
-                        r = 1; /* an empty write */
-                else
-                        r = slice_run(req, budget, &bytes);
-                if (r != 0) {
-                        list_unlink(&req->node);
-                        worker_finish(w, req, MIN(r, 0), clock_mono_ns());
-                }
-                /* Charge a minimum, so that many small requests end the iteration, too. */
-                budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
-        }
 }
 
 /* Enters the queue, and waits there if `wait`. A failure belongs to no request: the thread
@@ -513,6 +178,127 @@ static void worker_enter(struct worker *w, bool wait)
                 counter_set(&w->failing, 0);
         }
         counter_set(&w->in_device, 0);
+}
+
+static void worker_count_begun(struct worker *w, const struct kio_request *req)
+{
+        if (req->parts)
+                list_for_each (req->parts, n)
+                        counter_add(&w->begun, 1); /* merged requests have not been tried before */
+        else if (req->progress == 0 && req->attempts == 0)
+                counter_add(&w->begun, 1);
+}
+
+/* Pushes ready requests to the queue, as far as places and classes allow. The kernel builds all
+ * operations of a submission before the device gets the first one. So a device that is idle gets a
+ * few operations ahead of the others. */
+static void worker_fill(struct worker *w)
+{
+        unsigned ahead = w->n_in_flight + w->n_stuck == 0 ? WORKER_AHEAD : 0;
+        uint64_t now;
+
+        if (classes_are_empty(w->ready))
+                return;
+        now = clock_mono_ns();
+        worker_find_hanging(w, now);
+        while (w->n_in_flight < w->places) {
+                int c = classes_pick(w->ready, worker_barred(w), w->ready_turn);
+                struct list_node parts = LIST_INIT(parts), *n;
+                struct kio_request *req;
+                int r;
+
+                if (c < 0)
+                        break;
+                req = merge_take(&w->merge, &w->ready[c]);
+                if (w->hanging & 1u << req->volume)
+                        r = -ETIMEDOUT;
+                else
+                        r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
+                if (r == -EAGAIN) {
+                        settle_take_apart(w, req, &parts);
+                        settle_put_back(w, &parts);
+                        break;
+                }
+                w->ready_turn++;
+                worker_count_begun(w, req);
+                if (r < 0) {
+                        settle_take_apart(w, req, &parts);
+                        while ((n = list_pop(&parts)))
+                                settle_request(w, kio_request_of(n), r, now);
+                        continue;
+                }
+                req->device_ns = now;
+                req->stuck = false;
+                list_append(&w->in_flight[req->volume], &req->node);
+                settle_note_volume(w, req->volume);
+                w->n_in_flight++;
+                w->n_in_flight_of[c]++;
+                if (kio_request_is_transfer(req)) {
+                        settle_account(w, now);
+                        w->n_transfers++;
+                        counter_set(&w->transfers, w->n_transfers);
+                        counter_add(&w->registered_ops, req->registered);
+                }
+                if (w->n_in_flight == ahead && !classes_are_empty(w->ready))
+                        worker_enter(w, false);
+        }
+}
+
+/* Computes slices of at most WORKER_SLICE_BYTES in all, or runs one call. */
+static void worker_compute(struct worker *w)
+{
+        uint64_t budget = WORKER_SLICE_BYTES;
+
+        while (budget > 0) {
+                int c = classes_pick(w->compute, 0, w->compute_turn);
+                struct kio_request *req;
+                uint64_t bytes = 0;
+                int r;
+
+                if (c < 0)
+                        return;
+                w->compute_turn++;
+                req = kio_request_of(w->compute[c].next);
+                if (req->progress == 0 && !req->wiping && (req->op != KIO_READ || req->length == 0))
+                        counter_add(&w->begun, 1);
+                if (req->op == KIO_CALL) {
+                        uint64_t now = clock_mono_ns();
+
+                        list_unlink(&req->node);
+                        counter_set(&w->call_ns, now);
+                        counter_set(&w->in_device, 1);
+                        r = req->call(req);
+                        counter_set(&w->in_device, 0);
+                        counter_set(&w->call_ns, 0);
+                        if (r == WORKER_AGAIN) {
+                                req->progress++;
+                                list_append(&w->compute[c], &req->node);
+                        } else
+                                settle_request(w, req, r, clock_mono_ns());
+                        return;
+                }
+                if (req->wiping) {
+                        r = slice_wipe(req, budget, &bytes);
+                        if (r > 0) {
+                                list_unlink(&req->node);
+                                settle_request(w, req, req->failure, clock_mono_ns());
+                        }
+                        budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_CHARGE_MIN));
+                        continue;
+                }
+                if (req->op == KIO_COPY && req->progress == 0)
+                        req->device_ns = clock_mono_ns();
+                if (req->op == KIO_WRITE)
+                        r = 1; /* an empty write */
+                else
+                        r = slice_run(req, budget, &bytes);
+                if (r != 0) {
+                        list_unlink(&req->node);
+                        settle_request(w, req, MIN(r, 0), clock_mono_ns());
+                }
+                /* Charge a minimum, so that many small requests end the iteration, too. */
+                budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_CHARGE_MIN));
+        }
 }
 
 /* Submits, then polls for a short time before the thread would sleep. Returns whether a request
@@ -568,7 +354,7 @@ static void worker_run(struct worker *w)
                         worker_sleep(w);
                 else
                         worker_enter(w, false);
-                if (worker_reap(w) > 0 && !classes_are_empty(w->compute)) {
+                if (settle_reap(w) > 0 && !classes_are_empty(w->compute)) {
                         /* Keep the device busy during the computation. Publishing waits until
                          * after it, so that the loop is notified once for both. */
                         worker_fill(w);
@@ -725,7 +511,7 @@ void worker_submit(struct worker *w, struct kio_request *req)
         pthread_mutex_unlock(&w->lock);
         w->submitted++;
         w->dirty = true;
-        if (!is_transfer(req))
+        if (!kio_request_is_transfer(req))
                 return;
         w->unflushed_bytes += req->length;
         if (w->unflushed_bytes < w->flush_bytes)

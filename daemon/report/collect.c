@@ -68,6 +68,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
                         (double)service->tenants[k].registered.refused;
                 s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
+                s->registered_huge_bytes += (double)service->tenants[k].registered.huge_bytes;
                 for (unsigned i = 0; i < METRICS_GOT; i++)
                         histogram_merge(&s->get_duration[i], &t->got[i]);
                 for (unsigned i = 0; i < METRICS_ACKS; i++)

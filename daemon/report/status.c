@@ -536,6 +536,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddNumberToObject(sessions, "registered_buffers", s.registered_buffers);
         cJSON_AddNumberToObject(sessions, "registered_bytes", s.registered_bytes);
         cJSON_AddNumberToObject(sessions, "registered_in_rings_bytes", s.registered_in_rings_bytes);
+        cJSON_AddNumberToObject(sessions, "registered_huge_bytes", s.registered_huge_bytes);
         add_tenants(root, &s);
         if (!only || from->service->n_tenants <= 1)
                 add_resources(root, &s);

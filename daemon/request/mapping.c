@@ -41,7 +41,7 @@ struct mapping {
         struct region_identity file;
         uint64_t offset, bytes;
         struct region memory;
-        uint64_t ring_bytes; /* included in the tenant's sum */
+        uint64_t ring_bytes, huge_bytes; /* included in the tenant's sums */
 
         struct list_node waiting;   /* struct mapping_share: wait for the mapping */
         struct list_node users;     /* struct mapping_share: can use the mapping */
@@ -124,6 +124,7 @@ static void on_closed(struct region *memory)
         struct mapping_share *last = m->last;
 
         m->tenant->registered.ring_bytes -= m->ring_bytes;
+        m->tenant->registered.huge_bytes -= m->huge_bytes;
         mapping_free(m);
         last->closed(last);
 }
@@ -156,7 +157,9 @@ static void on_registered(struct region *memory)
         uint32_t held_back;
 
         m->ring_bytes = io->registered_bytes;
+        m->huge_bytes = io->huge_bytes;
         tenant->registered.ring_bytes += m->ring_bytes;
+        tenant->registered.huge_bytes += m->huge_bytes;
         if (io->result >= 0 || io->result == -EOPNOTSUPP)
                 return;
         tenant->registered.refused++;

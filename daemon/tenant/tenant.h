@@ -131,6 +131,7 @@ struct registered {
         uint64_t regions;
         uint64_t shared;     /* regions beyond the first of their mapping: request/mapping.h */
         uint64_t ring_bytes; /* bytes registered with the I/O rings */
+        uint64_t huge_bytes; /* bytes in huge pages */
         uint64_t refused;    /* regions that a ring refused, at least in part */
         uint64_t files;      /* regions that are files on a disk, each with an open descriptor */
 };

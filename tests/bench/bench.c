@@ -173,6 +173,8 @@ enum {
         OPTION_NAMESPACE,
         OPTION_FILE,
         OPTION_HUGE_PAGES,
+        OPTION_STREAM,
+        OPTION_POSIX,
         OPTION_SIZE,
         OPTION_BATCH,
         OPTION_OUTSTANDING,
@@ -222,6 +224,8 @@ static const struct option long_options[] = {
         { "daemon-pid", required_argument, NULL, OPTION_DAEMON_PID },
         { "echo-pid", required_argument, NULL, OPTION_ECHO_PID },
         { "huge-pages", no_argument, NULL, OPTION_HUGE_PAGES },
+        { "stream", no_argument, NULL, OPTION_STREAM },
+        { "posix", no_argument, NULL, OPTION_POSIX },
         { "populate", no_argument, NULL, OPTION_POPULATE },
         { "no-lookup", no_argument, NULL, OPTION_NO_LOOKUP },
         { "pairs", required_argument, NULL, OPTION_PAIRS },
@@ -298,14 +302,17 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 o->namespace_name = argument;
                 return true;
         case OPTION_FILE:
-                o->file = argument;
+                if (o->n_files == BENCH_FILES_MAX)
+                        return false;
+                o->files[o->n_files++] = argument;
                 return true;
         case OPTION_SIZE:
                 return parse_number(argument, &o->size) && o->size >= CONTENT_MIN;
         case OPTION_BATCH:
                 return parse_number(argument, &o->batch) && o->batch > 0 && o->batch <= 8192;
         case OPTION_OUTSTANDING:
-                return parse_number(argument, &o->outstanding) && o->outstanding > 0;
+                return parse_number(argument, &o->outstanding) && o->outstanding > 0 &&
+                       o->outstanding <= UINT16_MAX;
         case OPTION_FIRST:
                 return parse_number(argument, &o->first);
         case OPTION_COUNT:
@@ -335,6 +342,12 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 return parse_number(argument, &o->echo_pid) && o->echo_pid <= INT32_MAX;
         case OPTION_HUGE_PAGES:
                 o->huge_pages = true;
+                return true;
+        case OPTION_STREAM:
+                o->stream = true;
+                return true;
+        case OPTION_POSIX:
+                o->posix = true;
                 return true;
         case OPTION_NO_LOOKUP:
                 o->no_lookup = true;

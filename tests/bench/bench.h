@@ -8,8 +8,12 @@
 
 #include "kvcache-admin.h"
 
+enum { BENCH_FILES_MAX = 16 };
+
 struct bench_options {
-        const char *socket_path, *echo_path, *namespace_name, *file;
+        const char *socket_path, *echo_path, *namespace_name;
+        const char *files[BENCH_FILES_MAX];
+        unsigned n_files;
         uint64_t size;          /* size of a chunk, or of a piece to copy */
         uint64_t batch;         /* keys of a request */
         uint64_t outstanding;   /* maximum number of keys in flight */
@@ -24,6 +28,8 @@ struct bench_options {
         uint64_t connections;
         uint64_t daemon_pid, echo_pid;
         bool populate, no_lookup, huge_pages;
+        bool stream; /* keep --outstanding operations at the device */
+        bool posix;  /* use blocking calls instead of a ring */
         uint64_t pairs;
         uint64_t slice_ms;
         double seconds; /* length of a slice; 0: as long as `bytes` takes */

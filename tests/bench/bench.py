@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import backing
 import batch
 import disk
 import entries
@@ -23,7 +24,7 @@ import figures
 import memory
 import recorded
 import scaling
-from machine import Fio, facts
+from machine import Fio, Process, facts, own_environment
 
 GROUPS = {"disk": disk.FIGURES, "cpu": ("cpu_per_gib_vs_fio",), "batch": batch.FIGURES, **memory.GROUPS, **entries.GROUPS}
 
@@ -46,6 +47,10 @@ class Bench:
 
     def say(self, text):
         print(f"[{time.monotonic() - self.begin:5.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def measure(self, mode, *arguments):
+        """Starts `measure`, a program that makes the load or a yardstick."""
+        return Process([self.build / "tests/bench/measure", mode, *arguments], self.work / "load.log", own_environment(self.build))
 
     def fio(self, file_bytes):
         """Returns fio with its file, which the first use writes."""
@@ -89,7 +94,14 @@ def parse_arguments():
     parser.add_argument("--quick", action="store_true", help="fewer and shorter slices: a first look, in about a minute")
     parser.add_argument("--only", metavar="GROUP[,GROUP]", help="of " + ", ".join(GROUPS) + "; with --scaling of "
                         + ", ".join(scaling.TABLES))
-    parser.add_argument("--scaling", action="store_true", help="instead of the figures, tables of how rates scale")
+    parser.add_argument("--scaling", nargs="?", const="", metavar="TABLE[,TABLE]", help="instead of the figures, tables of how rates scale: "
+                        "all but volumes, or these of " + ", ".join(scaling.TABLES))
+    parser.add_argument("--volumes", metavar="N[,N]", help="of the table volumes (default: 1,2,4,8; with --quick 1,2)")
+    parser.add_argument("--backing", choices=backing.KINDS, default="auto", help="of the table volumes: their file systems (default: auto)")
+    parser.add_argument("--clients", type=int, metavar="N", help="of the table volumes (default: one for four cores, at most 8)")
+    parser.add_argument("--store-mib", type=int, metavar="N", help="of the table volumes: how large its stores are (default: what memory allows, "
+                        "at most 8 GiB, with --quick 1 GiB)")
+    parser.add_argument("--yardstick", choices=("auto", "bare"), default="auto", help="of the table volumes (default: fio where there is fio)")
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of slices of a figure of the disk (26; 120 take a minute)")
     parser.add_argument("--workers", metavar="N", default="1", help="of the daemon in the group disk, or 'auto': as many as it "
                         "takes by itself, each of the depth that it takes (default: 1, of fio's depth)")
@@ -105,7 +117,7 @@ def parse_arguments():
         parser.error("--pairs: 1 to 10000")
     if options.workers != "auto" and not (options.workers.isdecimal() and 1 <= int(options.workers) <= 64):
         parser.error("--workers: 1 to 64, or auto")
-    if options.figures and (options.quick or options.scaling):
+    if options.figures and (options.quick or options.scaling is not None):
         parser.error("--figures: not with --quick or --scaling")
     if not all("=" in setting for setting in options.set):
         parser.error("--set: KEY=VALUE")
@@ -114,12 +126,29 @@ def parse_arguments():
     for size in options.sizes:
         if size not in disk.SIZES:
             parser.error(f"there is no size {size}")
+    options.volumes = volume_numbers(parser, options)
+    for name, least, most in ("clients", 1, 64), ("store_mib", 256, 1 << 20):
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            parser.error(f"--{name.replace('_', '-')}: {least} to {most}")
+    tables, options.scaling = options.scaling, options.scaling is not None
     known = scaling.TABLES if options.scaling else GROUPS
-    options.groups = options.only.split(",") if options.only else list(known)
+    chosen = tables or options.only
+    options.groups = chosen.split(",") if chosen else list(known if not options.scaling else scaling.ON_DISK)
     for group in options.groups:
         if group not in known:
             parser.error(f"there is no group {group}")
     return options
+
+
+def volume_numbers(parser, options):
+    """Returns the numbers of --volumes, or None."""
+    if options.volumes is None:
+        return None
+    numbers = options.volumes.split(",")
+    if not all(number.isdecimal() and 1 <= int(number) <= 16 for number in numbers):
+        parser.error("--volumes: numbers from 1 to 16")
+    return [int(number) for number in numbers]
 
 
 def command_of(options):

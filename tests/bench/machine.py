@@ -15,6 +15,14 @@ class Trouble(Exception):
     """Why a figure cannot be had."""
 
 
+def own_environment(build):
+    """Returns the environment of the build's programs, with the libraries that tests/gpu/pack.sh has put beside them, and no KVCACHE_* variable."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
+    if (build / "lib").is_dir():
+        environment["LD_LIBRARY_PATH"] = ":".join([str(build / "lib"), *filter(None, [environment.get("LD_LIBRARY_PATH")])])
+    return environment
+
+
 def read(path, default=""):
     try:
         return pathlib.Path(path).read_text().strip()
@@ -114,11 +122,12 @@ def listens(path):
 class Process:
     """A program that only runs, or answers each line of its input with a line of JSON."""
 
-    def __init__(self, command, log):
+    def __init__(self, command, log, environment=None):
         self.command = [str(part) for part in command]
         self.log = log
         self.errors = open(log, "ab")
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                        env=environment)
 
     def ask(self, line):
         self.tell(line)
@@ -191,10 +200,9 @@ class Daemon:
             raise
 
     def _spawn(self):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([str(part) for part in self.command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            env=environment)
+                                            env=own_environment(self.bench.build))
         self._wait_for_answers()
 
     def kill_and_start(self):
@@ -231,8 +239,7 @@ class Daemon:
             time.sleep(0.01)
 
     def load(self, mode, *arguments):
-        return Process([self.bench.build / "tests/bench/measure", mode, "--socket", self.socket, *arguments],
-                       self.bench.work / "load.log")
+        return self.bench.measure(mode, "--socket", self.socket, *arguments)
 
     def status(self):
         return self.reporter.ask("status")

@@ -12,9 +12,11 @@ from disk import SIZES
 from entries import Store, named, together
 from machine import Daemon, Trouble, note_mode
 from slices import Tally, in_pairs, our_slice
+from volumes import measure_volumes
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-TABLES = ("clients", "workers", "chunk", "entries", "iops")
+ON_DISK = ("clients", "workers", "chunk", "entries", "iops")
+TABLES = (*ON_DISK, "volumes")
 ROUNDS, SLICE_S = 5, 0.4
 CHAIN = 32  # keys that were put one after the other
 
@@ -227,6 +229,9 @@ WHAT = {
 def measure_scaling(bench, report, tables):
     report["scaling"] = {}
     for name in tables:
+        if name == "volumes":
+            measure_volumes(bench, report)
+            continue
         rows, table = [], {"what": WHAT[name], "rows": []}
         report["scaling"][name] = table
         table["rows"] = rows

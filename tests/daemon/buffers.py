@@ -150,6 +150,11 @@ class Region:
         self.map[:] = GUARD * self.size
 
 
+def mapped_by_huge_pages(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("ShmemPmdMapped:"))
+
+
 @contextlib.contextmanager
 def region_of(client, kind="memfd", size=8 * MIB):
     with memory(kind, size) as fd:

@@ -2,6 +2,7 @@
 """The benchmark's own programs do what their figures are named for; and how a figure is judged."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import harness
 from harness import KIB, MIB
 
 sys.path.insert(0, str(harness.SOURCE / "tests/bench"))
+import backing  # noqa: E402
 import figures  # noqa: E402
 import recorded  # noqa: E402
 
@@ -168,6 +170,75 @@ def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):
     assert huge.returncode == 0 or "no huge pages" in huge.stderr, huge.stderr
     again = bare("cached", *arguments, "--count", 8, steps="run 0 1\n")
     assert json.loads(again.stdout)["bytes"] == 24 * size
+
+
+@pytest.mark.parametrize("way", [("--stream", "--outstanding", 8), ("--posix",)])
+def test_streams_without_a_daemon_use_all_files(base_directory, way):
+    files, size, n = [base_directory / f"stream{i}" for i in range(3)], 64 * KIB, 4
+    for file in files:
+        file.write_bytes(bytes(n * size))
+    names = [word for file in files for word in ("--file", file)]
+    arguments = (*names, "--size", size, "--batch", 4, "--region", MIB, *way)
+    read = bare("bare-get", *arguments, steps=f"run 0 {100 * size}\nrun 0 {size}\n")
+    if any(words in read.stderr for words in ("built without io_uring", "no io_uring", "Invalid argument")):
+        pytest.skip(read.stderr.strip())
+    first, second = [json.loads(line) for line in read.stdout.splitlines()]
+    assert first["bytes"] >= 100 * size and second["bytes"] % size == 0, "what is at the device counts when it is complete"
+    assert bare("bare-put", *arguments, steps=f"run 0 {500 * size}\n").returncode == 0
+    assert all(set(file.read_bytes()) == {0x5a} and file.stat().st_size == n * size for file in files), "each place of each file is written"
+    files[2].write_bytes(b"")
+    for more in names, ("--file", files[0]) * 17:
+        done = bare("bare-get", *more, *arguments[len(names):], steps="run 0 1\n")
+        assert done.returncode != 0 and done.stdout == "", "a file without a piece, and too many files, are failures and no figure"
+
+
+def volumes_table(*arguments):
+    """Runs the smallest form of the table of volumes. Returns its report."""
+    done = subprocess.run([sys.executable, harness.SOURCE / "tests/bench/bench.py", "--build", harness.BUILD, "--json", "--scaling", "volumes",
+                           "--quick", "--volumes", "2", "--sizes", "576KiB", "--store-mib", "256", "--clients", "2", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=300 * harness.slow())
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_volumes_in_memory_are_compared_with_a_yardstick(base_directory):
+    place = base_directory / "volumes"
+    place.mkdir()
+    before = set(pathlib.Path("/dev/shm").glob("kvcache-volume*"))
+    report = volumes_table("--yardstick", "bare", "--dir", place)
+    if "no O_DIRECT" in report["scaling"]["volumes, get"].get("reason", ""):
+        report = volumes_table("--yardstick", "bare", "--dir", place, "--backing", "directory")
+    for way in "get", "put":
+        table = report["scaling"][f"volumes, {way}"]
+        assert "reason" not in table and ("bare io_uring" in table["what"] or "blocking calls" in table["what"]), table
+        row, = table["rows"]
+        assert (row["volumes"], row["chunk KiB"]) == (2, 576)
+        assert row[f"{way} GB/s"] > 0 and row["beside"] > 0 and row["low"] <= row["ratio"] <= row["high"]
+        assert row["CPU"] > 0 and row["CPU beside"] > 0
+        assert row["loop busy"] > 0 and row["workers busy"] > 0
+        assert "WRONG BYTES" not in row["notes"]
+    assert list(place.iterdir()) == [] and set(pathlib.Path("/dev/shm").glob("kvcache-volume*")) == before, "nothing stays behind"
+    assert str(place) not in pathlib.Path("/proc/self/mounts").read_text()
+
+
+def test_volumes_without_a_file_system_say_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(backing, "command", lambda *words: (_ for _ in ()).throw(backing.NoBacking(f"{words[0]}: planted")))
+    monkeypatch.setattr(backing, "own_mounts", lambda: None)
+    monkeypatch.setattr(backing, "SHARED", tmp_path / "none")
+    with pytest.raises(backing.Trouble) as raised:
+        backing.choose(tmp_path, "auto")
+    assert "tmpfs: mount: planted" in str(raised.value) and "loop: mount: planted" in str(raised.value)
+    assert "--backing directory" in str(raised.value) and not list(tmp_path.iterdir())
+    with pytest.raises(backing.NoBacking, match="too little room"):
+        backing.Backing(tmp_path, "directory", 2, 1 << 50)
+
+
+@pytest.mark.parametrize("arguments, message", [(["--volumes", "0"], "1 to 16"), (["--volumes", "2,x"], "1 to 16"), (["--clients", "0"], "--clients"),
+                                                (["--store-mib", "1"], "--store-mib"), (["--backing", "nfs"], "--backing"),
+                                                (["--sizes", "3MiB"], "no size 3MiB")])
+def test_table_of_volumes_refuses_bad_values(arguments, message):
+    done = subprocess.run([sys.executable, harness.SOURCE / "tests/bench/bench.py", "--scaling", "volumes", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["bare-get", "bare-put", "cached"])

@@ -17,7 +17,7 @@ import pytest
 
 import harness
 import kvwire
-from buffers import backend, both, GUARD, memory, ok, Region, region_of, registered, sealed_memfd
+from buffers import backend, both, GUARD, mapped_by_huge_pages, memory, ok, Region, region_of, registered, sealed_memfd
 from harness import BUILD, KIB, MIB, PAGE, items, key_of, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
 from left_out import first_of
@@ -194,6 +194,29 @@ def test_whole_pages_travel_without_a_copy_and_are_counted(both):
         metrics = daemon_metrics()
         assert metrics["kvcache_get_direct_bytes_total"] == 64 * KIB
         harness.remember_moved(metrics)
+
+
+@pytest.mark.parametrize("setting", ["auto", "off"])
+def test_registered_memory_moves_to_huge_pages_and_is_counted(make_daemon, setting):
+    daemon = make_daemon(settings={"memory.huge_pages": setting, "memory.pool": 64 * MIB}).start()
+    pool = daemon.populated_status()["pool"]
+    with daemon.client() as c:
+        ns = c.namespace("huge", chunk_bytes=64 * KIB)
+        with region_of(c, size=24 * MIB) as region:
+            first, last = (key_of("first"), value_of(key_of("first"), 64 * KIB)), (key_of("last"), value_of(key_of("last"), 64 * KIB))
+            ok(c.put_from(ns, [(first[0], region.write(0, first[1])), (last[0], region.write(23 * MIB, last[1]))], ack=Ack.WRITTEN))
+            if daemon.populated_status()["io"]["registered"]:
+                wait_until(lambda: daemon.metrics()["kvcache_registered_in_rings_bytes"] == region.size, "the region is registered")
+                huge = daemon.metrics()["kvcache_registered_huge_bytes"]
+                assert huge == daemon.populated_status()["sessions"]["registered_huge_bytes"]
+                assert huge in (0, 8 * MIB, 16 * MIB, 24 * MIB), "steps that a put had pinned stay as they were"
+                assert huge <= mapped_by_huge_pages(daemon.pid) - pool["huge_bytes"]
+                assert setting == "auto" or huge == 0
+            assert region.map[:64 * KIB] == first[1] and region.map[23 * MIB:23 * MIB + 64 * KIB] == last[1]
+            c.evict(ns, [first[0]], Tier.MEMORY)
+            ok(c.get_to(ns, [(first[0], region.room(MIB, 64 * KIB))]))
+            assert region.map[MIB:MIB + 64 * KIB] == first[1]
+    wait_until(lambda: daemon.metrics()["kvcache_registered_huge_bytes"] == 0, "what is unregistered does not count")
 
 
 def test_puts_and_gets_of_several_at_once_find_their_own(daemon):

@@ -8,6 +8,7 @@ import pytest
 
 import harness
 import kvwire
+from buffers import mapped_by_huge_pages
 from harness import KIB, MIB, get_all, items, key_of, put_all, value_of, wait_until
 from kvwire import Ack, Status, Tier
 
@@ -220,11 +221,6 @@ def flip_byte(store, value, at):
                 os.fsync(f.fileno())
             return
     raise AssertionError("the chunk is in no file of the store")
-
-
-def mapped_by_huge_pages(pid):
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        return sum(int(line.split()[1]) * KIB for line in file if line.startswith("ShmemPmdMapped:"))
 
 
 def test_pool_lies_in_huge_pages_where_the_system_has_them(make_daemon):

@@ -3,9 +3,17 @@
 # Puts what on-gpu.sh, disk.py, written.py and the benchmark (tests/bench) need of a build into a folder that can be carried to another machine: programs,
 # fio if there is one here, and the shared libraries that they need but for libc's.
 #
-#     pack.sh BUILD FOLDER
+#     pack.sh [--bench] BUILD FOLDER
+#
+# With --bench, the folder has the benchmark alone, without fio, in less than 20 MiB.
 set -eu
+only_bench=
+if [ "${1:-}" = --bench ]; then
+        only_bench=1
+        shift
+fi
 build=$1 folder=$2
+here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$folder"
 mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/client/bench" "$folder/tests/gpu/cufile-shim" "$folder/tests/bench" \
         "$folder/tests/campaigns" \
@@ -23,6 +31,21 @@ needed() {
                 grep -v -e '/libc\.so' -e '/libm\.so' -e '/libpthread' -e '/libdl\.so' -e '/libkvcache' -e '/libcuda' | sort -u |
                 while read -r f; do cp -L "$f" "$libraries/"; done
 }
+cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
+cp "$here"/../bench/*.py "$here/../bench/figures.json" "$folder/tests/bench/"
+programs="$folder/daemon/kvcache-daemon $folder/client/lib/libkvcache.so.1 $folder/client/bench/kvcache-bench $folder/tests/bench/measure
+$folder/tests/bench/measure-echo $folder/tests/campaigns/many-entries"
+# finish FILE...: strips the programs, and copies their libraries.
+finish() {
+        strip --strip-debug "$@"
+        needed "$folder/lib" "$@"
+        du -sh "$folder"
+}
+if [ -n "$only_bench" ]; then
+        rmdir "$folder/tests/gpu/cufile-shim" "$folder/tests/gpu" "$folder/bin"
+        finish $programs
+        exit
+fi
 if fio=$(command -v fio); then # with its own libraries, which are many
         mkdir -p "$folder/fio"
         cp "$fio" "$folder/fio/fio"
@@ -37,18 +60,9 @@ LD_LIBRARY_PATH=$here/fio exec "$here/fio/fio" "$@"
 END
         chmod +x "$folder/bin/fio"
 fi
-cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
 cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
-cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/daemon.sh" \
-        "$(dirname "$0")/interference.py" "$(dirname "$0")/written.py" "$(dirname "$0")/disk.py" "$folder/tests/gpu/"
+cp "$here/on-gpu.sh" "$here/on-gds.sh" "$here/daemon.sh" "$here/interference.py" "$here/written.py" "$here/disk.py" "$folder/tests/gpu/"
 mkdir "$folder/conf"
-cp -r "$(dirname "$0")/../../conf/models" "$(dirname "$0")/../../conf/deployments" "$folder/conf/"
-cp "$(dirname "$0")"/../bench/*.py "$folder/tests/bench/"
-for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
-        "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure" "$folder/tests/bench/measure-echo" "$folder/tests/campaigns/many-entries"; do
-        strip --strip-debug "$f"
-done
-needed "$folder/lib" "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/client/bench/kvcache-bench" \
-        "$folder/tests/bench/measure" "$folder/tests/bench/measure-echo" "$folder/tests/campaigns/many-entries"
-du -sh "$folder"
+cp -r "$here/../../conf/models" "$here/../../conf/deployments" "$folder/conf/"
+finish $programs "$folder/tests/gpu/gpu-check" "$folder/tests/gpu/libgpu-check.so"

@@ -30,6 +30,7 @@ struct fault_queue {
         struct entry *entries;
         struct list_node unused, failed, shadowed, held;
         unsigned in_flight, in_flight_of[KIO_CLASS_END];
+        unsigned pushed; /* since the last submission */
         bool at_gate;
 };
 
@@ -44,6 +45,7 @@ static struct {
         bool has_plan;
         uint64_t matched, hits, random, epoch;
         unsigned most_in_flight, most_in_flight_of[KIO_CLASS_END];
+        unsigned first_submission;
         _Atomic int broken;
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER,
             .gate = PTHREAD_COND_INITIALIZER,
@@ -219,6 +221,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
         }
         q->in_flight++;
         q->in_flight_of[req->class]++;
+        q->pushed++;
         pthread_mutex_lock(&fault.lock);
         fault.most_in_flight = MAX(fault.most_in_flight, q->in_flight);
         fault.most_in_flight_of[req->class] =
@@ -258,6 +261,9 @@ static void fault_pass_gate(struct fault_queue *q)
         while (fault.gate_closed)
                 pthread_cond_wait(&fault.gate, &fault.lock);
         q->at_gate = false;
+        if (fault.first_submission == 0)
+                fault.first_submission = q->pushed;
+        q->pushed = 0;
         pthread_mutex_unlock(&fault.lock);
 }
 
@@ -361,6 +367,7 @@ void fault_set(const struct fault_plan *plan)
         }
         fault.matched = fault.hits = 0;
         fault.most_in_flight = 0;
+        fault.first_submission = 0;
         for (unsigned c = 0; c < KIO_CLASS_END; c++)
                 fault.most_in_flight_of[c] = 0;
         pthread_mutex_unlock(&fault.lock);
@@ -423,6 +430,16 @@ uint64_t fault_hits(void)
 
         pthread_mutex_lock(&fault.lock);
         n = fault.hits;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}
+
+unsigned fault_first_submission(void)
+{
+        unsigned n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = fault.first_submission;
         pthread_mutex_unlock(&fault.lock);
         return n;
 }

@@ -56,7 +56,8 @@ void fault_break_submit(int error);
 void fault_gate_close(void);
 void fault_gate_open(void);
 
-uint64_t fault_matched(void);        /* matching operations */
-uint64_t fault_hits(void);           /* operations that were made to fail */
-unsigned fault_most_in_flight(void); /* maximum of any queue since the last fault_set() */
+uint64_t fault_matched(void);          /* matching operations */
+uint64_t fault_hits(void);             /* operations that were made to fail */
+unsigned fault_first_submission(void); /* operations of the first one since the last fault_set() */
+unsigned fault_most_in_flight(void);   /* maximum of any queue since the last fault_set() */
 unsigned fault_most_in_flight_of(enum kio_class class); /* maximum for one class */

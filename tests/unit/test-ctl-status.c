@@ -128,17 +128,20 @@ static void sessions_section_counts_connections_and_registered_memory(void **sta
         static const char sessions[] =
                 "{'sessions':{'connections':3,'leases':1,'staging_bytes':1048576,"
                 "'stagings':2,'stagings_closing':1,'registered_buffers':2,"
-                "'registered_bytes':4096,'registered_in_rings_bytes':2048,'later':1}}";
+                "'registered_bytes':4096,'registered_in_rings_bytes':2048,"
+                "'registered_huge_bytes':1024,'later':1}}";
 
         section("sessions", sessions,
                 "\nSessions\n"
                 "  now               3 connected, with 1 lease and 1 MiB of staging areas\n"
                 "  closing           staging of ended sessions, 1 area\n"
-                "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings\n"
+                "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings, "
+                "1 KiB in huge pages\n"
                 "  later             1\n");
         section(NULL, sessions,
                 "  sessions          3 connected, with 1 lease and 1 MiB of staging areas\n"
-                "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings\n");
+                "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings, "
+                "1 KiB in huge pages\n");
         section(NULL, "{'sessions':{}}",
                 "  sessions          0 connected, with 0 leases and 0 B of staging areas\n");
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -12,7 +13,7 @@
 #include "io-fixture.h"
 #include "io/buffers.h"
 
-enum { PIECE = REGIONS_PIECE_BYTES, BLOCK = 4096 };
+enum { PIECE = REGIONS_PIECE_BYTES, BLOCK = 4096, HUGE_PAGE = 2 << 20 };
 
 /* Reads the file without O_DIRECT. */
 static void read_plainly(char *buf, uint64_t bytes)
@@ -501,6 +502,101 @@ static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
 
 enum { MANY = 24 };
 
+/* Returns the bytes of a mapping that are mapped by huge pages. */
+static uint64_t huge_bytes_of(const void *at)
+{
+        FILE *maps = fopen("/proc/self/smaps", "re");
+        uint64_t kib = 0;
+        bool is_it = false;
+        char line[512];
+
+        assert_non_null(maps);
+        while (fgets(line, sizeof(line), maps)) {
+                unsigned long begin, end;
+
+                if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+                        is_it = begin <= (uintptr_t)at && (uintptr_t)at < end;
+                else if (is_it && sscanf(line, "ShmemPmdMapped: %lu", &begin) == 1)
+                        kib = begin;
+        }
+        fclose(maps);
+        return kib * 1024;
+}
+
+/* Makes a buffer at an address at which huge pages can be mapped. */
+static void make_aligned_buffer(struct registered *d, uint64_t bytes)
+{
+        char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        assert_ptr_not_equal(at, MAP_FAILED);
+        register_buffer(d, bytes);
+        munmap(d->at, bytes);
+        d->at = at + (-(uintptr_t)at) % HUGE_PAGE;
+        assert_ptr_equal(
+                mmap(d->at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, d->fd, 0),
+                d->at);
+        d->region.base = d->at;
+        d->region.may_be_huge = true;
+}
+
+/* Returns whether the kernel moves a client's memory to huge pages when it is asked to. */
+static bool huge_pages_are_possible(void)
+{
+        struct registered d;
+        bool r;
+
+        make_aligned_buffer(&d, 2 * (uint64_t)PIECE);
+        memset(d.at, 1, d.bytes);
+        r = madvise(d.at, d.bytes, 25 /* MADV_COLLAPSE */) == 0;
+        give_back(&d);
+        return r;
+}
+
+static void region_moves_to_huge_pages_and_keeps_its_bytes(void **state)
+{
+        static struct registered d;
+
+        skip_unless_possible();
+        for (unsigned i = 0; i < 2; i++) {
+                struct kio_params p = params_of(t.backend);
+                uint64_t whole = 2 * (uint64_t)PIECE, huge;
+
+                p.huge_regions = i == 1;
+                start(&p);
+                make_aligned_buffer(&d, whole + (1 << 20));
+                for (uint64_t at = 0; at < d.bytes; at += BLOCK)
+                        memset(d.at + at, (int)(at / BLOCK % 251), BLOCK);
+                huge = p.huge_regions && huge_pages_are_possible() ? whole : 0;
+                assert_int_equal(huge_bytes_of(d.at), 0);
+                assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
+                assert_int_equal(d.region.huge_bytes, huge);
+                assert_int_equal(huge_bytes_of(d.at), huge);
+                for (uint64_t at = 0; at < d.bytes; at += BLOCK)
+                        assert_true((uint8_t)d.at[at] == at / BLOCK % 251 &&
+                                    (uint8_t)d.at[at + BLOCK - 1] == at / BLOCK % 251);
+                unregister_region(&d);
+                give_back(&d);
+                t.io = kio_stop(t.io);
+        }
+}
+
+/* A client may cut its memory at any time, and missing pages cannot be moved. */
+static void cut_region_does_not_move_to_huge_pages(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct registered d;
+
+        skip_unless_possible();
+        p.huge_regions = true;
+        start(&p);
+        make_aligned_buffer(&d, 2 * (uint64_t)PIECE);
+        cut(&d, BLOCK);
+        assert_int_equal(register_region(&d), is_uring() ? -EFAULT : -EOPNOTSUPP);
+        assert_int_equal(d.region.huge_bytes, 0);
+        unregister_region(&d);
+        give_back(&d);
+}
+
 static void many_regions_come_and_go_at_once(void **state)
 {
         _cleanup_(closep) int fd = -1;
@@ -566,6 +662,8 @@ int main(void)
                 IO_TEST(test_R1_memory_that_was_cut_is_wiped_as_far_as_it_is_there),
                 IO_TEST(test_R2_memory_that_was_cut_is_a_fault_and_no_more),
                 IO_TEST(test_R2_memory_that_is_cut_under_a_transfer_is_a_fault),
+                IO_TEST(region_moves_to_huge_pages_and_keeps_its_bytes),
+                IO_TEST(cut_region_does_not_move_to_huge_pages),
                 IO_TEST(many_regions_come_and_go_at_once),
         };
 

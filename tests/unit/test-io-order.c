@@ -432,6 +432,31 @@ static void gets_overtake_puts_but_do_not_starve_them(void **state)
                 assert_int_equal(order[n], KIO_CLASS_BACKGROUND);
 }
 
+/* The kernel hands a submission to the device when it has built all of it. */
+static void idle_device_begins_before_all_operations_are_built(void **state)
+{
+        enum { N = 16, AHEAD = 4 };
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request reqs[N];
+
+        skip_unless_possible();
+        fd = make_file("data", N * 2 * 4096, 9);
+        start_with_faults(1, N);
+        for (unsigned n = 1; n <= N; n++) {
+                completed = 0;
+                fault_set(NULL);
+                fault_gate_close();
+                for (unsigned i = 0; i < n; i++) {
+                        /* Gaps keep the reads from being merged. */
+                        reqs[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, i * 2 * 4096);
+                        kio_submit(t.io, &reqs[i], 0);
+                }
+                fault_gate_open();
+                wait_completed(n);
+                assert_int_equal(fault_first_submission(), MIN(n, (unsigned)AHEAD));
+        }
+}
+
 /* The put's one turn in eight is a slice, not the whole copy. */
 static void gets_do_not_wait_for_a_long_copy(void **state)
 {
@@ -571,6 +596,7 @@ int main(void)
                 IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
                 IO_TEST(gets_find_a_place_when_puts_fill_the_device),
                 IO_TEST(gets_overtake_puts_but_do_not_starve_them),
+                IO_TEST(idle_device_begins_before_all_operations_are_built),
                 IO_TEST(gets_do_not_wait_for_a_long_copy),
                 IO_TEST(stop_waits_for_what_was_submitted),
                 IO_TEST(a_request_can_be_submitted_again_from_complete),
