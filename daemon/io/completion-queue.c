@@ -40,8 +40,8 @@ void completion_queue_fini(struct completion_queue *o)
         pthread_mutex_destroy(&o->lock);
 }
 
-/* Makes the descriptor readable. The write can fail only if the counter is full, in which case it is
- * readable already. */
+/* Makes the descriptor readable. The write can fail only if the counter is full, in which case it
+ * is readable already. */
 void completion_queue_wake(struct completion_queue *o)
 {
         uint64_t one = 1;

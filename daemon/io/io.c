@@ -36,7 +36,13 @@ enum {
         KIO_CHECKSUM_SHARE = 4, /* a checksum costs this fraction of a copy */
 };
 
-enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_REAP_MAX = 64, KIO_TAIL_BYTES = 4096 };
+enum {
+        KIO_WORKERS_MAX = 256,
+        KIO_DEPTH_MAX = 4096,
+        KIO_REAP_ROUNDS = 4,
+        KIO_REAP_MAX = 64,
+        KIO_TAIL_BYTES = 4096
+};
 
 struct kio {
         struct worker *workers;
