@@ -11,7 +11,7 @@
 
 enum {
         POOL_MAX_PASSED =
-                1024, /* pinned and held chunks that the searches of an iteration may pass over */
+                4096, /* pinned and held chunks that the searches of an iteration may pass over */
         POOL_MAX_MOVED = 2 << 20, /* bytes that an iteration moves between slabs */
         /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
          * chunks that leave a larger one in each iteration. */

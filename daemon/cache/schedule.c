@@ -30,7 +30,7 @@ enum {
         /* Writes, and reads of each volume, that an iteration passes to the store. A window of
          * small chunks that empties at once would otherwise be filled again in one step, of more
          * than a millisecond. */
-        STARTS = 128,
+        STARTS = 64,
 };
 #define WRITES_BYTES (UINT64_C(32) << 20)
 #define READS_BYTES  (UINT64_C(16) << 20)
