@@ -125,7 +125,7 @@ struct emptying {
         enum emptying_purpose purpose;
         uint64_t until_ns; /* how long chunks in use are waited for; 0: they are not yet */
         uint32_t left;     /* chunks that this iteration may still evict */
-        bool is_short;     /* it has refused to evict more */
+        bool is_short;     /* this iteration has refused to evict more */
 };
 
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
