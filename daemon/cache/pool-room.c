@@ -250,6 +250,19 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
         return empty_slab(p);
 }
 
+/* Returns whether a victim may leave that is in the slab being emptied. It leaves no slot for its
+ * class, so a search could evict all of the slab in one step; these count as the others that leave
+ * it in this iteration. */
+static bool may_leave_early(struct pool *p)
+{
+        if (p->empties_left == 0) {
+                p->gives_up = p->has_given_up = true;
+                return false;
+        }
+        p->empties_left--;
+        return true;
+}
+
 static bool make_room(struct pool *p, unsigned class)
 {
         uint32_t victim = find_victim(p, class);
@@ -265,6 +278,10 @@ static bool make_room(struct pool *p, unsigned class)
                         pool_return_to_clients(p, victim);
                         return true;
                 }
+        }
+        if (p->chunks[victim].slab == p->emptying && !may_leave_early(p)) {
+                pool_return_to_clients(p, victim);
+                return false;
         }
         pool_evict(p, victim);
         return true;

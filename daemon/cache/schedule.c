@@ -24,7 +24,14 @@
 /* A window keeps requests queued at the device while it works. With one user's reads of 64 KiB, 576
  * KiB and 2 MiB and two workers, a window of 16 MiB held 32, 14 and 4 reads at each worker. It left
  * the device idle as rarely as no limit: at most 1 % of the time, and 3 % with 64 KiB. */
-enum { WINDOW_MIN = 4, WINDOW_MAX = 1024, STARTS = 1024 /* reads per iteration and volume */ };
+enum {
+        WINDOW_MIN = 4,
+        WINDOW_MAX = 1024,
+        /* Writes, and reads of each volume, that an iteration passes to the store. A window of
+         * small chunks that empties at once would otherwise be filled again in one step, of more
+         * than a millisecond. */
+        STARTS = 64,
+};
 #define WRITES_BYTES (UINT64_C(32) << 20)
 #define READS_BYTES  (UINT64_C(16) << 20)
 
@@ -153,20 +160,24 @@ void cache_queue_write(struct cache *c, struct store_write *w)
         c->stats.queued_writes++;
 }
 
-/* Passes writes that the store could not take to it again: the first few of each user, in order. */
-static void retry_refused(struct cache *c)
+/* Passes writes that the store could not take to it again: the first few of each user, in order.
+ * Returns how many the iteration may still pass. */
+static unsigned retry_refused(struct cache *c)
 {
+        unsigned left = STARTS;
         struct turns_member *m;
         struct list_node *n;
 
-        while ((m = turns_next(&c->refused))) {
+        while (left > 0 && (m = turns_next(&c->refused))) {
                 struct cache_user *u = container_of(m, struct cache_user, refused);
 
                 cache_user_ref(u);
-                for (unsigned tries = 0; tries < CACHE_FAILED_TRIES && (n = turns_item(m));) {
+                for (unsigned tries = 0;
+                     left > 0 && tries < CACHE_FAILED_TRIES && (n = turns_item(m));) {
                         turns_remove(m, n);
                         if (submit_write(container_of(n, struct store_write, item.node))) {
                                 c->stats.queued_writes--;
+                                left--;
                         } else {
                                 turns_set_aside(m, n);
                                 tries++;
@@ -176,24 +187,27 @@ static void retry_refused(struct cache *c)
                 cache_user_unref(u);
         }
         turns_unpark(&c->refused);
+        return left;
 }
 
 void cache_submit_writes(struct cache *c)
 {
+        unsigned left = retry_refused(c);
         struct window_item *i;
 
-        retry_refused(c);
-        for (unsigned tries = 0;
-             tries < CACHE_FAILED_TRIES && may_write(c) && (i = window_next(&c->writes));) {
+        for (unsigned tries = 0; left > 0 && tries < CACHE_FAILED_TRIES && may_write(c) &&
+                                 (i = window_next(&c->writes));) {
                 struct store_write *w = container_of(i, struct store_write, item);
 
                 if (submit_write(w)) {
                         c->stats.queued_writes--;
+                        left--;
                 } else {
                         turns_add(&c->refused, &writer_of(w)->refused, &i->node);
                         tries++;
                 }
         }
+        c->retry_now |= left == 0;
 }
 
 bool cache_has_writes(const struct cache *c)

@@ -40,11 +40,19 @@ void completion_queue_fini(struct completion_queue *o)
         pthread_mutex_destroy(&o->lock);
 }
 
-void completion_queue_publish(struct completion_queue *o, struct list_node *done)
+/* Makes the descriptor readable. The write can fail only if the counter is full, in which case it
+ * is readable already. */
+void completion_queue_wake(struct completion_queue *o)
 {
         uint64_t one = 1;
+        ssize_t n = write(o->fd, &one, sizeof(one));
+
+        (void)n;
+}
+
+void completion_queue_publish(struct completion_queue *o, struct list_node *done)
+{
         bool notified;
-        ssize_t n;
 
         if (list_empty(done))
                 return;
@@ -53,12 +61,8 @@ void completion_queue_publish(struct completion_queue *o, struct list_node *done
         notified = o->notified;
         o->notified = true;
         pthread_mutex_unlock(&o->lock);
-        if (notified)
-                return;
-        /* The write can fail only if the counter is full, in which case the descriptor is
-         * already readable. */
-        n = write(o->fd, &one, sizeof(one));
-        (void)n;
+        if (!notified)
+                completion_queue_wake(o);
 }
 
 void completion_queue_begin(struct completion_queue *o)

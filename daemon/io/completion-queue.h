@@ -31,3 +31,5 @@ void completion_queue_publish(struct completion_queue *o, struct list_node *done
 void completion_queue_begin(struct completion_queue *o);
 void completion_queue_take(struct completion_queue *o, struct list_node *ret);
 void completion_queue_end(struct completion_queue *o, struct list_node *ret);
+/* Notifies the loop, after end(), that it has taken requests which it has not completed yet. */
+void completion_queue_wake(struct completion_queue *o);

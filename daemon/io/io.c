@@ -36,7 +36,13 @@ enum {
         KIO_CHECKSUM_SHARE = 4, /* a checksum costs this fraction of a copy */
 };
 
-enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_TAIL_BYTES = 4096 };
+enum {
+        KIO_WORKERS_MAX = 256,
+        KIO_DEPTH_MAX = 4096,
+        KIO_REAP_ROUNDS = 4,
+        KIO_REAP_MAX = 64,
+        KIO_TAIL_BYTES = 4096
+};
 
 struct kio {
         struct worker *workers;
@@ -48,6 +54,7 @@ struct kio {
         struct blocking_call
                 blocking_calls[KIO_VOLUMES_MAX]; /* number 0, and those that have had a call */
         struct completion_queue completion_queue;
+        struct list_node taken; /* out of the queue, to be completed by the next kio_reap() */
         uint64_t pending;
 
         const struct kio_backend *backend;
@@ -218,6 +225,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         if (!io)
                 return kio_fail(ret_error, ENOMEM, "I/O");
         *io = (struct kio){ 0 };
+        list_init(&io->taken);
         r = completion_queue_init(&io->completion_queue);
         if (r < 0) {
                 free(TAKE_PTR(io)); /* kio_stop() must not see it: nothing is initialized */
@@ -477,11 +485,12 @@ static void kio_record_stages(struct kio *io, const struct kio_request *req)
                 stages_add(io->stages, &event);
 }
 
-static unsigned kio_complete(struct kio *io, struct list_node *done)
+/* Completes up to `most` of the requests that were taken. Returns their number. */
+static unsigned kio_complete(struct kio *io, unsigned most)
 {
         unsigned n = 0;
 
-        for (struct list_node *i; (i = list_pop(done)); n++) {
+        for (struct list_node *i; n < most && (i = list_pop(&io->taken)); n++) {
                 struct kio_request *req = container_of(i, struct kio_request, node);
 
                 assert(req->state == KIO_DONE);
@@ -501,21 +510,23 @@ static unsigned kio_complete(struct kio *io, struct list_node *done)
 
 unsigned kio_reap(struct kio *io)
 {
-        struct list_node done = LIST_INIT(done);
         unsigned n, total = 0;
 
         completion_queue_begin(&io->completion_queue);
-        /* Completions that arrive while complete() runs are reaped as well, but only for a few
-         * rounds, since the loop has other work. */
+        /* Completions that arrive while complete() runs are reaped as well, but only some rounds
+         * and requests, since the loop has other work. */
         for (unsigned round = 0; round < KIO_REAP_ROUNDS; round++) {
-                completion_queue_take(&io->completion_queue, &done);
-                n = kio_complete(io, &done);
+                completion_queue_take(&io->completion_queue, &io->taken);
+                n = kio_complete(io, KIO_REAP_MAX - total);
                 total += n;
                 if (n == 0)
                         break;
         }
-        completion_queue_end(&io->completion_queue, &done);
-        return total + kio_complete(io, &done);
+        completion_queue_end(&io->completion_queue, &io->taken);
+        total += kio_complete(io, KIO_REAP_MAX - total);
+        if (!list_empty(&io->taken))
+                completion_queue_wake(&io->completion_queue);
+        return total;
 }
 
 uint64_t kio_pending(const struct kio *io)

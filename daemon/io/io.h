@@ -107,7 +107,8 @@ struct kio *kio_stop(struct kio *io);
  * kio_reap() resets it. Borrowed. */
 int kio_fd(const struct kio *io);
 
-/* Calls complete() for every finished request, and returns their number. */
+/* Calls complete() for finished requests, and returns their number. There is a limit to it, after
+ * which kio_fd() stays readable. */
 unsigned kio_reap(struct kio *io);
 
 /* Flushes submitted requests, waits up to `ms` for a completion, and reaps. For a thread without

@@ -79,13 +79,13 @@ static void pass_by(struct pool_client *client, uint64_t words)
         __atomic_store_n(&client->page->taken, client->taken, __ATOMIC_RELEASE);
 }
 
-int pool_index_take_touches(struct pool_client *client,
+int pool_index_take_touches(struct pool_client *client, uint32_t most,
                             struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                             uint32_t *ret_words)
 {
         const struct pool *pool;
         uint64_t words, head;
-        uint32_t n = 0, keys;
+        uint32_t n = 0, keys, end, begin;
 
         *ret_words = 0;
         if (!client->index)
@@ -100,10 +100,14 @@ int pool_index_take_touches(struct pool_client *client,
          * recency. */
         if (words > POOL_PAGE_RING || keys > POOL_MAX_TOUCHES || head != pool_page_touches(keys) ||
             keys >= words) {
+                client->untaken = 0;
                 pass_by(client, words);
                 return -1;
         }
-        for (uint32_t i = 0; i < keys; i++) {
+        /* The client may have written another head since the last part was taken. */
+        end = client->untaken > 0 ? MIN(client->untaken, keys) : keys;
+        begin = end - MIN(end, most);
+        for (uint32_t i = begin; i < end; i++) {
                 uint64_t word = ring_at(client, client->taken + 1 + i);
                 struct pool_index_touch touch = { (uint32_t)(word >> 32), (uint32_t)word };
 
@@ -111,7 +115,9 @@ int pool_index_take_touches(struct pool_client *client,
                     pool_chunk(pool, touch.chunk)->generation == touch.generation)
                         ret[n++] = touch;
         }
-        pass_by(client, 1 + keys);
-        *ret_words = 1 + keys;
+        client->untaken = begin;
+        if (begin == 0)
+                pass_by(client, 1 + keys);
+        *ret_words = end - begin + (begin == 0);
         return (int)n;
 }

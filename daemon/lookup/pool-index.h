@@ -36,6 +36,7 @@ struct pool_client {
         uid_t uid;
         uint64_t allowance;
         uint64_t taken;                /* words of its ring */
+        uint32_t untaken;              /* keys of the list that is taken in parts; 0: none is */
         struct pool_index_seen *seen;  /* counts by namespace */
         uint64_t joined_ns, keys_seen; /* time and keys by which counts are bounded */
         bool is_over;                  /* the last scan found that it holds too much */
@@ -80,11 +81,12 @@ bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_
                       struct pool_index_count *ret);
 
 /* Takes the next list of chunks that the client used, for their recency, and returns the number of
- * those still present, or -1 if there is no list. *ret_words: words read for it. */
+ * those still present, or -1 if there is no list. Takes the last `most` chunks of a longer list,
+ * and the next call those before them. *ret_words: words read for it. */
 struct pool_index_touch {
         uint32_t chunk, generation;
 };
-int pool_index_take_touches(struct pool_client *client,
+int pool_index_take_touches(struct pool_client *client, uint32_t most,
                             struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                             uint32_t *ret_words);
 /* Iterates over the clients: NULL stands for the beginning and the end. */

@@ -167,15 +167,15 @@ void hits_count(struct client *client, uint64_t now_ns)
         tenant->impossible_tallies += !is_possible;
 }
 
-/* Touches the chunks of the client's next request, and subtracts the words read from *most. Returns
- * false if there is no request. */
-static bool touch_some(struct client *client, uint32_t *most)
+/* Touches the chunks of the client's next request, up to `at_once` of them, and subtracts the words
+ * read from *most. Returns false if there is no request. */
+static bool touch_some(struct client *client, uint32_t at_once, uint32_t *most)
 {
         static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* too large for the stack */
         static struct cache_place places[POOL_MAX_TOUCHES];
         struct cache *cache = client->tenant->cache;
         uint32_t words;
-        int n = pool_index_take_touches(&client->hits, touches, &words);
+        int n = pool_index_take_touches(&client->hits, at_once, touches, &words);
 
         if (n < 0)
                 return false;
@@ -192,7 +192,7 @@ void hits_catch_up(struct client *client)
         struct hits_pace *pace = &client->tenant->service->hits;
         uint32_t left = CATCH_UP - MIN(pace->caught_up, (uint32_t)CATCH_UP);
 
-        while (client->hits.index && left > 0 && touch_some(client, &left))
+        while (client->hits.index && left > 0 && touch_some(client, POOL_MAX_TOUCHES, &left))
                 ;
         pace->caught_up = CATCH_UP - left;
 }
@@ -215,7 +215,8 @@ static void touch_all(struct service *service, uint32_t *most)
                 struct tenant *t = &service->tenants[service->hits.turn++ % service->n_tenants];
                 struct pool_client *hits = t->pool_index ? pool_index_turn(t->pool_index) : NULL;
 
-                in_vain = hits && touch_some(client_of(hits), most) ? 0 : in_vain + 1;
+                in_vain = hits && touch_some(client_of(hits), POOL_MAX_TOUCHES, most) ? 0
+                                                                                      : in_vain + 1;
         }
 }
 
@@ -305,7 +306,7 @@ bool hits_settle_some(struct client *client, uint32_t *steps)
         while (*steps > 0 && client->hits_left > 0) {
                 uint32_t left = client->hits_left;
 
-                if (!touch_some(client, &left)) {
+                if (!touch_some(client, *steps, &left)) {
                         client->hits_left = 0;
                         return false;
                 }

@@ -492,6 +492,11 @@ uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab)
         return slab < s->n_slabs ? s->slabs[slab].slots : 0;
 }
 
+uint32_t slabs_slab_used(const struct slabs *s, uint32_t slab)
+{
+        return slab < s->n_slabs ? s->slabs[slab].used : 0;
+}
+
 uint32_t slabs_added(const struct slabs *s)
 {
         return s->n_slabs;

@@ -85,6 +85,7 @@ uint64_t slabs_offset(const struct slabs *s, struct slab_slot slot); /* within t
 uint64_t slabs_slot_bytes(const struct slabs *s, struct slab_slot slot);
 int slabs_slab_class(const struct slabs *s, uint32_t slab);      /* -1: free or not added */
 uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab); /* 0 while free */
+uint32_t slabs_slab_used(const struct slabs *s, uint32_t slab);  /* slots in use */
 uint32_t slabs_added(const struct slabs *s);
 uint32_t slabs_free_count(const struct slabs *s); /* slabs added that have no class */
 

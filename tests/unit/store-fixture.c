@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/sanitizers.h"
 #include "build-config.h"
 #include "checked.h"
@@ -182,11 +183,19 @@ void wait_io(void)
                 fail_msg("I/O hangs");
 }
 
+bool store_is_due(void)
+{
+        uint64_t deadline = store_deadline_ns(t.s);
+
+        return deadline > 0 && deadline <= clock_mono_ns();
+}
+
 void turn(bool (*until)(const void *arg), const void *arg)
 {
         turn_once();
         while (!until(arg)) {
-                wait_io();
+                if (!store_is_due())
+                        wait_io();
                 turn_once();
         }
 }

@@ -51,6 +51,8 @@ struct store_stats stats(void);
 /* Runs one iteration of a loop without waiting. Returns whether there is something to wait for. */
 void turn_once(void);
 void wait_io(void);
+/* Returns whether the store has work that waits for no I/O. */
+bool store_is_due(void);
 void turn(bool (*until)(const void *arg), const void *arg);
 void settle(void);
 void stop(void);

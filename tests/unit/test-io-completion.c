@@ -197,6 +197,37 @@ static void an_idle_worker_polls_before_it_sleeps(void **state)
         assert_int_equal(stats.spun_ns > 0, polls);
 }
 
+static void a_reap_completes_a_bounded_number(void **state)
+{
+        enum { ALL = 500, MOST = 64 };
+        static struct kio_request reqs[ALL];
+        struct kio_params p = params_of(t.backend);
+        unsigned left = ALL, n;
+
+        (void)state;
+        skip_unless_possible();
+        p.workers = 1;
+        start(&p);
+        for (unsigned i = 0; i < ALL; i++) {
+                reqs[i] = transfer(KIO_COPY, -1, t.pool, 64, 0);
+                reqs[i].src = t.pool + POOL_PIECE;
+                kio_submit(t.io, &reqs[i], 0);
+        }
+        kio_flush(t.io);
+        while (left > 0) {
+                struct pollfd ready = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                if (poll(&ready, 1, test_timeout_ms(WAIT_MS)) != 1)
+                        fail_msg(
+                                "%u requests are not completed, and the descriptor is not readable",
+                                left);
+                n = kio_reap(t.io);
+                assert_in_range(n, 0, MOST);
+                left -= n;
+        }
+        assert_int_equal(kio_pending(t.io), 0);
+}
+
 /* ---- the completion queue alone ---- */
 
 enum { COMPLETION_QUEUE_ROUNDS = 20000 };
@@ -379,6 +410,7 @@ int main(void)
                 IO_TEST(no_wake_up_is_lost_and_none_is_left_over),
                 IO_TEST(workers_that_poll_before_they_sleep_lose_none_either),
                 IO_TEST(an_idle_worker_polls_before_it_sleeps),
+                IO_TEST(a_reap_completes_a_bounded_number),
         };
         const struct CMUnitTest once[] = {
                 IO_TEST(a_notification_that_comes_late_is_taken_back),

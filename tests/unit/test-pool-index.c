@@ -1989,7 +1989,7 @@ static uint32_t words; /* words read for these */
 static int take_touches(void)
 {
         words = UINT32_MAX;
-        return pool_index_take_touches(&clients[0], touches, &words);
+        return pool_index_take_touches(&clients[0], POOL_MAX_TOUCHES, touches, &words);
 }
 
 /* Writes a request into the ring as a client does. */
@@ -2005,6 +2005,40 @@ static void tell(const uint32_t *chunks, uint32_t n)
                 tell_head(pool_page_touch(chunks[i], pool_chunk(pool, chunks[i])->generation));
 }
 
+static int take_part(uint32_t most)
+{
+        return pool_index_take_touches(&clients[0], most, touches, &words);
+}
+
+static void a_long_request_is_taken_in_parts_from_its_end(void **state)
+{
+        uint32_t chunks[5];
+
+        join(0);
+        for (uint32_t i = 0; i < 5; i++)
+                chunks[i] = add(i, 4096);
+        tell(chunks, 5);
+        assert_int_equal(take_part(2), 2);
+        assert_int_equal(words, 2);
+        assert_int_equal(touches[0].chunk, chunks[3]);
+        assert_int_equal(touches[1].chunk, chunks[4]);
+        assert_int_equal(pages[0]->taken, 0);
+        assert_int_equal(take_part(2), 2);
+        assert_int_equal(touches[0].chunk, chunks[1]);
+        assert_int_equal(take_part(2), 1);
+        assert_int_equal(words, 2);
+        assert_int_equal(touches[0].chunk, chunks[0]);
+        assert_int_equal(pages[0]->taken, 6);
+        assert_int_equal(take_part(2), -1);
+
+        /* The client writes a shorter list over the head of one that is taken in part. */
+        tell(chunks, 5);
+        assert_int_equal(take_part(1), 1);
+        pages[0]->ring[6] = pool_page_touches(2);
+        assert_int_equal(take_part(4), 2);
+        assert_int_equal(pages[0]->taken, 9);
+}
+
 static void touches_are_taken_request_by_request(void **state)
 {
         uint32_t chunks[3];
@@ -2013,7 +2047,7 @@ static void touches_are_taken_request_by_request(void **state)
         for (uint32_t i = 0; i < 3; i++)
                 chunks[i] = add(i, 4096);
         assert_int_equal(take_touches(), -1);
-        assert_int_equal(pool_index_take_touches(&clients[1], touches, &words),
+        assert_int_equal(pool_index_take_touches(&clients[1], POOL_MAX_TOUCHES, touches, &words),
                          -1); /* not joined */
         assert_int_equal(words, 0);
         tell(chunks, 3);
@@ -2210,6 +2244,7 @@ int main(void)
                 TEST(counts_bring_what_was_got_since_the_last),
                 TEST(what_cannot_be_true_is_left_out),
                 TEST(touches_are_taken_request_by_request),
+                TEST(a_long_request_is_taken_in_parts_from_its_end),
                 TEST(the_ring_goes_round),
                 TEST(nonsense_in_the_ring_is_passed_by),
                 TEST(what_is_not_there_any_more_is_not_touched),

@@ -242,6 +242,27 @@ static void a_large_slab_is_emptied_in_bounded_steps(void **state)
         pool = pool_free(pool);
 }
 
+/* The coldest chunks of the class are in the slab that is being emptied. */
+static void the_class_of_an_emptied_slab_evicts_no_more_than_a_step(void **state)
+{
+        uint64_t before;
+        uint32_t chunk;
+
+        fill_of(*state, MANY);
+        for (uint32_t i = 0; i < MANY; i++)
+                pool_unpin(pool, chunks[i]);
+        assert_int_equal(acquire(16 * SMALL, &chunk), POOL_FULL);
+        for (unsigned i = 0; i < 2 * POOL_EMPTIED && pool_is_emptying(pool); i++) {
+                next_iteration();
+                before = resident_bytes();
+                (void)acquire(SMALL, &chunk);
+                assert_in_range(before - resident_bytes(), 0, POOL_EMPTIED * SMALL);
+        }
+        while (acquire(SMALL, &chunk) != 0)
+                next_iteration();
+        pool = pool_free(pool);
+}
+
 static void a_pin_ends_the_emptying_of_a_slab(void **state)
 {
         uint32_t chunk, slab;
@@ -288,6 +309,7 @@ int main(void)
                 TESTS(a_released_chunk_is_as_old_as_before),
                 TESTS(a_slab_is_chosen_without_a_walk_of_its_chunks),
                 TESTS(a_large_slab_is_emptied_in_bounded_steps),
+                TESTS(the_class_of_an_emptied_slab_evicts_no_more_than_a_step),
                 TESTS(a_pin_ends_the_emptying_of_a_slab),
         };
 

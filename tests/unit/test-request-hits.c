@@ -17,10 +17,10 @@
 
 enum {
         SESSIONS = 8,
-        KEYS = 127, /* an even part of the ring, with the request's head */
-        /* The maximum that an iteration reads: one step for live sessions and one for ended ones,
-         * each exceeded by a request. */
-        MOST_WORDS = 512 + 256 + 2 * (1 + KEYS),
+        KEYS = 1023, /* an even part of the ring, with the request's head; more than a step */
+        /* The maximum that an iteration reads: a step for live sessions, exceeded by a request, and
+         * one for ended sessions, exceeded by a request's head. */
+        MOST_WORDS = 512 + (1 + KEYS) + 256 + 1,
 };
 
 static uint64_t words_read;
@@ -32,18 +32,18 @@ static int setup(void **state)
         return rig_setup(state);
 }
 
-int __real_pool_index_take_touches(struct pool_client *client,
+int __real_pool_index_take_touches(struct pool_client *client, uint32_t most,
                                    struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                                    uint32_t *ret_words);
-int __wrap_pool_index_take_touches(struct pool_client *client,
+int __wrap_pool_index_take_touches(struct pool_client *client, uint32_t most,
                                    struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                                    uint32_t *ret_words);
 
-int __wrap_pool_index_take_touches(struct pool_client *client,
+int __wrap_pool_index_take_touches(struct pool_client *client, uint32_t most,
                                    struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                                    uint32_t *ret_words)
 {
-        int n = __real_pool_index_take_touches(client, ret, ret_words);
+        int n = __real_pool_index_take_touches(client, most, ret, ret_words);
 
         words_read += *ret_words;
         return n;

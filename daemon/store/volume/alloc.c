@@ -6,7 +6,8 @@
  * the slot of the class's coldest chunk; the coldest segment of another class, emptied. After every
  * segment's worth of evictions, a class checks whether the chunks of some segment of another class
  * are worth less than the chunks that it would keep with one more segment, and then takes that one.
- * So classes follow demand, and a few chunks in use do not keep a segment from other classes.
+ * So classes follow demand, and a few chunks in use do not keep a segment from other classes. A
+ * segment that changes its class is emptied in steps (emptying.c); puts that need it wait.
  *
  * A class belongs to one tenant, so a segment never has chunks of two. A tenant at its limit gets a
  * slot only by evicting its own coldest chunks. Below the limits, tenants exchange segments as
@@ -27,7 +28,7 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { MAX_COMPARED = 256 }; /* segments compared at a time */
+enum { MAX_COMPARED = 128 }; /* segments compared at a time */
 
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 {
@@ -51,6 +52,7 @@ void room_return(struct volume *v, struct chunk *c)
 {
         struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
 
+        v->segments[c->slab]->pinned -= c->pins > 0;
         room_of_slab(v, c->slab)->bytes -= slabs_slot_bytes(v->slabs, slot);
         slabs_release(v->slabs, slot);
         v->used_slots--;
@@ -71,6 +73,7 @@ void room_charge(struct volume *v, const struct chunk *c)
         struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
 
         v->used_slots++;
+        v->segments[c->slab]->pinned += c->pins > 0;
         room_of_slab(v, c->slab)->bytes += slabs_slot_bytes(v->slabs, slot);
 }
 
@@ -79,7 +82,8 @@ void chunk_pin(struct volume *v, uint32_t i)
         struct chunk *c = volume_chunk_at(v, i);
 
         assert(c->pins < CHUNK_PINS_MAX);
-        c->pins++;
+        if (c->pins++ == 0 && c->slab != INDEX_NO_SLAB)
+                v->segments[c->slab]->pinned++;
         v->pins++;
 }
 
@@ -88,7 +92,8 @@ void chunk_unpin(struct volume *v, uint32_t i)
         struct chunk *c = volume_chunk_at(v, i);
 
         assert(c->pins > 0);
-        c->pins--;
+        if (--c->pins == 0 && c->slab != INDEX_NO_SLAB)
+                v->segments[c->slab]->pinned--;
         v->pins--;
         if (c->pins == 0 && !(c->flags & CHUNK_LINKED))
                 chunk_release(v, i);
@@ -99,20 +104,23 @@ static bool is_retained(const struct volume *v, uint32_t i)
         return evict_is_retained(v->evict, i);
 }
 
-static uint64_t slot_bytes(const struct volume *v, const struct chunk *c)
+/* Counts a retained chunk, or ends that. */
+static void count_retained(struct volume *v, const struct chunk *c, bool retained)
 {
-        return slabs_class_bytes(v->slabs, (unsigned)slabs_slab_class(v->slabs, c->slab));
+        uint64_t bytes = slabs_class_bytes(v->slabs, (unsigned)slabs_slab_class(v->slabs, c->slab));
+
+        room_of_slab(v, c->slab)->retained += retained ? bytes : -bytes;
+        v->segments[c->slab]->retained += retained ? 1 : UINT32_MAX;
 }
 
 void chunk_retain(struct volume *v, uint32_t i, bool retained)
 {
         const struct chunk *c = volume_chunk_at(v, i);
-        struct tenant_room *room = room_of_slab(v, c->slab);
 
         if (is_retained(v, i) == retained)
                 return;
         evict_retain(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), retained);
-        room->retained += retained ? slot_bytes(v, c) : -slot_bytes(v, c);
+        count_retained(v, c, retained);
 }
 
 uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
@@ -129,7 +137,7 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 
         assert(ns);
         if (is_retained(v, i))
-                room_of_slab(v, c->slab)->retained -= slot_bytes(v, c);
+                count_retained(v, c, false);
         index_unlink(v->index, i);
         if (id != 0)
                 evict_remove_victim(v->evict, i, id);
@@ -161,10 +169,8 @@ static bool may_evict(void *userdata, uint32_t i)
         return volume_chunk_at(userdata, i)->pins == 0;
 }
 
-static void evict_chunk(void *userdata, uint32_t i)
+void chunk_evict(struct volume *v, uint32_t i)
 {
-        struct volume *v = userdata;
-
         const struct chunk *c = volume_chunk_at(v, i);
 
         v->evicted++;
@@ -186,17 +192,9 @@ static bool is_same_tenant(const struct volume *v, unsigned class, unsigned othe
 /* Returns whether the slab has no I/O and, if `keep_retained` is set, no retained chunk. */
 static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained)
 {
-        uint32_t slots = slabs_slab_slots(v->slabs, slab);
+        const struct segment *seg = v->segments[slab];
 
-        for (uint32_t i = 0; i < slots; i++) {
-                uint32_t chunk =
-                        slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
-
-                if (chunk != SLAB_NOBODY && (volume_chunk_at(v, chunk)->pins > 0 ||
-                                             (keep_retained && is_retained(v, chunk))))
-                        return false;
-        }
-        return true;
+        return seg->pinned == 0 && (!keep_retained || seg->retained == 0);
 }
 
 /* Estimates the worth of a slab's chunks from a sample, another one each time. Retained chunks
@@ -217,8 +215,8 @@ static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
         return sampled > 0 ? worth * slots / sampled : 0;
 }
 
-/* Returns whether a segment belongs to another class and is large enough for the caller's
- * chunks. */
+/* Returns whether a segment belongs to another class, is large enough for the caller's chunks and
+ * is not being emptied. */
 static bool is_candidate(const struct volume *v, uint32_t slab, int except_class,
                          uint64_t min_bytes)
 {
@@ -226,43 +224,63 @@ static bool is_candidate(const struct volume *v, uint32_t slab, int except_class
         int class = slabs_slab_class(v->slabs, slab);
 
         return class >= 0 && class != except_class && seg->fd >= 0 && seg->bytes >= min_bytes &&
-               !seg->syncing && !seg->prewriting && !seg->handing_over;
+               slab != v->emptying.slab && !seg->syncing && !seg->prewriting && !seg->handing_over;
 }
 
-static uint32_t empty_slab(struct volume *v, uint32_t slab)
-{
-        if (slab == UINT32_MAX)
-                return slab;
-        slabs_reclaim(v->slabs, slab, evict_chunk, v);
-        v->stats.slab_moves++;
-        return slab;
-}
-
-/* Empties the slab that is worth least by recency. Returns UINT32_MAX if there is none. */
-static uint32_t take_slab(struct volume *v, int except_class, uint64_t min_bytes,
+/* Finds the slab that is worth least by recency, among those compared. Returns UINT32_MAX if there
+ * is none. */
+static uint32_t find_slab(struct volume *v, int except_class, uint64_t min_bytes,
                           bool of_tenant_only, bool keep_retained)
 {
-        uint32_t taken = UINT32_MAX;
+        uint32_t found = UINT32_MAX, n = slabs_added(v->slabs), compared = 0;
+        uint32_t first = n > MAX_COMPARED ? v->compare_at : 0;
         double least = INFINITY;
 
-        for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
+        for (uint32_t k = 0; k < n && compared < MAX_COMPARED; k++) {
+                uint32_t i = (first + k) % n;
                 bool same;
                 double worth;
 
+                v->compare_at = i;
                 if (!is_candidate(v, i, except_class, min_bytes))
                         continue;
                 same = except_class >= 0 &&
                        is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, i),
                                       (unsigned)except_class);
-                if (of_tenant_only && !same)
+                if ((of_tenant_only && !same) || !is_movable(v, i, same && keep_retained))
                         continue;
+                compared++;
                 worth = slab_worth(v, i, true);
-                if (worth < least && is_movable(v, i, same && keep_retained)) {
-                        taken = i;
+                if (worth < least) {
+                        found = i;
                         least = worth;
                 }
         }
-        return empty_slab(v, taken);
+        return found;
+}
+
+/* Begins to empty a slab for a class; only retained chunks of its tenant are kept. Returns whether
+ * the slab is empty now. */
+static bool empty_for(struct volume *v, uint32_t slab, unsigned class, bool keep_retained)
+{
+        bool same = is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, slab), class);
+
+        return emptying_begin(v, slab, same && keep_retained, EMPTIED_FOR_CLASS);
+}
+
+/* Empties a slab for another class. Returns 0 if it is empty; ROOM_WAIT while it, or another one,
+ * is being emptied; STORE_FULL if there is none. */
+static int take_slab(struct volume *v, unsigned class, uint64_t min_bytes, bool of_tenant_only,
+                     bool keep_retained)
+{
+        uint32_t slab;
+
+        if (emptying_is_active(v))
+                return ROOM_WAIT;
+        slab = find_slab(v, (int)class, min_bytes, of_tenant_only, keep_retained);
+        if (slab == UINT32_MAX)
+                return STORE_FULL;
+        return empty_for(v, slab, class, keep_retained) ? 0 : ROOM_WAIT;
 }
 
 static bool is_occupied(const struct segment *seg, uint64_t bytes)
@@ -296,17 +314,27 @@ uint32_t room_take_occupied_slab(struct volume *v)
                         }
                 }
         }
-        return empty_slab(v, taken);
+        if (taken != UINT32_MAX)
+                emptying_all(v, taken);
+        return taken;
 }
 
 uint32_t room_take_slab(struct volume *v)
 {
-        return take_slab(v, -1, 0, false, false);
+        uint32_t slab;
+
+        if (!emptying_is_active(v)) {
+                slab = find_slab(v, -1, 0, false, false);
+                if (slab != UINT32_MAX)
+                        (void)emptying_begin(v, slab, false, EMPTIED_FOR_RING);
+        }
+        return emptying_take(v);
 }
 
-/* Empties a segment of another class that is worth less than one more would be to the victim's
- * class. Segments of the same tenant are compared by learned worth and costs; those of other
- * tenants by recency, because a client's hints must not gain room from others. */
+/* Begins to empty a segment of another class that is worth less than one more would be to the
+ * victim's class, unless one is being emptied. Returns whether it is empty now. Segments of the
+ * same tenant are compared by learned worth and costs; those of other tenants by recency, because a
+ * client's hints must not gain room from others. */
 static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t slots = (uint32_t)(v->segment_bytes / bytes), n = slabs_added(v->slabs);
@@ -315,6 +343,8 @@ static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim,
         uint32_t taken = UINT32_MAX;
         double least = 1;
 
+        if (emptying_is_active(v))
+                return false;
         for (uint32_t k = 0; k < MIN(n, (uint32_t)MAX_COMPARED); k++) {
                 uint32_t i = v->compare_at = (v->compare_at + 1) % n;
                 double part;
@@ -325,13 +355,15 @@ static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim,
                 same = is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, i), class);
                 if (gain[!same] <= 0)
                         continue;
+                if (!is_movable(v, i, same))
+                        continue;
                 part = slab_worth(v, i, !same) / gain[!same];
-                if (part < least && is_movable(v, i, same)) {
+                if (part < least) {
                         taken = i;
                         least = part;
                 }
         }
-        return empty_slab(v, taken) != UINT32_MAX;
+        return taken != UINT32_MAX && empty_for(v, taken, class, true);
 }
 
 /* Returns whether it is time to compare segments again: after a segment's worth of evictions of the
@@ -344,43 +376,56 @@ static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
         return true;
 }
 
+/* Evicts a chunk of a class that needs a slot. A chunk of the segment that is being emptied leaves
+ * none, and counts as one of those that leave it in this iteration. */
+static int evict_of_class(struct volume *v, uint32_t victim)
+{
+        if (volume_chunk_at(v, victim)->slab == v->emptying.slab && !emptying_may_evict(v))
+                return ROOM_WAIT;
+        chunk_evict(v, victim);
+        return 0;
+}
+
 /* Makes room when the class has only retained chunks left. First empties a segment of another class
  * of the tenant; then a segment of another tenant, if that is worth less than the retained victim,
  * because pins must gain no room from others; and then evicts the victim. */
-static void evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
+static int evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t *since = &v->since_no_other[class];
 
         /* the search visits all segments, so it is not repeated at once after it found none */
         if (*since == 0 || *since >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
+                int r = take_slab(v, class, bytes, true, true);
+
+                if (r != STORE_FULL)
+                        return r;
                 *since = 0;
-                if (take_slab(v, (int)class, bytes, true, true) != UINT32_MAX)
-                        return;
         }
         ++*since;
-        if (!is_time_to_compare(v, class, bytes) || !take_cheaper_slab(v, class, victim, bytes))
-                evict_chunk(v, victim);
+        if (is_time_to_compare(v, class, bytes) && take_cheaper_slab(v, class, victim, bytes))
+                return 0;
+        return evict_of_class(v, victim);
 }
 
-/* Frees a slot of the class, or a segment that can be cut for it. */
-static bool evict_for(struct volume *v, unsigned class)
+/* Frees a slot of the class, or a segment that can be cut for it. Returns 0, ROOM_WAIT or
+ * STORE_FULL. */
+static int evict_for(struct volume *v, unsigned class)
 {
         uint64_t bytes = slabs_class_bytes(v->slabs, class);
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
+        int r;
 
         if (victim != EVICT_NONE) {
-                if (!is_time_to_compare(v, class, bytes) ||
-                    !take_cheaper_slab(v, class, victim, bytes))
-                        evict_chunk(v, victim);
-                return true;
+                if (is_time_to_compare(v, class, bytes) &&
+                    take_cheaper_slab(v, class, victim, bytes))
+                        return 0;
+                return evict_of_class(v, victim);
         }
         victim = evict_retained_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
-        if (victim != EVICT_NONE) {
-                evict_retained_for(v, class, victim, bytes);
-                return true;
-        }
-        return take_slab(v, (int)class, bytes, false, true) != UINT32_MAX ||
-               take_slab(v, (int)class, bytes, false, false) != UINT32_MAX;
+        if (victim != EVICT_NONE)
+                return evict_retained_for(v, class, victim, bytes);
+        r = take_slab(v, class, bytes, false, true);
+        return r == STORE_FULL ? take_slab(v, class, bytes, false, false) : r;
 }
 
 typedef uint32_t victim_fn(struct evict *e, uint32_t group,
@@ -423,12 +468,13 @@ static bool evict_of_tenant(struct volume *v, uint16_t tenant)
                 victim = coldest_of_tenant(v, tenant, evict_retained_victim);
         if (victim == EVICT_NONE)
                 return false;
-        evict_chunk(v, victim);
+        chunk_evict(v, victim);
         return true;
 }
 
 /* Evicts the tenant's chunks until `more` bytes fit its limit. Returns 0, STORE_FULL if they do not
- * fit now, or STORE_TOO_LARGE if they never will. */
+ * fit now, ROOM_WAIT if that takes more chunks than may leave in this iteration, or STORE_TOO_LARGE
+ * if they never will. */
 static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
 {
         const struct tenant_room *room = &v->tenants[tenant];
@@ -437,16 +483,23 @@ static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
                 return 0;
         if (more > room->limit)
                 return STORE_TOO_LARGE;
-        while (room->bytes > room->limit - more)
+        for (bool is_first = true; room->bytes > room->limit - more; is_first = false) {
+                if (!is_first && !emptying_may_evict(v))
+                        return ROOM_WAIT;
                 if (!evict_of_tenant(v, tenant))
                         return STORE_FULL;
+        }
         return 0;
 }
 
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
 {
+        const struct tenant_room *room = &v->tenants[tenant];
+
         v->tenants[tenant].limit = bytes;
-        (void)fit_tenant(v, tenant, 0); /* chunks with I/O are evicted by the next put */
+        /* chunks with I/O are evicted by the next put */
+        while (bytes > 0 && room->bytes > bytes && evict_of_tenant(v, tenant))
+                ;
 }
 
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
@@ -465,7 +518,7 @@ bool room_evict_any(struct volume *v, unsigned class)
                 victim = coldest_of_all(v, evict_retained_victim);
         if (victim == EVICT_NONE)
                 return false;
-        evict_chunk(v, victim);
+        chunk_evict(v, victim);
         return true;
 }
 
@@ -501,7 +554,8 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
                         continue;
                 if (v->formatting ? v->formatting->bytes >= bytes : segments_format_next(v, bytes))
                         return ROOM_WAIT;
-                if (!evict_for(v, class))
-                        return STORE_FULL;
+                fits = evict_for(v, class);
+                if (fits != 0)
+                        return fits;
         }
 }

@@ -60,6 +60,7 @@ enum {
         STORE_PREFORMATTED_PART = 3, /* at most 1/3 of the limit, and STORE_PREFORMATTED_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,
         STORE_MAX_PASSED = 1024, /* pinned chunks that a search for a victim passes over */
+        STORE_EMPTIED = 64,      /* chunks that an iteration evicts beyond one for each put */
 };
 
 #define STORE_PREFORMATTED_MAX (UINT64_C(4) << 30)
@@ -92,7 +93,8 @@ struct segment {
         bool dirty, sync_wanted, syncing;
         uint64_t epoch; /* volume.seq when the slab was cut into slots of slot_bytes; 0 if never */
         uint64_t slot_bytes;
-        struct list_node waiting; /* puts, for the write of zeros or the hand-over to end */
+        uint32_t pinned, retained; /* chunks with a pin; chunks that clients have pinned */
+        struct list_node waiting;  /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
         struct table_work record;     /* table entry that records the hand-over */
         struct list_node record_node; /* in records_waiting or records_flying */
@@ -110,6 +112,20 @@ struct identity {
         unsigned n;
         uint64_t checked_ns;
         char reason[STORE_ERROR_BYTES]; /* written by the worker during the check */
+};
+
+/* The segment that is being emptied. */
+enum emptying_purpose { EMPTIED_FOR_CLASS, EMPTIED_FOR_RING };
+#define EMPTYING_NONE UINT32_MAX
+struct emptying {
+        uint32_t slab; /* EMPTYING_NONE: there is none */
+        uint32_t at;   /* slot at which the next step continues */
+        bool keep_retained;
+        bool is_done; /* the slab is empty, and kept for the ring */
+        enum emptying_purpose purpose;
+        uint64_t until_ns; /* how long chunks in use are waited for; 0: they are not yet */
+        uint32_t left;     /* chunks that this iteration may still evict */
+        bool is_short;     /* this iteration has refused to evict more */
 };
 
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
@@ -214,6 +230,7 @@ struct volume {
         uint64_t used_slots;
         uint64_t pins, lent_pins; /* refs of all chunks; the number of them that are loans */
         uint32_t sample_phase, compare_at; /* state of the sampling that compares slabs */
+        struct emptying emptying;
         /* Evictions of retained chunks since a search found nothing else of the tenant to evict; 0
          * if the search must run. */
         uint32_t since_no_other[SLAB_MAX_CLASSES];
@@ -434,15 +451,17 @@ void tombstone_written(struct volume *v, struct table_work *work, int r);
 
 /* alloc.c */
 enum { ROOM_WAIT = 100 };
-/* Gives the chunk a slot of its tenant's class. Returns 0; ROOM_WAIT while a file is being made;
- * STORE_FULL; STORE_TOO_LARGE if the tenant's share cannot hold the chunk; or -errno. */
+/* Gives the chunk a slot of its tenant's class. Returns 0; ROOM_WAIT while a file is being made, or
+ * a segment is being emptied; STORE_FULL; STORE_TOO_LARGE if the tenant's share cannot hold the
+ * chunk; or -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
-/* Empties the least used slab of any class that has no I/O in flight. Returns the number of the
- * slab, or UINT32_MAX if there is none. */
+/* Empties the least used slab of any class that has no I/O in flight, for the ring. Returns the
+ * number of the slab once it is empty, in a later call if it has many chunks, and else UINT32_MAX.
+ */
 uint32_t room_take_slab(struct volume *v);
-/* Empties a slab whose file occupies the disk: preferably all of it, and without chunks that
- * clients have pinned. */
+/* Empties a slab whose file occupies the disk, at once: preferably all of it, and without chunks
+ * that clients have pinned. */
 uint32_t room_take_occupied_slab(struct volume *v);
 /* Charges the tenant for a chunk that has got its slot. */
 void room_charge(struct volume *v, const struct chunk *c);
@@ -451,6 +470,8 @@ void room_return(struct volume *v, struct chunk *c);
 /* Removes a chunk from the index and the eviction order at once. The slot and the record are freed
  * when the last ref ends. */
 void chunk_remove(struct volume *v, uint32_t i);
+/* Removes a chunk as its eviction does: its policy remembers it. */
+void chunk_evict(struct volume *v, uint32_t i);
 /* Sets or clears retention of a chunk that has a slot. Retained chunks are evicted last. */
 void chunk_retain(struct volume *v, uint32_t i, bool retained);
 void chunk_pin(struct volume *v, uint32_t i);
@@ -459,6 +480,23 @@ uint64_t chunk_offset(const struct volume *v, const struct chunk *c);
 /* Returns the kio affinity of I/O on the chunk's slot. Adjacent slots share a worker, which may
  * merge their requests; successive ranges of slots alternate between workers. */
 unsigned chunk_affinity(const struct volume *v, const struct chunk *c);
+
+/* emptying.c */
+void emptying_init(struct volume *v);
+bool emptying_is_active(const struct volume *v);
+/* Begins to empty a slab of a class, none of whose chunks is in use. With `keep_retained`, a chunk
+ * that a client pins meanwhile ends that. Returns whether it is empty already. */
+bool emptying_begin(struct volume *v, uint32_t slab, bool keep_retained,
+                    enum emptying_purpose purpose);
+/* Returns the slab that has been emptied for the ring, and then has no class, or EMPTYING_NONE. */
+uint32_t emptying_take(struct volume *v);
+/* Empties a slab in one step, because a write has failed that cannot wait. */
+void emptying_all(struct volume *v, uint32_t slab);
+/* Returns whether another chunk may leave in this iteration, and counts it. */
+bool emptying_may_evict(struct volume *v);
+/* Begins an iteration, in which the next chunks leave. */
+void emptying_iterate(struct volume *v);
+uint64_t emptying_deadline_ns(const struct volume *v);
 
 /* segment.c */
 struct segment *segment_new(struct volume *v, uint32_t number);

@@ -48,6 +48,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
                 return store_error(ret_error, -ENOMEM, "out of memory");
         v->table_fd = -1;
         v->no_room_for = UINT64_MAX;
+        emptying_init(v);
         list_init(&v->dirty_segments);
         list_init(&v->sync_waiting);
         list_init(&v->sync_flying);

@@ -55,6 +55,7 @@ void volume_iterate(struct volume *v)
         if (!v->open)
                 return;
         evict_note_time(v->evict, clock_mono_ns());
+        emptying_iterate(v);
         /* completions create work, and some work completes at once */
         do {
                 namespaces_iterate(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
@@ -115,7 +116,8 @@ uint64_t volume_deadline_ns(const struct volume *v)
         if (!v->open)
                 return 0;
         const uint64_t deadlines[] = { scrub_deadline_ns(v->scrub), segments_deadline_ns(v),
-                                       namespaces_deadline_ns(v->namespaces) };
+                                       namespaces_deadline_ns(v->namespaces),
+                                       emptying_deadline_ns(v) };
 
         for (size_t i = 0; i < ARRAY_SIZE(deadlines); i++)
                 if (deadlines[i] && (soonest == 0 || deadlines[i] < soonest))
