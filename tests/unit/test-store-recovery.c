@@ -944,40 +944,10 @@ static void a_missing_segment_costs_its_own_chunks(void **state)
         stop();
 }
 
-/* The file was cut while a daemon ran, and later pages gave it its size again. */
-static void a_hole_in_pages_of_earlier_processes_is_noticed_once(void **state)
-{
-        enum { HOLES = 8 };
-        static const char zeros[HOLES * 4096];
-        int fd;
-
-        start_limit(64 * MIB);
-        for (uint64_t i = 0; i < 20; i++)
-                put_range(i * 31, 31, 4096);
-        stop();
-        for (uint64_t restart = 1; restart <= 2; restart++) {
-                start_limit(64 * MIB);
-                assert_true(stats().clean_start);
-                assert_int_equal(stats().skipped_pages, 0);
-                put_range(restart * 10000, 31 * 10, 4096);
-                stop();
-        }
-        fd = file_of("table", O_RDWR);
-        assert_int_equal(pwrite(fd, zeros, sizeof(zeros), 4 * 4096), (ssize_t)sizeof(zeros));
-        close(fd);
-        start_limit(64 * MIB);
-        assert_int_equal(stats().skipped_pages, HOLES);
-        stop();
-        start_limit(64 * MIB);
-        assert_int_equal(stats().skipped_pages, 0);
-        stop();
-}
-
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
                 TEST(restart_keeps_everything),
-                TEST(a_hole_in_pages_of_earlier_processes_is_noticed_once),
                 TEST(a_kill_loses_nothing_written),
                 TEST(kill_after_kill_never_gives_a_wrong_byte),
                 TEST(a_kill_at_any_moment_loses_nothing_answered),

@@ -260,12 +260,6 @@ int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
         return t->safe > 0 ? 0 : -ENOSPC;
 }
 
-void table_continue_run(struct table *t, uint64_t run_sequence)
-{
-        assert(run_sequence <= t->next_sequence && t->written == 0);
-        t->run_sequence = run_sequence;
-}
-
 void table_queue(struct table *t, struct table_item *item)
 {
         list_append(&t->queue, &item->node);

@@ -76,9 +76,6 @@ uint32_t table_chunk_in(const struct table *t, uint32_t page);
  * without a write. Returns 0, or -ENOSPC if the page at `head` holds live entries all the same (a
  * damaged ring): drop their chunks and call again. */
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
-/* Lets the new pages continue the run that began with this sequence, because all of its pages were
- * synced and the next page follows the newest one. Call it right after table_start(). */
-void table_continue_run(struct table *t, uint64_t run_sequence);
 
 /* Entries are written in the order they are queued. */
 void table_queue(struct table *t, struct table_item *item);

@@ -170,67 +170,12 @@ static int write_newest_again(struct recovery *rec)
         return r;
 }
 
-/* Writes empty pages into the holes of the newest page's run that this startup has reported, so
- * that the next one does not report them again. */
-static int fill_holes(struct recovery *rec)
-{
-        const struct disk_page *newest = &rec->newest;
-        struct disk_page *p = rec->block.pages;
-        uint64_t n = MIN((uint64_t)newest->ring_pages,
-                         newest->sequence + 1 - MIN(newest->run_sequence, newest->sequence));
-
-        if (!rec->v->stats.clean_start || rec->v->stats.skipped_pages == 0 || rec->new_pages ||
-            newest->sequence == 0 || newest->ring_pages > rec->pages ||
-            newest->position >= newest->ring_pages || newest->run_sequence == 0)
-                return 0;
-        rec->block.n = 0;
-        for (uint32_t back = 0; back < n; back++) {
-                uint32_t at = (newest->position + newest->ring_pages - back) % newest->ring_pages;
-                off_t offset = (off_t)at * DISK_PAGE;
-
-                if (pread(rec->v->table_fd, p, DISK_PAGE, offset) != DISK_PAGE || p->magic != 0)
-                        continue;
-                *p = (struct disk_page){
-                        .magic = DISK_PAGE_MAGIC,
-                        .sequence = newest->sequence - back,
-                        .position = at,
-                        .ring_pages = newest->ring_pages,
-                        .run_sequence = newest->run_sequence,
-                };
-                memcpy(p->uuid, rec->v->dir->superblock.uuid, DISK_UUID_BYTES);
-                p->crc = disk_page_crc(p);
-                errno = 0;
-                if (pwrite(rec->v->table_fd, p, DISK_PAGE, offset) != DISK_PAGE)
-                        return errno ? -errno : -EIO;
-        }
-        return 0;
-}
-
-/* Lets the next page continue the run of the newest one if that is certain. Otherwise a hole in the
- * pages of earlier processes would not be noticed: a file can be cut while a daemon runs, and have
- * its size again when the daemon stops. In a larger ring the run begins with the present round. */
-static void continue_run(struct recovery *rec)
-{
-        const struct disk_page *newest = &rec->newest;
-        uint64_t first = newest->run_sequence;
-
-        if (!rec->v->stats.clean_start || rec->v->stats.skipped_pages > 0 || rec->unread ||
-            rec->new_pages || newest->sequence == 0 || newest->sequence != rec->max_sequence ||
-            newest->ring_pages > rec->pages || first == 0)
-                return;
-        if (newest->ring_pages < rec->pages && newest->sequence > newest->position)
-                first = MAX(first, newest->sequence - newest->position);
-        table_continue_run(rec->v->table, first);
-}
-
 static int start_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         uint32_t head = rec->newest.sequence == 0 ? 0 : (rec->newest.position + 1) % rec->pages;
         int r = erase_stale(rec);
 
-        if (r == 0)
-                r = fill_holes(rec);
         if (r == 0)
                 r = write_newest_again(rec);
         if (r < 0)
@@ -244,7 +189,6 @@ static int start_ring(struct recovery *rec)
         }
         if (r < 0)
                 return recovery_fail(rec, r, "starting the table");
-        continue_run(rec);
         return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
 

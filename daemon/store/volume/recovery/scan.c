@@ -266,7 +266,7 @@ static void warm_for(const struct recovery *rec, uint32_t at)
                         warm_entries(rec, at - (2 - step), step);
 }
 
-/* Returns whether this page belongs to the run of the newest one, and its write had ended, so that
+/* Returns whether this page was written since the last startup, by a write that had ended, so that
  * someone has cut the file, or the power has failed. */
 static bool is_hole(const struct recovery *rec, uint32_t page)
 {
