@@ -496,7 +496,8 @@ class Daemon:
         with self.client(name="holdings") as c:
             sessions = json.loads(c.report(kvwire.Report.STATUS))["sessions"]
             c.ping()  # the report's own descriptor is closed now
-            sessions.pop("registered_huge_bytes", None)  # a thread moves registered memory to huge pages later
+            for later in ("registered_huge_bytes", "registered_in_rings_bytes"):
+                sessions.pop(later, None)  # a thread moves registered memory to huge pages, and the rings pin it after that
             return dict(sessions, fds=self._fd_count())
 
     def holdings_at_rest(self):

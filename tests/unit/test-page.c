@@ -250,8 +250,8 @@ static void it_shows_what_a_person_looks_for(void **state)
                 "<data value=\"0.4567\">45.7&#8239;%</data> of lookups", "of a budget of ",
                 "title=\"10737418240 bytes\">10 GiB<",
                 "<dt>Returns in time</dt><dd><data value=\"0.87\">87.0&#8239;%</data>",
-                "chains expected now: <data value=\"34\">34</data> · prefetched, used: <data "
-                "value=\"0.25\">25.0&#8239;%",
+                "chains expected now: <data value=\"34\">34</data>",
+                "prefetched, used: <data value=\"0.25\">25.0&#8239;%",
                 /* tenants and namespaces */
                 "<bdi>red</bdi>", "1 KiB</data> of <data", "<data value=\"0.25\">25.0&#8239;%",
                 "<bdi>llama</bdi>", "<data value=\"0.75\">75.0&#8239;%",
