@@ -145,7 +145,7 @@ export PATH
 # Helm's engine and the schemas of Kubernetes and Compose, in Python packages that Debian lacks. Without them, their tests are skipped.
 if [ $install = 1 ] && [ "$tier" != default ] && [ -z "$other$campaign" ] && [ ! -d "$build/tools/python" ]; then
         mkdir -p "$build/tools" && rm -rf "$build/tools/python.new" &&
-                "$python" -m pip install --quiet --disable-pip-version-check --target "$build/tools/python.new" \
+                "$python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --target "$build/tools/python.new" \
                 helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 check-jsonschema==0.39.0 >/dev/null 2>&1 </dev/null && mv "$build/tools/python.new" "$build/tools/python"
 fi
 
