@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "checked.h"
 #include "sim.h"
 #include "world-internal.h"
@@ -240,15 +241,30 @@ void world_wait_for(uint64_t pending)
         }
 }
 
+/* Iterates when the store has work that waits for no I/O, and is due within a second. Returns false
+ * if it has none. */
+static bool iterate_when_due(void)
+{
+        const uint64_t second_ns = 1000000000;
+        uint64_t deadline = store_deadline_ns(world.s);
+
+        if (deadline == 0 || deadline > clock_mono_ns() + second_ns)
+                return false;
+        while (clock_mono_ns() < deadline)
+                sched_yield();
+        world_iterate();
+        return true;
+}
+
 void world_settle(void)
 {
         world_iterate();
         while (store_pending(world.s) > 0) {
                 if (world.lockstep) {
-                        if (!world_step())
+                        if (!world_step() && !iterate_when_due())
                                 campaign_fail(VERDICT_HUNG, "%llu pending, and nothing to wait for",
                                               (unsigned long long)store_pending(world.s));
-                } else {
+                } else if (kio_pending(world.io) > 0 || !iterate_when_due()) {
                         world_wait_io();
                         world_iterate();
                 }
