@@ -342,6 +342,7 @@ class Driver:
         place = traffic_run.Place(self.host, options, arm, f"{arm}-starts")
         try:
             storer = self.host.beside("storer", "store", place.daemon.socket, options.beside)
+            self.wait_for_storer(storer)
             for number in range(0, options.starts, options.at_once):
                 count = min(options.at_once, options.starts - number)
                 if not self.has_time(arm, f"starts {number + 1} to {number + count}"):
@@ -357,6 +358,14 @@ class Driver:
         seconds = [row["start_s"] for row in ready]
         self.remark(f"{len(ready)} of {len(self.rows)} starts serve ({options.starts} were asked for)" +
                     (f"; start {statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most" if seconds else ""))
+
+    def wait_for_storer(self, storer):
+        """Waits until the process beside the starts has stored something, or has ended, or the budget is spent."""
+        while storer.poll() is None and self.left() > 0:
+            said = traffic_host.tail(self.host.logs / "storer.log", 1)
+            if said.startswith("stored ") and not said.startswith("stored 0 "):
+                return
+            time.sleep(0.01)
 
     def start_together(self, arm, place, number, count):
         """Starts engines at the same time on one GPU, and waits until each has answered its requests."""
