@@ -104,8 +104,8 @@ static struct place {
         uint64_t deaths;
 } places[PLACES];
 static unsigned n_places;
-static enum phase phase;
-static struct place *target; /* NULL: none */
+static _Atomic enum phase phase; /* threads of the store read it */
+static struct place *target;     /* NULL: none */
 static uint64_t target_nth;
 static uint64_t seen, seen_end; /* places reached during this recovery; the one to die at, 0:
                                    none */
