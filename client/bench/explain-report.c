@@ -244,14 +244,6 @@ int explain_report_text(const struct simulate_arguments *a, const struct simulat
 
 /* --- JSON --- */
 
-static void add_number(cJSON *object, const char *name, double value)
-{
-        if (isfinite(value))
-                cJSON_AddNumberToObject(object, name, value);
-        else
-                cJSON_AddNullToObject(object, name);
-}
-
 static void add_eviction_json(cJSON *object, const struct simulation *s,
                               const struct explain_decision *d)
 {
@@ -263,14 +255,14 @@ static void add_eviction_json(cJSON *object, const struct simulation *s,
 
         cJSON_AddStringToObject(object, "cause", causes[d->cause]);
         cJSON_AddNumberToObject(object, "seconds_unused", d->unused_s);
-        add_number(object, "seconds_until_next", d->returns_s);
+        json_add_number(object, "seconds_until_next", d->returns_s);
         if (!d->has_next) {
                 cJSON_AddNullToObject(object, "next");
                 return;
         }
         cJSON_AddNumberToObject(object, "next", (double)id_of(s, d->next));
         cJSON_AddStringToObject(object, "next_class", reuse_class_text(d->next_class));
-        add_number(object, "next_worth", d->next_ratio);
+        json_add_number(object, "next_worth", d->next_ratio);
 }
 
 static cJSON *decision_json(const struct simulation *s, const struct explain_decision *d)
@@ -285,7 +277,7 @@ static cJSON *decision_json(const struct simulation *s, const struct explain_dec
         cJSON_AddNumberToObject(object, "request", (double)(d->request + 1));
         cJSON_AddNumberToObject(object, "seconds", d->seconds);
         cJSON_AddNumberToObject(object, "kept", (double)d->passed);
-        add_number(object, "kept_worth", d->closest);
+        json_add_number(object, "kept_worth", d->closest);
         cJSON_AddNumberToObject(object, "spared", (double)d->spared);
         if (d->class != EVICT_CLASS_NONE)
                 cJSON_AddStringToObject(object, "class", reuse_class_text(d->class));

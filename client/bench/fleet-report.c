@@ -238,14 +238,6 @@ int fleet_report_text(const struct simulate_arguments *a, const struct fleet *f,
 
 /* --- JSON --- */
 
-static void add_number(cJSON *object, const char *name, double value)
-{
-        if (isfinite(value))
-                cJSON_AddNumberToObject(object, name, value);
-        else
-                cJSON_AddNullToObject(object, name);
-}
-
 static void add_setting(cJSON *object, const struct simulate_arguments *a, const struct fleet *f)
 {
         cJSON_AddStringToObject(object, "policy", a->policies[0]);
@@ -255,8 +247,8 @@ static void add_setting(cJSON *object, const struct simulate_arguments *a, const
                 cJSON_AddNumberToObject(object, "capacity_bytes", (double)a->capacities[0].bytes);
         cJSON_AddStringToObject(object, "route", route_names[a->route]);
         cJSON_AddStringToObject(object, "remote_write", write_names[a->write]);
-        add_number(object, "shared_blocks",
-                   a->shared_is_limited ? (double)a->shared.blocks : INFINITY);
+        json_add_number(object, "shared_blocks",
+                        a->shared_is_limited ? (double)a->shared.blocks : INFINITY);
         cJSON_AddNumberToObject(object, "sessions", f->n_sessions);
 }
 
@@ -272,13 +264,13 @@ static void add_bytes(cJSON *object, const struct simulate_arguments *a, const s
                 cJSON_AddNumberToObject(object, "bytes_read", (double)r->blocks_read * unit);
                 cJSON_AddNumberToObject(object, "bytes_written", (double)r->blocks_written * unit);
                 cJSON_AddNumberToObject(object, "bytes_stored", figures.stored);
-                add_number(object, "bytes_read_per_second", figures.read);
-                add_number(object, "bytes_read_per_second_busiest", figures.busiest);
-                add_number(object, "bytes_written_per_second", figures.written);
+                json_add_number(object, "bytes_read_per_second", figures.read);
+                json_add_number(object, "bytes_read_per_second_busiest", figures.busiest);
+                json_add_number(object, "bytes_written_per_second", figures.written);
         }
         if (a->prefill_rate > 0) {
-                add_number(object, "prefill_seconds_saved", figures.saved_s);
-                add_number(object, "break_even_bytes_per_second", figures.break_even);
+                json_add_number(object, "prefill_seconds_saved", figures.saved_s);
+                json_add_number(object, "break_even_bytes_per_second", figures.break_even);
         }
 }
 

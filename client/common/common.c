@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -405,6 +406,14 @@ cJSON *tiers_json(uint32_t tiers)
         if (tiers & KVCACHE_TIER_DISK)
                 cJSON_AddItemToArray(array, cJSON_CreateString("disk"));
         return array;
+}
+
+void json_add_number(cJSON *object, const char *name, double value)
+{
+        if (isfinite(value))
+                cJSON_AddNumberToObject(object, name, value);
+        else
+                cJSON_AddNullToObject(object, name);
 }
 
 int print_json(const cJSON *object)

@@ -112,6 +112,8 @@ bool ack_parse(const char *text, enum kvcache_ack *ret);
 /* Returns a static text such as "memory, disk". */
 const char *tiers_text(uint32_t tiers);
 cJSON *tiers_json(uint32_t tiers);
+/* Adds a number to an object, or null if it is not finite. */
+void json_add_number(cJSON *object, const char *name, double value);
 
 /* Prints one object to stdout, in one line. Returns an exit status. */
 int print_json(const cJSON *object);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "common.h"
 #include "top.h"
 
 struct interval {
@@ -14,14 +15,6 @@ struct interval {
 
 /* --- members --- */
 
-static void add_number(cJSON *o, const char *key, double value)
-{
-        if (isfinite(value))
-                cJSON_AddNumberToObject(o, key, value);
-        else
-                cJSON_AddNullToObject(o, key);
-}
-
 static double rate(const struct interval *t, const char *name, const char *value)
 {
         return samples_growth(t->now, t->before, name, value) / t->seconds;
@@ -30,23 +23,23 @@ static double rate(const struct interval *t, const char *name, const char *value
 static void add_rate(cJSON *o, const char *key, const struct interval *t, const char *name,
                      const char *value)
 {
-        add_number(o, key, rate(t, name, value));
+        json_add_number(o, key, rate(t, name, value));
 }
 
 static void add_rate_of_all(cJSON *o, const char *key, const struct interval *t, const char *name)
 {
-        add_number(o, key, samples_growth_sum(t->now, t->before, name) / t->seconds);
+        json_add_number(o, key, samples_growth_sum(t->now, t->before, name) / t->seconds);
 }
 
 static void add_now(cJSON *o, const char *key, const struct interval *t, const char *name,
                     const char *value)
 {
-        add_number(o, key, samples_number(t->now, name, value));
+        json_add_number(o, key, samples_number(t->now, name, value));
 }
 
 static void add_ratio(cJSON *o, const char *key, double part, double whole)
 {
-        add_number(o, key, whole > 0 ? part / whole : NAN);
+        json_add_number(o, key, whole > 0 ? part / whole : NAN);
 }
 
 /* --- rows, in the order of their traffic --- */
@@ -100,7 +93,7 @@ static void add_quantile(cJSON *o, const char *key, const struct interval *t, co
 
         most = samples_quantile(t->now, t->before, duration, value, quantile, &above);
         snprintf(name, sizeof(name), "%s_seconds", key);
-        add_number(o, name, most);
+        json_add_number(o, name, most);
         snprintf(name, sizeof(name), "%s_above_seconds", key);
         if (!isnan(above))
                 cJSON_AddNumberToObject(o, name, above);
@@ -123,7 +116,7 @@ static cJSON *operation_row(const struct interval *t, const char *op, struct ran
         o = cJSON_CreateObject();
         ret->traffic = per_second;
         cJSON_AddStringToObject(o, "op", op);
-        add_number(o, "per_second", per_second);
+        json_add_number(o, "per_second", per_second);
         add_quantile(o, "p50", t, duration, op, 0.5);
         add_quantile(o, "p99", t, duration, op, 0.99);
         return o;
@@ -157,9 +150,9 @@ static cJSON *volume_row(const struct interval *t, const char *volume, struct ra
         cJSON_AddStringToObject(o, "volume", volume);
         cJSON_AddStringToObject(o, "state", volume_state(t->now, volume));
         cJSON_AddBoolToObject(o, "full", samples_number(t->now, "kvcache_volume_full", volume) > 0);
-        add_number(o, "read_bytes_per_second", read);
-        add_number(o, "written_bytes_per_second", written);
-        add_number(o, "errors_per_second", errors);
+        json_add_number(o, "read_bytes_per_second", read);
+        json_add_number(o, "written_bytes_per_second", written);
+        json_add_number(o, "errors_per_second", errors);
         add_now(o, "pending_operations", t, "kvcache_volume_pending_operations", volume);
         add_now(o, "used_bytes", t, "kvcache_volume_used_bytes", volume);
         add_now(o, "limit_bytes", t, "kvcache_volume_limit_bytes", volume);
@@ -178,11 +171,11 @@ static cJSON *tenant_row(const struct interval *t, const char *tenant, struct ra
         ret->traffic = known(put) + known(got);
         ret->size = known(gets) + known(lookups);
         cJSON_AddStringToObject(o, "tenant", tenant);
-        add_number(o, "put_bytes_per_second", put);
-        add_number(o, "get_bytes_per_second", got);
-        add_number(o, "get_keys_per_second", gets);
+        json_add_number(o, "put_bytes_per_second", put);
+        json_add_number(o, "get_bytes_per_second", got);
+        json_add_number(o, "get_keys_per_second", gets);
         add_ratio(o, "get_hit_ratio", rate(t, "kvcache_tenant_get_found_keys_total", tenant), gets);
-        add_number(o, "lookup_keys_per_second", lookups);
+        json_add_number(o, "lookup_keys_per_second", lookups);
         add_ratio(o, "lookup_hit_ratio", rate(t, "kvcache_tenant_lookup_found_keys_total", tenant),
                   lookups);
         add_rate(o, "refusals_per_second", t, "kvcache_tenant_quota_refusals_total", tenant);
@@ -206,7 +199,7 @@ static cJSON *namespace_row(const struct interval *t, const char *namespace, str
         ret->traffic = known(lookups);
         ret->size = known(samples_number(t->now, "kvcache_namespace_stored_bytes", namespace));
         cJSON_AddStringToObject(o, "namespace", namespace);
-        add_number(o, "lookup_keys_per_second", lookups);
+        json_add_number(o, "lookup_keys_per_second", lookups);
         add_ratio(o, "lookup_hit_ratio",
                   rate(t, "kvcache_namespace_lookup_found_keys_total", namespace), lookups);
         add_now(o, "chunks", t, "kvcache_namespace_chunks", namespace);
@@ -222,7 +215,7 @@ static cJSON *floor_row(const struct interval *t, const char *prefix, struct ran
         ret->traffic = 0;
         ret->size = known(used);
         cJSON_AddStringToObject(o, "prefix", prefix);
-        add_number(o, "used_bytes", used);
+        json_add_number(o, "used_bytes", used);
         add_now(o, "floor_bytes", t, "kvcache_floor_bytes", prefix);
         add_ratio(o, "pool_share", used, samples_number(t->now, "kvcache_pool_bytes", ""));
         return o;
@@ -243,7 +236,7 @@ static void add_head(cJSON *root, const struct interval *t)
                 const struct sample *sample = &t->now->list[i];
 
                 if (strcmp(sample->name, "kvcache_degraded") == 0 && sample->number > 0)
-                        add_number(degraded, sample->value, sample->number);
+                        json_add_number(degraded, sample->value, sample->number);
         }
         add_now(root, "connections", t, "kvcache_sessions", "");
         add_now(root, "leases", t, "kvcache_leases", "");
@@ -280,10 +273,10 @@ static void add_gets(cJSON *root, const struct interval *t)
         double evicted = rate(t, "kvcache_misses_total", "evicted_disk") +
                          rate(t, "kvcache_misses_total", "evicted_pool");
 
-        add_number(o, "keys_per_second", memory + disk + misses);
-        add_number(o, "memory_hits_per_second", memory);
-        add_number(o, "disk_hits_per_second", disk);
-        add_number(o, "misses_per_second", misses);
+        json_add_number(o, "keys_per_second", memory + disk + misses);
+        json_add_number(o, "memory_hits_per_second", memory);
+        json_add_number(o, "disk_hits_per_second", disk);
+        json_add_number(o, "misses_per_second", misses);
         add_ratio(o, "memory_ratio", memory, memory + disk + misses);
         add_ratio(o, "disk_ratio", disk, memory + disk + misses);
         add_ratio(o, "miss_ratio", misses, memory + disk + misses);
@@ -298,7 +291,7 @@ static void add_lookups(cJSON *root, const struct interval *t)
         cJSON *o = cJSON_AddObjectToObject(root, "lookups");
         double keys = samples_growth_sum(t->now, t->before, "kvcache_lookup_keys_total");
 
-        add_number(o, "keys_per_second", keys / t->seconds);
+        json_add_number(o, "keys_per_second", keys / t->seconds);
         add_ratio(o, "hit_ratio",
                   samples_growth_sum(t->now, t->before, "kvcache_lookup_found_keys_total"), keys);
         add_rate(o, "declined_per_second", t, "kvcache_loads_declined_total", "");
@@ -336,8 +329,8 @@ static void add_returns(cJSON *root, const struct interval *t)
         double missed = rate(t, "kvcache_return_outcomes_total", "missed");
 
         add_now(o, "expected", t, "kvcache_return_expected", "");
-        add_number(o, "in_time_per_second", in_time);
-        add_number(o, "missed_per_second", missed);
+        json_add_number(o, "in_time_per_second", in_time);
+        json_add_number(o, "missed_per_second", missed);
         add_ratio(o, "in_time_ratio", in_time, in_time + missed);
         add_rate(o, "late_per_second", t, "kvcache_return_late_total", "");
         add_rate(o, "evicted_per_second", t, "kvcache_return_evicted_total", "");
