@@ -19,24 +19,23 @@
 
 enum { MINUTES = 15 };
 
-static double number(const cJSON *o, const char *name)
+/* Returns the value of an item that a daemon sent, from 0 to 1e18; 0 if it is missing. */
+static double value_of(const cJSON *item)
 {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, name);
-
         return cJSON_IsNumber(item) && isfinite(item->valuedouble) && item->valuedouble > 0
                        ? fmin(item->valuedouble, 1e18)
                        : 0;
 }
 
-/* Returns a value of a column of samples; 0 if it is missing. */
+static double number(const cJSON *o, const char *name)
+{
+        return value_of(cJSON_GetObjectItemCaseSensitive(o, name));
+}
+
+/* Returns a value of a column of samples. */
 static double sampled(const cJSON *samples, const char *column, int i)
 {
-        const cJSON *item =
-                cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(samples, column), i);
-
-        return cJSON_IsNumber(item) && isfinite(item->valuedouble) && item->valuedouble > 0
-                       ? fmin(item->valuedouble, 1e18)
-                       : 0;
+        return value_of(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(samples, column), i));
 }
 
 /* The sums of the samples of one minute, and the state at its end. */
