@@ -113,14 +113,16 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
  * everything and frees it. `gpu` may be NULL. Returns -ETIMEDOUT if it is still attached; call
  * again to continue waiting. */
 int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
-/* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
- * the next call. */
 /* Registers the memory of the current session of the daemon where another session's is registered,
  * and unregisters the pools that were released. The driver is held in slices of milliseconds, with
- * pauses, so that other threads can launch work meanwhile; 10 GiB take some ten seconds. Returns 0
- * also if nothing had to be done; -EAGAIN while requests are in flight; -EIO, -ENOMEM or the reason
- * why there is no session. Without KVCACHE_GPU_EXPLICIT the next request does the same, at once. */
+ * pauses, so that other threads can launch work meanwhile. It takes a second or more for each GiB.
+ * Returns 0 also if nothing had to be done, or if the driver refuses the pool, as
+ * kvcache_gpu_attach() does; the next call then tries again. -EAGAIN while requests are in flight;
+ * -ENOMEM, or the reason why there is no session. Without KVCACHE_GPU_EXPLICIT the next request
+ * does the same without pauses. */
 int kvcache_gpu_renew(struct kvcache_gpu *gpu);
+/* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
+ * the next call. */
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
 /* Counters of transfers, by the way in which the bytes were copied. */

@@ -85,26 +85,33 @@ void gpu_leave(struct kvcache_gpu *gpu)
 
 /* --- the pool --- */
 
-int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses)
+/* Registers the held pool unless it is registered. If the driver refuses, gets pass through the
+ * staging memory. */
+static void gpu_pool_register(struct kvcache_gpu *gpu, bool pauses)
 {
         static const unsigned flags[] = {
                 CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED | CU_HOST_REGISTER_READ_ONLY,
                 CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED,
         };
         cu_result c = CU_ERROR_NOT_SUPPORTED;
-        int r;
 
-        r = parts_pool_hold(gpu->kv, &gpu->pool);
-        if (r < 0)
-                return gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
-        if (gpu->flags & KVCACHE_GPU_NO_POOL)
-                return 0;
+        if ((gpu->flags & KVCACHE_GPU_NO_POOL) || gpu->pool_slices.device)
+                return;
         for (unsigned i = 0; i < ARRAY_SIZE(flags) && c != CU_OK; i++)
                 c = slices_register(&gpu->driver, &gpu->pool_slices, (void *)gpu->pool.base,
                                     gpu->pool.bytes, flags[i], pauses);
         if (c != CU_OK)
                 gpu_fail_driver(gpu, "the pool cannot be registered with the driver", c);
-        leased_publish(gpu);
+        leased_publish(gpu, pauses);
+}
+
+int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses)
+{
+        int r = parts_pool_hold(gpu->kv, &gpu->pool);
+
+        if (r < 0)
+                return gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
+        gpu_pool_register(gpu, pauses);
         return 0;
 }
 
@@ -429,8 +436,12 @@ int kvcache_gpu_renew(struct kvcache_gpu *gpu)
         r = gpu_enter(gpu);
         if (r < 0)
                 return r;
-        leased_drop_pools(gpu, false);
-        r = blocks_renew(gpu, true);
+        (void)blocks_progress(gpu); /* ends the batches that another session has left */
+        leased_drop_pools(gpu, false, true);
+        if (parts_pool_is_current(gpu->kv, &gpu->pool))
+                gpu_pool_register(gpu, true); /* if the driver refused before */
+        else
+                r = blocks_renew(gpu, true);
         gpu_leave(gpu);
         return r;
 }

@@ -108,7 +108,7 @@ int blocks_renew(struct kvcache_gpu *gpu, bool pauses)
         if (parts_pool_is_current(gpu->kv, &gpu->pool))
                 return 0;
         if (!TAILQ_EMPTY(&gpu->active))
-                return -EAGAIN;
+                return gpu_fail(gpu, -EAGAIN, "requests are still in flight");
         gpu_pool_close(gpu, pauses);
         r = gpu_pool_open(gpu, pauses);
         if (r == 0)

@@ -44,7 +44,7 @@ static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool,
         parts_pool_release(gpu->kv, &pool->hold);
 }
 
-void leased_publish(struct kvcache_gpu *gpu)
+void leased_publish(struct kvcache_gpu *gpu, bool pauses)
 {
         struct leased *l = gpu->leased;
         struct leased_pool oldest = { 0 };
@@ -65,10 +65,10 @@ void leased_publish(struct kvcache_gpu *gpu)
         };
         pthread_mutex_unlock(&l->lock);
         if (oldest.id != 0)
-                leased_unregister(gpu, &oldest, true);
+                leased_unregister(gpu, &oldest, pauses);
 }
 
-void leased_drop_pools(struct kvcache_gpu *gpu, bool all)
+void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses)
 {
         struct leased_pool dropped[LEASED_POOLS];
         struct leased *l = gpu->leased;
@@ -82,7 +82,7 @@ void leased_drop_pools(struct kvcache_gpu *gpu, bool all)
                         i++;
         pthread_mutex_unlock(&l->lock);
         for (unsigned i = 0; i < n; i++)
-                leased_unregister(gpu, &dropped[i], !all);
+                leased_unregister(gpu, &dropped[i], pauses);
 }
 
 bool leased_keep(struct kvcache_gpu *gpu)

@@ -177,7 +177,7 @@ void leased_free(struct kvcache_gpu *gpu)
 
         leased_progress(gpu);
         leased_close(l, &gpu->driver);
-        leased_drop_pools(gpu, true);
+        leased_drop_pools(gpu, true, false);
         pthread_mutex_destroy(&l->lock);
         free(l);
         gpu->leased = NULL;
@@ -219,7 +219,7 @@ void leased_progress(struct kvcache_gpu *gpu)
         l->n_tallies = 0;
         pthread_mutex_unlock(&l->lock);
         if (!(gpu->flags & KVCACHE_GPU_EXPLICIT))
-                leased_drop_pools(gpu, false);
+                leased_drop_pools(gpu, false, false);
         for (unsigned i = 0; i < n_tallies; i++)
                 (void)parts_count_transfer(gpu->kv, &tallies[i]);
 }

@@ -69,15 +69,15 @@ int leased_new(struct leased **ret);
 /* Waits for the requests in flight, and frees everything. No other thread may be in a call. */
 void leased_free(struct kvcache_gpu *gpu);
 /* Publishes the session's pool, which has been registered, so that copies may use it. */
-void leased_publish(struct kvcache_gpu *gpu);
+void leased_publish(struct kvcache_gpu *gpu, bool pauses);
 /* Called before the session's pool is unregistered. Returns true if leased copies may still use it;
  * they then own its registration and its hold. */
 bool leased_keep(struct kvcache_gpu *gpu);
 /* Counts the finished copies, and drops the pools that the program has released; with
  * KVCACHE_GPU_EXPLICIT, kvcache_gpu_renew() drops them. */
 void leased_progress(struct kvcache_gpu *gpu);
-/* Unregisters the pools that the program has released, or all, without pauses. */
-void leased_drop_pools(struct kvcache_gpu *gpu, bool all);
+/* Unregisters the pools that the program has released, or all. */
+void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses);
 /* Adds the counters of leased copies. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 

@@ -69,7 +69,8 @@ static cu_result register_one(const struct driver *d, struct slices *s, uint64_t
         c = d->host_address(&device, base + at, 0);
         if (c == CU_OK && at == 0)
                 s->device = device;
-        if (c == CU_OK && device != s->device + at)
+        if (c == CU_OK && (device != s->device + at ||
+                           (device - (uintptr_t)(base + at)) % SLICE_LEAST_BYTES != 0))
                 c = CU_ERROR_NOT_SUPPORTED;
         if (c != CU_OK)
                 (void)d->host_unregister(base + at);
@@ -97,16 +98,27 @@ static cu_result register_in_slices(const struct driver *d, struct slices *s, un
         return CU_OK;
 }
 
+static cu_result register_at_once(const struct driver *d, struct slices *s, unsigned flags)
+{
+        cu_result c = d->host_register(s->base, s->bytes, flags);
+
+        if (c != CU_OK)
+                return c;
+        s->slice_bytes = UINT64_MAX;
+        c = d->host_address(&s->device, s->base, 0);
+        if (c != CU_OK)
+                (void)d->host_unregister(s->base);
+        return c;
+}
+
 cu_result slices_register(const struct driver *d, struct slices *ret, void *base, uint64_t bytes,
                           unsigned flags, bool pauses)
 {
         struct slices s = { .base = base, .bytes = bytes, .slice_bytes = slice_bytes_of(bytes) };
         cu_result c = register_in_slices(d, &s, flags, pauses);
 
-        if (c == CU_ERROR_NOT_SUPPORTED && s.device) {
-                s.slice_bytes = UINT64_MAX;
-                c = register_in_slices(d, &s, flags, pauses);
-        }
+        if (c == CU_ERROR_NOT_SUPPORTED && s.device)
+                c = register_at_once(d, &s, flags);
         *ret = c == CU_OK ? s : (struct slices){ 0 };
         return c;
 }

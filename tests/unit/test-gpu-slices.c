@@ -103,6 +103,28 @@ static cu_result address_with_gaps(cu_address *ret, void *p, unsigned flags)
         return CU_OK;
 }
 
+static cu_result address_with_an_offset(cu_address *ret, void *p, unsigned flags)
+{
+        *ret = (uintptr_t)p + 4096;
+        return CU_OK;
+}
+
+static void slices_whose_ends_differ_for_the_device_are_one(void **state)
+{
+        uint8_t *all, *p = memory_new(&all, &(uint64_t){ 0 });
+        unsigned before = registrations();
+        struct driver with_an_offset = cuda;
+        struct slices s;
+
+        with_an_offset.host_address = address_with_an_offset;
+        assert_int_equal(slices_register(&with_an_offset, &s, p, memory_bytes, 0, false), CU_OK);
+        assert_int_equal(registrations(), before + 1);
+        assert_true(s.device == (uintptr_t)p + 4096);
+        slices_unregister(&with_an_offset, &s, false);
+        assert_int_equal(registrations(), before);
+        munmap(all, memory_bytes + SLICE_LEAST_BYTES);
+}
+
 static void slices_that_the_device_sees_apart_are_one(void **state)
 {
         uint8_t *all, *p = memory_new(&all, &(uint64_t){ 0 });
@@ -274,6 +296,20 @@ static void only_renew_registers_the_memory_of_another_session(void **state)
                 assert_true(block_is(f, i, 1 + i));
 }
 
+static void a_pool_that_the_driver_refused_is_tried_again(void **state)
+{
+        struct fixture *f = *state;
+        uint64_t pool;
+
+        attach_explicitly(f);
+        restart_daemon(f);
+        stub.fault("cuMemHostRegister_v2", 0, 2, CU_ERROR_OUT_OF_MEMORY); /* with both flags */
+        assert_int_equal(kvcache_gpu_renew(f->gpu), 0);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, &pool, 1), 0);
+        assert_int_equal(kvcache_gpu_renew(f->gpu), 0);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, &pool, 1), 1);
+}
+
 static void renew_without_a_daemon_says_so_and_can_be_repeated(void **state)
 {
         struct fixture *f = *state;
@@ -300,9 +336,11 @@ int main(void)
                 TEST(large_memory_has_a_bounded_number_of_slices),
                 TEST(a_slice_that_fails_leaves_none),
                 TEST(slices_that_the_device_sees_apart_are_one),
+                TEST(slices_whose_ends_differ_for_the_device_are_one),
                 TEST(copies_across_slices_arrive_by_each_engine),
                 TEST(a_list_without_room_for_its_pieces_is_copied),
                 TEST(only_renew_registers_the_memory_of_another_session),
+                TEST(a_pool_that_the_driver_refused_is_tried_again),
                 TEST(renew_without_a_daemon_says_so_and_can_be_repeated),
         };
 
