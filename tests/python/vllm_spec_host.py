@@ -1023,7 +1023,7 @@ def stores_while_it_attaches():
     output = host.manager.prepare_store(keys, host.begin("1"))
     host.worker.submit_store(88, ns(block_ids=[0, 1, 2, 3], group_sizes=[4], block_indices=[0]), output.store_spec)
     host.worker.wait({88})  # would never return
-    assert [e.job_id for e in host.worker.get_finished()] == [88] and one.failed_stores == 4
+    assert [e.job_id for e in host.worker.get_finished()] == [88] and one.left_out == 4
     go_on.set()
     one._gpu.renew = renew
     until(lambda: not one._dropped_events, "the event of the store is never dropped")

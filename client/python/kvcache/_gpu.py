@@ -153,7 +153,7 @@ class Gpu:
     copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known
     gentle         whether attaching pauses, so that other threads can use the GPU meanwhile; False at first
 
-    `explicit`: only renew() registers the memory of a daemon, and other calls fail where that is necessary. For a process whose other
+    `explicit`: only renew() attaches and registers the memory of a daemon, and other calls fail where that is necessary. For a process whose other
     threads compute on the GPU."""
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False) -> None:
@@ -250,7 +250,7 @@ class Gpu:
         are done; `reason` says why not. Takes seconds, in which the driver can be used between short steps."""
         self._client._check_fork()
         with self._client._lock:
-            r = self._enter(namespace)
+            r = self._enter(namespace, may_attach=True)
             if r == 0:
                 r = _renew(self._gpu)
                 if r < 0:
@@ -270,14 +270,14 @@ class Gpu:
 
     # --- inside ---
 
-    def _enter(self, namespace: Namespace) -> int:
+    def _enter(self, namespace: Namespace, may_attach: bool = False) -> int:
         """Attaches the GPU and opens the namespace if necessary; returns 0 if both are done. The caller holds the client's lock."""
         r: int = self._client._usable(namespace)
         if r:
             self.reason = self._client._unreachable or self._client._words()
             return r
         if self._gpu is None:
-            if time.monotonic() < self._retry_at:
+            if time.monotonic() < self._retry_at or (self._flags & _EXPLICIT and not may_attach):
                 return -errno.ENODEV
             gpu, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
             assert self._client._handle is not None

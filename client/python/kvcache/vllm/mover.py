@@ -102,7 +102,7 @@ class Mover:
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0  # that our thread counts
-        self.left_out = 0  # chunks that the engine's thread did not queue: blocks are missing, the stream is captured, or it closes
+        self.left_out = 0  # chunks that the engine's thread left out: blocks are missing, the stream is captured, it waits too long, or it closes
         self.store_wait_s = 0.0  # that the engine has waited for stores
         self.spent = Spent()     # seconds of the engine's thread; the worker counts them
         self._complaint = ""
@@ -110,7 +110,7 @@ class Mover:
         began = time.monotonic()
         self._thread.start()
         # Registering the daemon's memory takes the driver's locks for seconds, and cuFile has threads whose capture mode cannot be
-        # set: all that is over before the engine goes on to capture its graphs.
+        # set: all that is over before the engine goes on to capture its graphs, unless it takes longer than ATTACH_S.
         if not self._attached.wait(ATTACH_S):
             log.warning("the GPU is not attached after %.0f s; the engine starts, and blocks are stored when it is", ATTACH_S)
         elif self._gpu.attached:
@@ -219,7 +219,7 @@ class Mover:
         """Ends stores that our thread is not at, which may be attaching to a new daemon for many seconds. In the lock."""
         for job in jobs:
             if job not in self._present:
-                self.failed_stores += sum(len(p.keys) for p in job.parts)
+                self.left_out += sum(len(p.keys) for p in job.parts)
                 self._end([job])
                 self._dropped_events.append(job.event)
 
@@ -250,14 +250,22 @@ class Mover:
                 self._step(jobs)
             else:
                 self._attach_again()
-            while self._dropped_events:
-                self._cuda.drop(self._dropped_events.popleft())
+            self._drop_events()
+        self._drop_events()
         self._abandon()
         if self._seat.page is not None:
             self._seat.page.leave()
         self._gpu.detach(self._timeout_s)
         private.remove(self._namespaces.values(), self._fields)
         self._client.close()
+
+    def _drop_events(self) -> None:
+        """Drops the events of stores that the engine's thread has ended."""
+        while self._dropped_events:
+            try:
+                self._cuda.drop(self._dropped_events.popleft())
+            except OSError as e:
+                log.warning("after a store that was dropped: %s", e)
 
     def _abandon(self) -> None:
         """Reports the stores that are left as ended: the engine may live on when the scheduler's side has closed the page."""
@@ -398,9 +406,9 @@ class Mover:
             for to, at, nbytes in blocks.pieces(block):
                 source = address + offset + at
                 while nbytes:
-                    part = min(nbytes, SLICE_BYTES - source % SLICE_BYTES)
-                    self._cuda.copy(to, source, part, stream)
-                    to, source, nbytes = to + part, source + part, nbytes - part
+                    n = min(nbytes, SLICE_BYTES - source % SLICE_BYTES)
+                    self._cuda.copy(to, source, n, stream)
+                    to, source, nbytes = to + n, source + n, nbytes - n
 
     def _state_of(self, name: str) -> State | None:
         found = self._client.namespace_state(name)

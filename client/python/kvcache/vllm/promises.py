@@ -229,7 +229,7 @@ class Promises:
         if now - max(asked, self._heard_at) < PROBE_S:
             return False
         if self._probed_at:
-            return now - self._probed_at >= SILENT_S
+            return now - max(self._probed_at, self._heard_at) >= SILENT_S
         namespace = next((n for of_group in self._namespaces.values() for n in of_group), None)
         if namespace is not None:
             try:
