@@ -128,6 +128,13 @@ def test_pages_that_differ_are_left_and_the_engine_has_its_own(make, caplog):
     sglang_scenarios.check_load(again, keys, found=9)
 
 
+def test_the_canary_is_off_where_one_rank_stores_for_all(make, caplog):
+    keys = sglang_scenarios.keys_of("replicated", 3)
+    assert all(computed(make(config={"is_mla_model": True, "tp_size": 2}, pool={"kind": "mla"}), keys, ""))
+    other = make(config={"is_mla_model": True, "tp_size": 2, "tp_rank": 1}, pool={"kind": "mla"}, canary="first", pages=(32, 32))
+    assert "the canary is off" in caplog.text and other.load(keys)[0] == 3
+
+
 def test_in_a_new_namespace_the_canary_costs_nothing(make):
     keys, host = sglang_scenarios.keys_of("alone", 9), make(canary="first")
     assert all(computed(host, keys, "")) and host.load(keys)[0] == 9 and host.counters["canary_withheld"] == 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The canary of SGLang's pages (kvcache.engine.verification): a stored page is compared with a computed one before any is loaded.
 
-The prefetch thread is given no page of another engine at first. SGLang computes these pages and hands them to the backup thread, which
+A rank compares what it stores itself, so the backend has no canary where one rank stores for all (storage.py). The prefetch thread is given no page of another engine at first. SGLang computes these pages and hands them to the backup thread, which
 compares one. Further host pools are verified with that of K and V, whose pieces are compared apart.
 """
 

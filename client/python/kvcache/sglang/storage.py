@@ -131,6 +131,9 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if isinstance(self._bound, bool) or not isinstance(self._bound, (int, float)) or not 0 < self._bound < 1:
             raise ValueError(f"canary_bound is a number between 0 and 1, not {self._bound!r}")
         self._canary: PageCanary | None = None
+        if self._canary_mode != OFF and storage_config.is_mla_model and storage_config.tp_size > 1:
+            log.warning("the canary is off: one rank of %d stores the pages of all, and the others compute nothing to compare", storage_config.tp_size)
+            self._canary_mode = OFF
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
         self._link = Link(socket, float(timeout_s), remote=remote, into=into)
