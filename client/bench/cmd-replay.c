@@ -174,6 +174,9 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                 return r;
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a line end in a name");
+        if (a->played && strcmp(a->played, "-") == 0)
+                return usage_error(self,
+                                   "--played: name a file; the report goes to standard output");
         return plot_option_check(ctl, self, a->plots, a->svg);
 }
 
@@ -464,16 +467,15 @@ static int print_report(const struct arguments *a, struct replay_result *result,
         return r;
 }
 
-static int write_played(const struct arguments *a, const struct workload *workload)
+/* Writes the trace if the replay has begun, and otherwise no file. */
+static int write_played(const struct arguments *a, const struct workload *workload,
+                        struct output *out, bool has_begun)
 {
-        struct output out;
-        int status = output_open(&out, a->played);
+        int status = EXIT_OK;
 
-        if (status != EXIT_OK)
-                return status;
-        if (workload_write(workload, a->replay.sent_ns, out.file) < 0)
+        if (has_begun && workload_write(workload, a->replay.sent_ns, out->file) < 0)
                 status = complain_memory();
-        return MAX(output_close(&out, status == EXIT_OK), status);
+        return MAX(output_close(out, has_begun && status == EXIT_OK), status);
 }
 
 static int run_replay(struct ctl *ctl, const struct command *self, int argc, char **argv)
@@ -495,6 +497,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         _cleanup_(closep) int acks_fd = -1;
         struct replay_result result;
         struct progress progress;
+        struct output played;
         bool end;
         int r, status;
 
@@ -522,6 +525,11 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 if (r)
                         return r;
         }
+        if (a.played) { /* before the replay, which may take hours */
+                r = output_open(&played, a.played);
+                if (r)
+                        return r;
+        }
 
         interrupt_catch(); /* ends the replay after the current request */
         progress_init(&progress);
@@ -541,11 +549,10 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         else if (result.interrupted)
                 complain(status, "interrupted; this is how far it came:");
         /* If the replay did not begin, there is nothing to report. */
-        if (result.seconds > 0) {
+        if (result.seconds > 0)
                 r = print_report(&a, &result, status, ctl->json);
-                if (a.played)
-                        r = MAX(r, write_played(&a, workload));
-        }
+        if (a.played)
+                r = MAX(r, write_played(&a, workload, &played, result.seconds > 0));
         if (result.counts.wrong_bytes > 0)
                 complain(status, "WRONG BYTES: the daemon returned other bytes than were put");
         replay_result_fini(&result);

@@ -141,7 +141,9 @@ def test_played_trace_has_the_requests_at_their_times(daemon, directory, clients
 def test_played_trace_that_cannot_be_written_is_reported(daemon, directory):
     path = write_trace(directory / "trace", 5)
     done = bench("replay", path, "--block-bytes", "4KiB", "--played", directory / "no" / "played", daemon=daemon, check=6)
-    assert "No such file" in done.stderr
+    assert "No such file" in done.stderr and "blocks put" not in done.stdout, "it is noticed before the replay"
+    done = bench("replay", path, "--played", "-", daemon=daemon, check=2)
+    assert "--played: name a file" in done.stderr
 
 
 def test_text_report_ends_with_the_summary(daemon):
