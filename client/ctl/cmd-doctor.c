@@ -155,8 +155,10 @@ const struct command command_doctor = {
         .help = "Checks what an operator would check: version, health, changes that wait for a\n"
                 "restart, io_uring, O_DIRECT, each volume's state, errors and room, the file\n"
                 "system beneath it, the shared tier, limits that refused requests, locked\n"
-                "memory, the memory pool against the host's memory and the cgroup, the clock, and\n"
-                "the socket's mode. Each finding comes with its remedy. Nothing is changed. Run\n"
+                "memory, the memory pool against the host's memory and the cgroup, the memory "
+                "nodes\n"
+                "of GPUs, changed configuration files, the clock, and the socket's mode. Each "
+                "finding comes with its remedy. Nothing is changed. Run\n"
                 "it as root on the daemon's host: checks that this user or this host does not\n"
                 "allow are \"unknown\". The exit status is 1 if there is a problem, and 0 with\n"
                 "warnings only.",

@@ -153,9 +153,8 @@ int namespace_print_samples(struct ctl *ctl, const char *name, const char *tenan
         }
         putchar('\n');
         if (!found) {
-                puts("There are no samples: the daemon takes them of the 20 largest namespaces, "
-                     "and "
-                     "of those whose page was opened last.");
+                puts("There are no samples yet: ask again in 15 seconds. The daemon takes them of "
+                     "the 20 largest namespaces, and of those whose page was opened last.");
                 return EXIT_OK;
         }
         print_minutes(cJSON_GetObjectItemCaseSensitive(found, "samples"));
