@@ -5,7 +5,8 @@
     python3 conf/helm/schema.py
 
 Helm reads `off` and `on` of a values file as booleans, which the daemon refuses for most keys, and a large number as a float. The
-schema therefore asks for text where the daemon reads a size, a time or a word: a mistake fails `helm install`, and no pod.
+schema therefore asks for text where the daemon reads a size, a time or a word: such a mistake fails `helm install`, and no pod. Ranges are
+checked by the daemon alone.
 """
 
 import json
