@@ -122,7 +122,7 @@ def test_samples_count_what_was_asked(start):
 
 WRONG = ["", "?", "?name=", "?name=absent", "?name=llama&name=llama", "?name=llama&x", "?x=llama", "?paused", "?name=llama%00",
          "?name=llama%0a", "?name=llam%", "?name=%zz", "?name=../llama", "?name=LLAMA", "?name=" + "x" * 256, "?name=" + "%6c" * 1000,
-         "?name=llama&paused&pause", "?name=ll+ama""?name=<script>"]
+         "?name=llama&paused&pause", "?name=ll+ama", "?name=<script>"]
 
 
 def test_queries_without_a_namespace_are_answered_404(start):
@@ -237,7 +237,8 @@ def test_kvcachectl_namespace_show(start):
     assert "no namespace 'absent'" in ctl("namespace", "show", "absent", daemon=daemon, check=1).stderr
     assert ctl("namespace", "show", check=USAGE).stderr and ctl("namespace", "show", "a", "b", check=USAGE).stderr
     out = ctl("namespace", "show", "llama", daemon=daemon, check=0).stdout
-    assert re.search(r"^chunks +3$", out, re.M) and ("There are no samples" in out or "The first sample" in out or "minutes ago" in out)
+    assert re.search(r"^chunks +3$", out, re.M)
+    assert any(text in out for text in ("There are no samples yet", "The first sample", "minutes ago")), out
 
 
 @pytest.mark.documents
