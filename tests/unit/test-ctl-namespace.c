@@ -231,8 +231,9 @@ static void show_without_samples_says_why(void **state)
                 fake.namespace_report = reports[i];
                 ctl_expect(EXIT_OK,
                            FIGURES
-                           "\nThere are no samples: the daemon takes them of the 20 largest "
-                           "namespaces, and of those whose page was opened last.\n",
+                           "\nThere are no samples yet: ask again in 15 seconds. The daemon "
+                           "takes them of the 20 largest namespaces, and of those whose page "
+                           "was opened last.\n",
                            "", "namespace", "show", "large");
         }
         fake.namespace_report = "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"default\"}]}";
