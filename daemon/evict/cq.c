@@ -494,7 +494,8 @@ static void set_class(struct cq *q, uint32_t item, unsigned class)
 {
         cq_unlink(q, item);
         q->items[item].class = class & 0xf;
-        q->items[item].yields = q->items[item].is_contended = 0;
+        q->items[item].yields = evict_is_demoted(&q->evict, item);
+        q->items[item].is_contended = 0;
         cq_append(q, item, q->items[item].group);
 }
 

@@ -248,9 +248,9 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         assert(evict_contains(e, item));
-        (void)evict_promote(e, item, group);
         set_aside(e, item, false);
         e->policy->touch(e, item, group_of(e, item, group), use);
+        (void)evict_promote(e, item, group); /* afterwards, because it makes the item young */
 }
 
 void evict_refresh(struct evict *e, uint32_t item, uint32_t group)

@@ -70,7 +70,8 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         evict_note_time(to, from->ages.now_ns);
 }
 
-/* Hands over which items are retained or aside: the items are in the groups for that. */
+/* Hands over which items are retained or aside: the items are in the groups for that. Demoted
+ * items are victims like others from now on. */
 static void swap_marks(struct evict *from, struct evict *to)
 {
         uint8_t *retained = to->retained, *aside = to->aside;
@@ -79,6 +80,7 @@ static void swap_marks(struct evict *from, struct evict *to)
         to->n_retained = from->n_retained;
         to->aside = from->aside;
         to->n_aside = from->n_aside;
+        to->demoted_victims = from->demoted_victims;
         from->retained = retained;
         from->aside = aside;
 }

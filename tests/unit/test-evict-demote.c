@@ -88,6 +88,18 @@ static void a_use_ends_it(const char *policy)
         assert_int_equal(stats_of(e).demoted_victims, 0);
 }
 
+static void a_hint_does_not_end_it(const char *policy)
+{
+        _cleanup_(evict_freep) struct evict *e = make(policy);
+
+        assert_true(evict_demote(e, 40, 0));
+        (void)evict_hint(e, 40, EVICT_HINT_SOON);
+        assert_true(evict_is_demoted(e, 40));
+        assert_int_equal(victim(e, 0), 40);
+        (void)evict_hint(e, 40, EVICT_HINT_FINAL);
+        assert_int_equal(victim(e, 0), 40);
+}
+
 static void retained_and_pinned_items_stay(const char *policy)
 {
         _cleanup_(evict_freep) struct evict *e = make(policy);
@@ -136,6 +148,7 @@ static void another_policy_and_a_record_know_nothing_of_it(const char *policy)
 
 BY_POLICY(a_demoted_item_is_the_next_victim)
 BY_POLICY(a_use_ends_it)
+BY_POLICY(a_hint_does_not_end_it)
 BY_POLICY(retained_and_pinned_items_stay)
 BY_POLICY(another_policy_and_a_record_know_nothing_of_it)
 
@@ -144,6 +157,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_a_demoted_item_is_the_next_victim),
                 cmocka_unit_test(test_a_use_ends_it),
+                cmocka_unit_test(test_a_hint_does_not_end_it),
                 cmocka_unit_test(test_retained_and_pinned_items_stay),
                 cmocka_unit_test(test_another_policy_and_a_record_know_nothing_of_it),
         };
