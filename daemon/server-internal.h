@@ -43,6 +43,7 @@ struct server {
         struct liveness liveness;
         struct service service; /* the server owns its parts */
         struct tenant tenants[CONFIG_MAX_TENANTS];
+        size_t floor_prefix[CONFIG_MAX_FLOORS]; /* lengths of the prefixes in memory.floors */
         const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
         struct spin spin;                                              /* spinning of the loop */
         uint64_t wait_began_ns; /* when the loop began to wait */

@@ -357,14 +357,13 @@ static unsigned floor_of_namespace(void *userdata, uint32_t namespace_id)
         const struct server *s = userdata;
         const struct config_strings *floors = &s->config->memory.floors;
         const struct store_namespace *ns = store_namespace_get(s->service.store, namespace_id);
-        size_t longest = 0, prefix;
         unsigned found = floors->n;
-        uint64_t bytes;
+        size_t longest = 0;
 
         for (unsigned i = 0; ns && i < floors->n; i++)
-                if (config_split_floor(floors->items[i], &prefix, &bytes) && prefix > longest &&
-                    strncmp(ns->name, floors->items[i], prefix) == 0) {
-                        longest = prefix;
+                if (s->floor_prefix[i] > longest &&
+                    strncmp(ns->name, floors->items[i], s->floor_prefix[i]) == 0) {
+                        longest = s->floor_prefix[i];
                         found = i;
                 }
         return found;
@@ -374,11 +373,10 @@ static void set_floors(struct server *s, struct pool *pool)
 {
         const struct config_strings *items = &s->config->memory.floors;
         struct pool_floors floors = { .n = items->n, .of = floor_of_namespace, .userdata = s };
-        size_t prefix;
 
         static_assert((int)CONFIG_MAX_FLOORS == (int)POOL_MAX_FLOORS, "each has a group");
         for (unsigned i = 0; i < items->n; i++)
-                (void)config_split_floor(items->items[i], &prefix, &floors.bytes[i]);
+                (void)config_split_floor(items->items[i], &s->floor_prefix[i], &floors.bytes[i]);
         pool_set_floors(pool, &floors);
 }
 

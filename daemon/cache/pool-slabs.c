@@ -99,6 +99,7 @@ bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk)
         pool_scan_holds(p);
         if (!pool_take_from_clients(p, chunk))
                 return false;
+        pool_floor_begin(p, c->namespace_id);
         if (!pool_acquire_in_leased_slab(p, pool_group_of(p, chunk), &to)) {
                 pool_return_to_clients(p, chunk);
                 return false;

@@ -458,6 +458,15 @@ static int check_remote(const struct config *c, struct config_error *ret_error)
         return r;
 }
 
+static bool is_prefix_of_floor(const char *prefix, size_t bytes, const char *floor)
+{
+        uint64_t size;
+        size_t n;
+
+        return config_split_floor(floor, &n, &size) && n == bytes &&
+               memcmp(prefix, floor, bytes) == 0;
+}
+
 /* Checks that each floor has one size, and that floors leave room to others. */
 static int check_floors(const struct config *c, struct config_error *ret_error)
 {
@@ -470,7 +479,7 @@ static int check_floors(const struct config *c, struct config_error *ret_error)
 
                 (void)config_split_floor(floor, &prefix, &bytes); /* checked when it was read */
                 for (unsigned j = 0; j < i; j++)
-                        if (strncmp(floor, c->memory.floors.items[j], prefix + 1) == 0)
+                        if (is_prefix_of_floor(floor, prefix, c->memory.floors.items[j]))
                                 return config_note(
                                         ret_error,
                                         config_fail(ret_error, -EINVAL,

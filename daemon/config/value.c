@@ -281,6 +281,10 @@ bool config_split_floor(const char *floor, size_t *ret_prefix, uint64_t *ret_byt
         if (!equals || equals == floor || equals - floor > CONFIG_FLOOR_PREFIX ||
             units_parse(equals + 1, bytes_in, ret_bytes, &unit) < 0 || *ret_bytes == 0)
                 return false;
+        /* The prefix is a label of metrics. */
+        for (const char *c = floor; c < equals; c++)
+                if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
+                        return false;
         *ret_prefix = (size_t)(equals - floor);
         return true;
 }

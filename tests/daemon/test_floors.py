@@ -64,11 +64,20 @@ def test_without_floors_the_coldest_chunks_leave(make_daemon):
     ("a=-1MiB", '"a=-1MiB" is not a floor'),
     ("a=99999999999999999999GiB", "is not a floor"),
     ("a=1MiB,a=2MiB", '"a" has two sizes'),
+    ("a\"b=1MiB", "is not a floor"),
+    ("a\\b=1MiB", "is not a floor"),
     ("a=8MiB,b=5MiB", "is more than three quarters of memory.pool, which is 16MiB"),
     (",".join(f"p{i}=64KiB" for i in range(16)), "memory.floors: at most 15 entries"),
     ("x" * 256 + "=1MiB", "is not a floor"),
-], ids=range(10))
+], ids=range(12))
 def test_wrong_floors_are_refused(floors, text):
     said = subprocess.run([harness.DAEMON, "--check-config", "--set", "memory.pool=16MiB", "--set", f"memory.floors={floors}"],
                           capture_output=True, text=True, timeout=60)
     assert said.returncode != 0 and text in said.stderr, said.stderr
+
+
+@pytest.mark.parametrize("floors", ["a=b=1MiB,a=2MiB", "a=2MiB,a=b=1MiB", "a=1MiB,ab=1MiB"])
+def test_prefixes_that_begin_alike_are_two_floors(floors):
+    said = subprocess.run([harness.DAEMON, "--check-config", "--set", "memory.pool=16MiB", "--set", f"memory.floors={floors}"],
+                          capture_output=True, text=True, timeout=60)
+    assert "two sizes" not in said.stderr and "not a floor" not in said.stderr, said.stderr
