@@ -239,8 +239,12 @@ static void worker_fill(struct worker *w)
                         counter_set(&w->transfers, w->n_transfers);
                         counter_add(&w->registered_ops, req->registered);
                 }
-                if (w->n_in_flight == ahead && !classes_are_empty(w->ready))
+                if (w->n_in_flight == ahead && !classes_are_empty(w->ready)) {
                         worker_enter(w, false);
+                        if (w->backoff_ms > 0)
+                                break; /* it has paused, and the caller enters again */
+                        now = clock_mono_ns();
+                }
         }
 }
 
