@@ -2,6 +2,7 @@
 /* Implements namespace-view.h. Owns nothing. Without memory, the report is empty. */
 #include "report/namespace-view.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -216,8 +217,8 @@ static void add_next(cJSON *o, const struct namespace_next *next, unsigned visit
                 cJSON_AddStringToObject(one, "key", hex);
                 cJSON_AddNumberToObject(one, "place", l->place);
                 cJSON_AddNumberToObject(one, "bytes", l->length);
-                cJSON_AddNumberToObject(one, "age_seconds", l->age_s);
-                cJSON_AddNumberToObject(one, "chance", l->chance);
+                cJSON_AddNumberToObject(one, "age_seconds", round(l->age_s * 1e3) / 1e3);
+                cJSON_AddNumberToObject(one, "chance", round(l->chance * 1e3) / 1e3);
                 cJSON_AddItemToArray(list, one);
         }
 }
