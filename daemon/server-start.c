@@ -94,7 +94,7 @@ int server_start_pools(struct server *s)
                 if (r < 0)
                         return server_fail(r, i == 0 ? "memory pool" : s->tenant_config[i]->name,
                                            NULL);
-                if (strcmp(c->memory.huge_pages, "auto") == 0)
+                if (strcmp(c->memory.huge_pages, "off") != 0)
                         pool_use_huge_pages(s->tenants[i].pool);
         }
         return 0;
@@ -252,7 +252,7 @@ int server_start_store(struct server *s)
                 .hang_ns = c->io.hang_ms * UINT64_C(1000000),
                 .spin_ns = spin_limit(c),
                 .spread_bytes = has_cores_for_all(c) ? SPREAD_BYTES : 0,
-                .huge_regions = strcmp(c->memory.huge_pages, "auto") == 0,
+                .huge_regions = strcmp(c->memory.huge_pages, "all") == 0,
                 .pool = pool_base(s->tenants[0].pool),
                 .pool_bytes = pool_bytes(s->tenants[0].pool),
                 .piece_bytes = pool_slab_bytes(s->tenants[0].pool),

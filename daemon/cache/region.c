@@ -163,7 +163,7 @@ static void call_on(unsigned thread, struct kio *io, struct kio_request *req,
 {
         *req = (struct kio_request){
                 .op = KIO_CALL,
-                .class = KIO_CLASS_BACKGROUND,
+                .class = KIO_CLASS_PUT, /* before the steps of moves to huge pages */
                 .volume = thread,
                 .call = run,
                 .complete = complete,

@@ -91,7 +91,7 @@ struct config {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
                 struct config_strings floors;    /* memory.floors: config_split_floor() */
-                char *huge_pages;                /* memory.huge_pages: auto | off */
+                char *huge_pages;                /* memory.huge_pages: auto | off | all */
                 char *keep;                      /* memory.keep: auto | on | off */
                 struct config_strings directory; /* memory.directory: one */
                 uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */

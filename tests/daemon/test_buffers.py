@@ -196,7 +196,7 @@ def test_whole_pages_travel_without_a_copy_and_are_counted(both):
         harness.remember_moved(metrics)
 
 
-@pytest.mark.parametrize("setting", ["auto", "off"])
+@pytest.mark.parametrize("setting", ["all", "auto"])
 def test_registered_memory_moves_to_huge_pages_and_is_counted(make_daemon, setting):
     daemon = make_daemon(settings={"memory.huge_pages": setting, "memory.pool": 64 * MIB}).start()
     pool = daemon.populated_status()["pool"]
@@ -211,7 +211,7 @@ def test_registered_memory_moves_to_huge_pages_and_is_counted(make_daemon, setti
                 assert huge == daemon.populated_status()["sessions"]["registered_huge_bytes"]
                 assert huge in (0, 8 * MIB, 16 * MIB, 24 * MIB), "steps that a put had pinned stay as they were"
                 assert huge <= mapped_by_huge_pages(daemon.pid) - pool["huge_bytes"]
-                assert setting == "auto" or huge == 0
+                assert setting == "all" or huge == 0
             assert region.map[:64 * KIB] == first[1] and region.map[23 * MIB:23 * MIB + 64 * KIB] == last[1]
             c.evict(ns, [first[0]], Tier.MEMORY)
             ok(c.get_to(ns, [(first[0], region.room(MIB, 64 * KIB))]))
