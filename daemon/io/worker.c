@@ -242,7 +242,7 @@ static void worker_fill(struct worker *w)
                 if (w->n_in_flight == ahead && !classes_are_empty(w->ready)) {
                         worker_enter(w, false);
                         if (w->backoff_ms > 0)
-                                break; /* it has paused, and the caller enters again */
+                                break; /* the worker has paused, and its loop enters again */
                         now = clock_mono_ns();
                 }
         }
