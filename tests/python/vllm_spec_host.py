@@ -551,15 +551,17 @@ def loads_in_the_engine_s_thread():
     assert host.lookup(keys, context) == 40
     threads, copy_leased = [], host.worker.mover._gpu.copy_leased
     host.worker.mover._gpu.copy_leased = lambda *a, **o: threads.append(threading.get_ident()) or copy_leased(*a, **o)
-    held, host.worker.mover._next = threading.Event(), lambda: held.wait() and None  # our thread does nothing
-    with host.worker.mover._changed:
-        host.worker.mover._changed.notify_all()
+    # The thread of the mover does nothing. It waits without the lock, which the engine's thread takes as well.
+    held, changed = threading.Event(), host.worker.mover._changed
+    host.worker.mover._next = lambda: changed.wait_for(held.is_set) and []
     host.load(keys, context)
     assert threads == [threading.get_ident()]
     host.step()
     assert host.manager._policies[0].memory_samples == 1
     del host.worker.mover._next
-    held.set()
+    with changed:
+        held.set()
+        changed.notify_all()
     host.end(context)
     host.close()
 
