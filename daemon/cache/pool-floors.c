@@ -5,7 +5,8 @@
  * for a chunk of the same group. The chunk becomes the youngest of its list, so that the next
  * searches do not pass over it again: floors are at most three quarters of the pool, so there are
  * at most three such steps for each eviction in the long run. The price is that protected chunks
- * look younger to the policy than they are. Loop thread; cannot fail. */
+ * look younger to the policy than they are. A demoted chunk is worthless to its group as well, so a
+ * floor does not protect it. Loop thread; cannot fail. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
@@ -68,7 +69,8 @@ bool pool_is_protected(const struct pool *p, uint32_t chunk)
 {
         const struct pool_chunk *c = &p->chunks[chunk];
 
-        return c->floor > 0 && needs(p, c->floor, slabs_slot_bytes(p->slabs, pool_slot_of(c)));
+        return c->floor > 0 && !evict_is_demoted(p->evict, chunk) &&
+               needs(p, c->floor, slabs_slot_bytes(p->slabs, pool_slot_of(c)));
 }
 
 bool pool_slab_is_protected(const struct pool *p, uint32_t slab)
@@ -81,7 +83,8 @@ bool pool_slab_is_protected(const struct pool *p, uint32_t slab)
         for (uint32_t i = 0; i < slots; i += step) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
-                if (chunk != SLAB_NOBODY && !(p->chunks[chunk].flags & POOL_DROPPED))
+                if (chunk != SLAB_NOBODY && !(p->chunks[chunk].flags & POOL_DROPPED) &&
+                    !evict_is_demoted(p->evict, chunk))
                         sampled[p->chunks[chunk].floor] += p->slab_bytes / slots * step;
         }
         for (unsigned group = 1; group <= p->floors.n; group++)

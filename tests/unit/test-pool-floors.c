@@ -165,6 +165,26 @@ static void another_slab_changes_its_size(const char *policy)
         pool_free(p);
 }
 
+/* Chunks of an incomplete set are worthless to their group, too. */
+static void a_demoted_chunk_leaves_below_the_floor(const char *policy)
+{
+        struct pool *p = pool_with_floors(policy, 8 * MIB, 0);
+        struct key k = key_of(1023);
+
+        for (uint32_t n = 0; n < 1024; n++)
+                add(p, 1, n, 4 * KIB);
+        for (uint32_t n = 0; n < SLOTS - 1024; n++)
+                add(p, 3, n, 4 * KIB);
+        assert_true(pool_demote(p, pool_find(p, 1, &k, hash_of(1, 1023))));
+        add(p, 3, SLOTS, 4 * KIB);
+        assert_false(is_in(p, 1, 1023));
+        for (uint32_t n = SLOTS + 1; n < 2 * SLOTS; n++)
+                add(p, 3, n, 4 * KIB);
+        assert_int_equal(used(p, 0), 4 * MIB - 4 * KIB);
+        assert_true(is_in(p, 1, 0));
+        pool_free(p);
+}
+
 /* If a floor has all chunks of a size, chunks of that size find room elsewhere. */
 static void another_size_finds_room(const char *policy)
 {
@@ -262,6 +282,7 @@ static void chunks_of_before_are_counted(const char *policy)
 BY_POLICY(others_do_not_evict_below_a_floor)
 BY_POLICY(floors_are_kept_beside_each_other)
 BY_POLICY(a_group_evicts_its_own_chunks)
+BY_POLICY(a_demoted_chunk_leaves_below_the_floor)
 BY_POLICY(another_slab_changes_its_size)
 BY_POLICY(another_size_finds_room)
 BY_POLICY(a_size_that_a_floor_has_wholly_finds_room)
@@ -275,6 +296,7 @@ int main(void)
                 cmocka_unit_test(test_others_do_not_evict_below_a_floor),
                 cmocka_unit_test(test_floors_are_kept_beside_each_other),
                 cmocka_unit_test(test_a_group_evicts_its_own_chunks),
+                cmocka_unit_test(test_a_demoted_chunk_leaves_below_the_floor),
                 cmocka_unit_test(test_another_slab_changes_its_size),
                 cmocka_unit_test(test_another_size_finds_room),
                 cmocka_unit_test(test_a_size_that_a_floor_has_wholly_finds_room),
