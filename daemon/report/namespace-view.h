@@ -25,7 +25,8 @@ bool namespace_view_find(void *userdata, const char *name, size_t length, uint32
  * been removed, the page says so. */
 void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out);
 
-/* Prints one JSON object with the namespaces that have a history. A client that is no admin sees
+/* Prints one JSON object with the namespaces that have a history, the largest first, in less than
+ * 256 KiB. The smallest that have no room are left out and counted. A client that is no admin sees
  * its own tenant only. */
 void namespace_view_print_json(const struct status_sources *from, const struct client *viewer,
                                FILE *out);
