@@ -138,13 +138,14 @@ bool namespace_view_find(void *userdata, const char *name, size_t length, uint32
         return true;
 }
 
-void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out)
+bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out)
 {
         static struct namespace_next next; /* too large for the stack */
         const struct status_sources *from = userdata;
         const struct service *service = from->service;
         const struct store_namespace *ns = store_namespace_get(service->store, id);
         struct page_namespace page = {
+                .ns = ns,
                 .next = &next,
                 .history = from->namespaces,
                 .now_ns = clock_mono_ns(),
@@ -152,24 +153,24 @@ void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *o
                 .paused = paused,
         };
         struct collected c = { .ids = &page.of, .next = &next, .n = 1 };
+        struct namespace_now now;
         struct utsname host;
 
+        if (!is_shown(service, ns))
+                return false;
         if (uname(&host) == 0)
                 page.host = host.nodename;
-        if (is_shown(service, ns)) {
-                struct namespace_now now = now_of(service, ns);
-
-                page.ns = ns;
-                page.of = now.of;
-                memcpy(page.counters, now.counters, sizeof(page.counters));
-                page.sessions = namespace_counts_sessions(service->namespace_counts, id);
-                page.last_used_ms = namespace_counts_last_used_ms(service->namespace_counts, id);
-                namespace_history_watch(from->namespaces, page.now_ns, &now);
-                next = (struct namespace_next){ 0 };
-                store_next(service->store, ns->tenant, NAMESPACE_NEXT_VISITED, note_leaving, &c);
-                page.visited = c.visited;
-        }
+        now = now_of(service, ns);
+        page.of = now.of;
+        memcpy(page.counters, now.counters, sizeof(page.counters));
+        page.sessions = namespace_counts_sessions(service->namespace_counts, id);
+        page.last_used_ms = namespace_counts_last_used_ms(service->namespace_counts, id);
+        namespace_history_watch(from->namespaces, page.now_ns, &now);
+        next = (struct namespace_next){ 0 };
+        store_next(service->store, ns->tenant, NAMESPACE_NEXT_VISITED, note_leaving, &c);
+        page.visited = c.visited;
         page_namespace_print(out, &page);
+        return true;
 }
 
 /* --- the report --- */
