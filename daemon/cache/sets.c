@@ -6,9 +6,9 @@
  * before the missing chunk gets its slot, or that slot would be one of theirs.
  *
  * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the latter are
- * used up, the key is queued as well, and the set may lose a chunk until its turn comes. A queue
- * that is full drops the key, which is counted; the other chunks then leave by their age. The names
- * of a namespace's siblings are resolved once for each version of the list of namespaces. */
+ * used up, the key is queued as well, and the set may lose a chunk before its entry is handled. A
+ * queue that is full drops the key, which is counted; the other chunks then leave by their age. The
+ * names of a namespace's siblings are resolved once for each version of the list of namespaces. */
 #include "cache/sets.h"
 
 #include <errno.h>

@@ -548,7 +548,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
         if (!only ||
-            from->service->n_tenants <= 1) { /* they reveal the activity of other tenants */
+            from->service->n_tenants <= 1) { /* both reveal the activity of other tenants */
                 collect_resources(from->service->quotas, ret);
                 collect_floors(from, ret);
         }

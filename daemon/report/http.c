@@ -84,9 +84,9 @@ struct http {
         struct list_node conns;
         struct list_node waiting,
                 answering;        /* conns that wait for a page; for a reply with `text` */
-        struct shared_text *text; /* of the requests that are being answered; NULL: none */
+        struct shared_text *text; /* NULL: no request is being answered, or see made_error */
         struct http_wanted made;  /* of `text` */
-        int made_error;           /* -ENOMEM or -ENOENT instead of `text` */
+        int made_error;           /* 0, or the result of http_page_make() */
         uint64_t next_page_ns;
         unsigned accepted; /* in this iteration */
         unsigned n_conns;  /* except refused ones */

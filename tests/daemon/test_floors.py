@@ -97,7 +97,7 @@ def test_a_reload_leaves_the_floors_until_a_restart(make_daemon, directory):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 def test_each_tenants_pool_has_the_floors(make):
-    """They are reduced in the smaller pool, and the figures are those of all pools together."""
+    """Floors are reduced in the smaller pool, and the figures are those of all pools together."""
     daemon = make(f"tenants:\n  - {{name: red, users: [{ALICE}], pool: 16MiB}}\n  - {{name: blue, users: [{BOB}], pool: 8MiB}}\n",
                   {"memory.pool": "16MiB", "store.limit": "256MiB", "eviction.policy": "lru", "memory.floors": "vllm/a=8MiB"})
     whole, reduced = 8 * MIB, 6 * MIB

@@ -502,7 +502,7 @@ static void a_thousand_families_are_remembered(void **state)
         assert_true(pool_demote(p, pool_find(p, t.ns, &k, store_hash(t.store, t.ns, &k))));
         assert_int_equal(expect_in_all(sets, firsts), FAMILIES);
         assert_int_equal(expect_in_all(sets, firsts), 0);
-        (void)tiers_namespace(&t, "another"); /* it might belong to any of them */
+        (void)tiers_namespace(&t, "another"); /* a new one may belong to any family */
         assert_int_equal(expect_in_all(sets, firsts), FAMILIES);
         sets_free(sets);
         pool_free(p);
