@@ -6,7 +6,12 @@
  * searches do not pass over it again: floors are at most three quarters of the pool, so there are
  * at most three such steps for each eviction in the long run. The price is that protected chunks
  * look younger to the policy than they are. A demoted chunk is worthless to its group as well, so a
- * floor does not protect it. Loop thread; cannot fail. */
+ * floor does not protect it.
+ *
+ * A group that is below its floor keeps its own chunks as well, and takes room from others. If the
+ * others have none in the size class and no slab, it evicts its own, without a search among the
+ * others for the next ones: as many as the class has, so that no search passes over all chunks of
+ * the class each time. Loop thread; cannot fail. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
@@ -21,6 +26,29 @@ static unsigned group_of(const struct pool *p, uint32_t namespace_id)
 void pool_floor_begin(struct pool *p, uint32_t namespace_id)
 {
         p->acquiring = group_of(p, namespace_id);
+        p->keeps_own = false;
+}
+
+void pool_floor_keep_own(struct pool *p, unsigned class)
+{
+        uint64_t bytes = slabs_class_bytes(p->slabs, class);
+
+        p->keeps_own = p->acquiring > 0 && p->own_only[class] == 0 &&
+                       p->floor_used[p->acquiring] + bytes <= p->floors.bytes[p->acquiring - 1];
+        p->own_only[class] -= p->own_only[class] > 0;
+}
+
+bool pool_floor_give_own(struct pool *p, unsigned class)
+{
+        uint64_t slots, used;
+        uint32_t n_slabs;
+
+        if (!p->keeps_own)
+                return false;
+        slabs_class_usage(p->slabs, class, &n_slabs, &slots, &used);
+        p->own_only[class] = (uint32_t)used;
+        p->keeps_own = false;
+        return true;
 }
 
 void pool_floor_add(struct pool *p, struct pool_chunk *c)
@@ -57,11 +85,11 @@ void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64
         *ret_floor = i < p->floors.n ? p->floors.bytes[i] : 0;
 }
 
-/* Returns whether the group would be below its floor without these bytes, and is not the group that
- * needs the room. */
+/* Returns whether the group would be below its floor without these bytes. The group that needs the
+ * room gives its own, unless it is below its floor. */
 static bool needs(const struct pool *p, unsigned group, uint64_t bytes)
 {
-        return group > 0 && group != p->acquiring && bytes > 0 &&
+        return group > 0 && (group != p->acquiring || p->keeps_own) && bytes > 0 &&
                p->floor_used[group] < p->floors.bytes[group - 1] + bytes;
 }
 
