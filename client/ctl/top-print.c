@@ -270,12 +270,13 @@ static const struct rows {
             { "OF POOL", "pool_share", RATIO } } },
         { "namespaces",
           NULL,
-          "lrrrr",
+          "lrrrrr",
           1,
           { { "NAMESPACE", "namespace", TEXT },
             { "LOOKUPS/S", "lookup_keys_per_second", RATE },
             { "HITS", "lookup_hit_ratio", RATIO },
             { "CHUNKS", "chunks", COUNT },
+            { "MEMORY", "pool_bytes", BYTES },
             { "STORED", "stored_bytes", BYTES } } },
 };
 

@@ -51,15 +51,39 @@ bool pool_floor_give_own(struct pool *p, unsigned class)
         return true;
 }
 
-void pool_floor_add(struct pool *p, struct pool_chunk *c)
+static void add_to_group(struct pool *p, struct pool_chunk *c)
 {
         c->floor = group_of(p, c->namespace_id) & 0xf;
         p->floor_used[c->floor] += slabs_slot_bytes(p->slabs, pool_slot_of(c));
 }
 
+void pool_floor_add(struct pool *p, struct pool_chunk *c)
+{
+        add_to_group(p, c);
+        p->namespace_bytes[c->namespace_id % POOL_NAMESPACE_COUNTS] +=
+                slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
 void pool_floor_remove(struct pool *p, const struct pool_chunk *c)
 {
-        p->floor_used[c->floor] -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+        uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
+
+        p->floor_used[c->floor] -= bytes;
+        p->namespace_bytes[c->namespace_id % POOL_NAMESPACE_COUNTS] -= bytes;
+}
+
+uint64_t pool_namespace_bytes(const struct pool *p, uint32_t namespace_id)
+{
+        return p->namespace_bytes[namespace_id % POOL_NAMESPACE_COUNTS];
+}
+
+uint64_t pool_all_namespaces_bytes(const struct pool *p)
+{
+        uint64_t sum = 0;
+
+        for (unsigned i = 0; i <= POOL_MAX_FLOORS; i++)
+                sum += p->floor_used[i];
+        return sum;
 }
 
 void pool_set_floors(struct pool *p, const struct pool_floors *floors)
@@ -76,7 +100,7 @@ void pool_set_floors(struct pool *p, const struct pool_floors *floors)
                 p->floor_used[i] = 0;
         for (uint32_t i = 0; i < p->high_water; i++)
                 if (p->chunks[i].state != POOL_FREE && !(p->chunks[i].flags & POOL_DROPPED))
-                        pool_floor_add(p, &p->chunks[i]);
+                        add_to_group(p, &p->chunks[i]);
 }
 
 void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64_t *ret_floor)

@@ -46,6 +46,9 @@ def test_an_engine_keeps_its_floor_and_top_shows_it(make_daemon, policy):
     said = json.loads(ctl("top", "--json", "--interval", "0.1", "--count", "1", daemon=daemon).stdout.splitlines()[-1])
     assert {f["prefix"]: (f["used_bytes"], f["floor_bytes"]) for f in said["floors"]} == {"vllm/a": (used["vllm/a"], FLOOR),
                                                                                          "vllm/": (used["vllm/"], 2 * MIB)}
+    memory = {n["namespace"]: n["pool_bytes"] for n in said["namespaces"]}
+    assert (memory["vllm/a/g0"], memory["vllm/b/g0"]) == (used["vllm/a"], used["vllm/"])
+    assert sum(memory.values()) == daemon.metric("kvcache_pool_used_bytes")
     shown = ctl("top", "--interval", "0.1", "--count", "1", daemon=daemon).stdout
     assert "MEMORY OF" in shown and "vllm/a" in shown
 
