@@ -49,7 +49,7 @@ struct pool {
 
         /* Number of chunks in the table, by the namespace's id modulo POOL_NAMESPACE_COUNTS. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
-        uint64_t namespace_bytes[POOL_NAMESPACE_COUNTS]; /* of their slots */
+        uint64_t namespace_bytes[POOL_NAMESPACE_COUNTS]; /* slots, in bytes, by the same number */
         uint32_t evicted_since_scan[SLAB_MAX_CLASSES];
         struct pool_floors floors;
         uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */

@@ -326,6 +326,11 @@ static void chunks_of_before_are_counted(const char *policy)
         assert_int_equal(used(p, 1), 2 * MIB);
         pool_drop(p, pool_find(p, 2, &k, hash_of(2, 1)));
         assert_int_equal(used(p, 1), 2 * MIB - 4 * KIB);
+        /* The memory of each namespace is counted once, however often floors are set. */
+        pool_set_floors(p, &floors);
+        assert_int_equal(pool_namespace_bytes(p, 1), 2 * MIB);
+        assert_int_equal(pool_namespace_bytes(p, 2), 2 * MIB - 4 * KIB);
+        assert_int_equal(pool_all_namespaces_bytes(p), 4 * MIB - 4 * KIB);
         for (uint32_t n = 0; n < 2 * SLOTS; n++)
                 add(p, 3, n, 4 * KIB);
         assert_int_equal(used(p, 0), 2 * MIB);
