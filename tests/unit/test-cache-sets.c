@@ -3,6 +3,7 @@
  * chunks of other namespaces are evicted as if there were no sets. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "cache-fixture.h"
@@ -268,6 +269,78 @@ static void a_refused_chunk_completes_no_set_on_disk(void **state)
         t.admission = NULL;
         admission_free(admission);
         tiers_open(&t);
+}
+
+/* Memory from which a put goes to the disk directly. */
+struct shared {
+        struct kio_region region;
+        char *at;
+        bool over;
+};
+
+static void region_is_over(struct kio_region *region)
+{
+        container_of(region, struct shared, region)->over = true;
+}
+
+static void share(struct shared *m)
+{
+        *m = (struct shared){ .at = mmap(NULL, MIB, PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0) };
+        assert_ptr_not_equal(m->at, MAP_FAILED);
+        m->region = (struct kio_region){ .base = m->at, .bytes = MIB, .complete = region_is_over };
+        kio_region_register(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+}
+
+static void unshare(struct shared *m)
+{
+        m->over = false;
+        kio_region_unregister(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+        munmap(m->at, MIB);
+}
+
+/* A put that goes to the disk directly completes the set there, and none in memory. */
+static void a_direct_put_completes_a_set_on_disk_only(void **state)
+{
+        uint32_t shards[2];
+        struct shared m;
+        struct req r;
+
+        small_disk();
+        begin();
+        share(&m);
+        shards[0] = tiers_namespace(&t, "m/g0/s0.of.2");
+        shards[1] = tiers_namespace(&t, "m/g0/s1.of.2");
+        put_a_set(shards, 2, 30);
+        forget_in_memory(shards[0], 1);
+        {
+                struct key k = key_of(1);
+
+                assert_true(pool_demote(t.pool, pool_find(t.pool, shards[1], &k,
+                                                          store_hash(t.store, shards[1], &k))));
+        }
+        evict_from_disk_now(shards[0], 1);
+        hold(KIO_WRITE, 1);
+        t.ns = shards[0];
+        start(&r, 1);
+        t.ns = plain;
+        r.req.memory = m.at;
+        r.req.region = &m.region;
+        r.req.may_be_direct = true;
+        r.req.length = SMALL;
+        r.req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &r.req);
+        kio_flush(t.io);
+        tiers_iterate(&t); /* follows the eviction while the put is in flight */
+        assert_true(stats().direct_bytes > 0);
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 0);
+        assert_int_equal(stats().sets.promoted[SETS_MEMORY], 0);
+        release();
+        expect(&r, CACHE_OK);
+        assert_true(is_in(shards[0], 1, SETS_DISK) && is_in(shards[1], 1, SETS_DISK));
+        unshare(&m);
 }
 
 enum { MANY_PUTS = 100 };
@@ -564,6 +637,7 @@ int main(int argc, char **argv)
                 TEST(a_set_that_is_completed_on_disk_stays),
                 TEST(a_set_that_is_read_again_stays_in_memory),
                 TEST(a_set_whose_chunk_is_being_written_is_not_demoted),
+                TEST(a_direct_put_completes_a_set_on_disk_only),
                 TEST(a_refused_chunk_completes_no_set_on_disk),
                 TEST(puts_of_an_iteration_look_for_a_bounded_number_of_chunks),
                 TEST(a_leased_shard_stays),
