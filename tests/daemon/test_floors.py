@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -46,7 +47,7 @@ def test_an_engine_keeps_its_floor_and_top_shows_it(make_daemon, policy):
     said = json.loads(ctl("top", "--json", "--interval", "0.1", "--count", "1", daemon=daemon).stdout.splitlines()[-1])
     assert {f["prefix"]: (f["used_bytes"], f["floor_bytes"]) for f in said["floors"]} == {"vllm/a": (used["vllm/a"], FLOOR),
                                                                                          "vllm/": (used["vllm/"], 2 * MIB)}
-    memory = {n["namespace"]: n["pool_bytes"] for n in said["namespaces"]}
+    memory = {n["namespace"]: n["pool_used_bytes"] for n in said["namespaces"]}
     assert (memory["vllm/a/g0"], memory["vllm/b/g0"]) == (used["vllm/a"], used["vllm/"])
     assert sum(memory.values()) == daemon.metric("kvcache_pool_used_bytes")
     shown = ctl("top", "--interval", "0.1", "--count", "1", daemon=daemon).stdout
@@ -113,6 +114,8 @@ def test_each_tenants_pool_has_the_floors(make):
             assert in_memory(c, mine, pairs) == floor // CHUNK
         said = json.loads(ctl("top", "--json", "--interval", "0.1", "--count", "1", daemon=daemon).stdout.splitlines()[-1])
         row, = said["floors"]
+        assert {t["tenant"]: t["pool_used_bytes"] for t in said["tenants"]} == {"default": 0, "red": 16 * MIB, "blue": 8 * MIB}
+        assert re.search(r"^TENANT .* MEMORY +STORED$", ctl("top", "--interval", "0.1", "--count", "1", daemon=daemon).stdout, re.M)
         assert (row["prefix"], row["used_bytes"], row["floor_bytes"]) == ("vllm/a", whole + reduced, 2 * whole + reduced)
         assert "kvcache_floor_used_bytes{" not in red.report(kvwire.Report.METRICS), "they sum up what other tenants hold"
 
