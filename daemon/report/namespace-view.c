@@ -322,7 +322,8 @@ void namespace_view_print_json(const struct status_sources *from, const struct c
         fputs("{\"namespaces\":[", out);
         while (list.n > 0) {
                 unsigned i = largest_of(&list);
-                _cleanup_(freep) char *text = namespace_text(from, &list, i, now_ns);
+                _cleanup_(freep) char *text =
+                        left_out == 0 ? namespace_text(from, &list, i, now_ns) : NULL;
 
                 take_out(&list, i);
                 if (!text || bytes + strlen(text) + 1 > NAMESPACE_REPORT_BYTES) {
