@@ -152,6 +152,14 @@ int namespace_print_samples(struct ctl *ctl, const char *name, const char *tenan
                 return print_json(object);
         }
         putchar('\n');
+        if (!found && number(report, "left_out") > 0) {
+                char n[HUMAN_BYTES];
+
+                printf("The report of the daemon is full and leaves out the samples of the %s "
+                       "smallest namespaces. This may be one of them.\n",
+                       human_count((uint64_t)number(report, "left_out"), n));
+                return EXIT_OK;
+        }
         if (!found) {
                 puts("There are no samples yet: ask again in 15 seconds. The daemon takes them of "
                      "the 20 largest namespaces, and of those whose page was opened last.");

@@ -204,6 +204,7 @@ static cJSON *namespace_row(const struct interval *t, const char *namespace, str
                   rate(t, "kvcache_namespace_lookup_found_keys_total", namespace), lookups);
         add_now(o, "chunks", t, "kvcache_namespace_chunks", namespace);
         add_now(o, "stored_bytes", t, "kvcache_namespace_stored_bytes", namespace);
+        add_now(o, "pool_used_bytes", t, "kvcache_namespace_pool_used_bytes", namespace);
         return o;
 }
 

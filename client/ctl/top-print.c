@@ -251,7 +251,7 @@ static const struct rows {
         /* A single tenant's figures are those of the head. */
         { "tenants",
           NULL,
-          "lrrrrrr",
+          "lrrrrrrr",
           2,
           { { "TENANT", "tenant", TEXT },
             { "OUT", "get_bytes_per_second", BYTES_RATE },
@@ -259,6 +259,7 @@ static const struct rows {
             { "LOOKUPS/S", "lookup_keys_per_second", RATE },
             { "HITS", "lookup_hit_ratio", RATIO },
             { "REFUSED/S", "refusals_per_second", RATE },
+            { "MEMORY", "pool_used_bytes", BYTES },
             { "STORED", "stored_bytes", BYTES } } },
         { "floors",
           NULL,
@@ -270,12 +271,13 @@ static const struct rows {
             { "OF POOL", "pool_share", RATIO } } },
         { "namespaces",
           NULL,
-          "lrrrr",
+          "lrrrrr",
           1,
           { { "NAMESPACE", "namespace", TEXT },
             { "LOOKUPS/S", "lookup_keys_per_second", RATE },
             { "HITS", "lookup_hit_ratio", RATIO },
             { "CHUNKS", "chunks", COUNT },
+            { "MEMORY", "pool_used_bytes", BYTES },
             { "STORED", "stored_bytes", BYTES } } },
 };
 

@@ -27,9 +27,26 @@ enum { COUNT_SLICE = 4096 }; /* records of the pool per iteration */
 
 DEFINE_CLEANUP(struct cache *, cache_free);
 
+/* Returns whether a write will make the store find the chunk. */
+static bool is_being_written(void *userdata, uint32_t namespace_id, const struct key *key)
+{
+        struct cache *c = userdata;
+        uint64_t hash = store_hash(c->params.store, namespace_id, key);
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        const struct write *w =
+                chunk == POOL_NONE ? NULL : write_of(pool_chunk(c->params.pool, chunk));
+
+        return (w && !w->refused) || cache_direct_put_waiters(c, namespace_id, key, hash);
+}
+
 int cache_new(struct cache **ret, const struct cache_params *params)
 {
         struct cache *c = calloc(1, sizeof(*c));
+        const struct sets_params sets = { .pool = params->pool,
+                                          .store = params->store,
+                                          .tenant = params->tenant,
+                                          .is_being_written = is_being_written,
+                                          .userdata = c };
 
         if (!c)
                 return -ENOMEM;
@@ -45,8 +62,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
         tails_init(&c->tails);
-        if (cache_remote_init(c) < 0 ||
-            sets_new(&c->sets, params->pool, params->store, params->tenant) < 0) {
+        if (cache_remote_init(c) < 0 || sets_new(&c->sets, &sets) < 0) {
                 cache_remote_fini(c);
                 free(c);
                 return -ENOMEM;

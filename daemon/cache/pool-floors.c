@@ -5,7 +5,13 @@
  * for a chunk of the same group. The chunk becomes the youngest of its list, so that the next
  * searches do not pass over it again: floors are at most three quarters of the pool, so there are
  * at most three such steps for each eviction in the long run. The price is that protected chunks
- * look younger to the policy than they are. Loop thread; cannot fail. */
+ * look younger to the policy than they are. A demoted chunk is worthless to its group as well, so a
+ * floor does not protect it.
+ *
+ * A group that is below its floor keeps its own chunks as well, and takes room from others. If the
+ * others have none in the size class and no slab, it evicts its own, without a search among the
+ * others for the next ones: as many as the class has, so that no search passes over all chunks of
+ * the class each time. Loop thread; cannot fail. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
@@ -20,17 +26,64 @@ static unsigned group_of(const struct pool *p, uint32_t namespace_id)
 void pool_floor_begin(struct pool *p, uint32_t namespace_id)
 {
         p->acquiring = group_of(p, namespace_id);
+        p->keeps_own = false;
 }
 
-void pool_floor_add(struct pool *p, struct pool_chunk *c)
+void pool_floor_keep_own(struct pool *p, unsigned class)
+{
+        uint64_t bytes = slabs_class_bytes(p->slabs, class);
+
+        p->keeps_own = p->acquiring > 0 && p->own_only[class] == 0 &&
+                       p->floor_used[p->acquiring] + bytes <= p->floors.bytes[p->acquiring - 1];
+        p->own_only[class] -= p->own_only[class] > 0;
+}
+
+bool pool_floor_give_own(struct pool *p, unsigned class)
+{
+        uint64_t slots, used;
+        uint32_t n_slabs;
+
+        if (!p->keeps_own)
+                return false;
+        slabs_class_usage(p->slabs, class, &n_slabs, &slots, &used);
+        p->own_only[class] = (uint32_t)used;
+        p->keeps_own = false;
+        return true;
+}
+
+static void add_to_group(struct pool *p, struct pool_chunk *c)
 {
         c->floor = group_of(p, c->namespace_id) & 0xf;
         p->floor_used[c->floor] += slabs_slot_bytes(p->slabs, pool_slot_of(c));
 }
 
+void pool_floor_add(struct pool *p, struct pool_chunk *c)
+{
+        add_to_group(p, c);
+        p->namespace_bytes[c->namespace_id % POOL_NAMESPACE_COUNTS] +=
+                slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
 void pool_floor_remove(struct pool *p, const struct pool_chunk *c)
 {
-        p->floor_used[c->floor] -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+        uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
+
+        p->floor_used[c->floor] -= bytes;
+        p->namespace_bytes[c->namespace_id % POOL_NAMESPACE_COUNTS] -= bytes;
+}
+
+uint64_t pool_namespace_bytes(const struct pool *p, uint32_t namespace_id)
+{
+        return p->namespace_bytes[namespace_id % POOL_NAMESPACE_COUNTS];
+}
+
+uint64_t pool_all_namespaces_bytes(const struct pool *p)
+{
+        uint64_t sum = 0;
+
+        for (unsigned i = 0; i <= POOL_MAX_FLOORS; i++)
+                sum += p->floor_used[i];
+        return sum;
 }
 
 void pool_set_floors(struct pool *p, const struct pool_floors *floors)
@@ -47,7 +100,7 @@ void pool_set_floors(struct pool *p, const struct pool_floors *floors)
                 p->floor_used[i] = 0;
         for (uint32_t i = 0; i < p->high_water; i++)
                 if (p->chunks[i].state != POOL_FREE && !(p->chunks[i].flags & POOL_DROPPED))
-                        pool_floor_add(p, &p->chunks[i]);
+                        add_to_group(p, &p->chunks[i]);
 }
 
 void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64_t *ret_floor)
@@ -56,11 +109,11 @@ void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64
         *ret_floor = i < p->floors.n ? p->floors.bytes[i] : 0;
 }
 
-/* Returns whether the group would be below its floor without these bytes, and is not the group that
- * needs the room. */
+/* Returns whether the group would be below its floor without these bytes. The group that needs the
+ * room gives its own, unless it is below its floor. */
 static bool needs(const struct pool *p, unsigned group, uint64_t bytes)
 {
-        return group > 0 && group != p->acquiring && bytes > 0 &&
+        return group > 0 && (group != p->acquiring || p->keeps_own) && bytes > 0 &&
                p->floor_used[group] < p->floors.bytes[group - 1] + bytes;
 }
 
@@ -68,7 +121,8 @@ bool pool_is_protected(const struct pool *p, uint32_t chunk)
 {
         const struct pool_chunk *c = &p->chunks[chunk];
 
-        return c->floor > 0 && needs(p, c->floor, slabs_slot_bytes(p->slabs, pool_slot_of(c)));
+        return c->floor > 0 && !evict_is_demoted(p->evict, chunk) &&
+               needs(p, c->floor, slabs_slot_bytes(p->slabs, pool_slot_of(c)));
 }
 
 bool pool_slab_is_protected(const struct pool *p, uint32_t slab)
@@ -81,7 +135,8 @@ bool pool_slab_is_protected(const struct pool *p, uint32_t slab)
         for (uint32_t i = 0; i < slots; i += step) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
-                if (chunk != SLAB_NOBODY && !(p->chunks[chunk].flags & POOL_DROPPED))
+                if (chunk != SLAB_NOBODY && !(p->chunks[chunk].flags & POOL_DROPPED) &&
+                    !evict_is_demoted(p->evict, chunk))
                         sampled[p->chunks[chunk].floor] += p->slab_bytes / slots * step;
         }
         for (unsigned group = 1; group <= p->floors.n; group++)

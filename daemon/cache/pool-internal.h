@@ -49,11 +49,16 @@ struct pool {
 
         /* Number of chunks in the table, by the namespace's id modulo POOL_NAMESPACE_COUNTS. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
+        uint64_t namespace_bytes[POOL_NAMESPACE_COUNTS]; /* slots, in bytes, by the same number */
         uint32_t evicted_since_scan[SLAB_MAX_CLASSES];
         struct pool_floors floors;
         uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */
         unsigned acquiring;                       /* the group that needs room */
-        uint32_t spared_since[SLAB_MAX_CLASSES];  /* by class: since the last victim */
+        bool keeps_own; /* that group is below its floor, so its own chunks stay, too */
+        /* By class: searches for which a group evicts its own chunks, because the class had no
+         * others. */
+        uint32_t own_only[SLAB_MAX_CLASSES];
+        uint32_t spared_since[SLAB_MAX_CLASSES]; /* by class: since the last victim */
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */
@@ -158,6 +163,11 @@ void pool_end_aside(struct pool *p, uint32_t chunk);
 
 /* Begins a search for room for a chunk of this namespace. */
 void pool_floor_begin(struct pool *p, uint32_t namespace_id);
+/* Has the search for a slot of the class keep the group's own chunks, if the group is below its
+ * floor. */
+void pool_floor_keep_own(struct pool *p, unsigned class);
+/* Ends that, because the others have no room. Returns whether it was so. */
+bool pool_floor_give_own(struct pool *p, unsigned class);
 /* Count a chunk that enters or leaves the table. */
 void pool_floor_add(struct pool *p, struct pool_chunk *c);
 void pool_floor_remove(struct pool *p, const struct pool_chunk *c);

@@ -234,7 +234,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
                 return empty_slab(p);
         pool_scan_holds(p);
         least = cheapest_slab(p, class, most, by_recency, true);
-        if (least == UINT32_MAX && p->floors.n > 0 && isinf(most))
+        if (least == UINT32_MAX && p->floors.n > 0 && isinf(most) && !p->keeps_own)
                 least = cheapest_slab(p, class, most, by_recency, false);
         if (least == UINT32_MAX)
                 return false;
@@ -320,7 +320,10 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
 
         p->gives_up = false;
+        pool_floor_keep_own(p, class);
         if (acquire_of(p, class, ret))
+                return true;
+        if (!p->gives_up && pool_floor_give_own(p, class) && acquire_of(p, class, ret))
                 return true;
         /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
          * that a few small leases do not keep all other sizes out. */

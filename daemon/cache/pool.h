@@ -298,6 +298,10 @@ struct pool_floors {
 void pool_set_floors(struct pool *p, const struct pool_floors *floors);
 /* Fills in the bytes of a group and its floor; zeros if there is no such group. */
 void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64_t *ret_floor);
+/* Return the bytes of the slots with chunks of a namespace, and of all namespaces. Two namespaces
+ * whose numbers differ by a multiple of 8,192 share a count. */
+uint64_t pool_namespace_bytes(const struct pool *p, uint32_t namespace_id);
+uint64_t pool_all_namespaces_bytes(const struct pool *p);
 
 /* Adds a watch, which the caller keeps until it removes it. */
 void pool_add_watch(struct pool *p, struct pool_watch *watch);

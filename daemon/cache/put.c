@@ -365,6 +365,7 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
 {
         struct write *w;
 
+        sets_expect(c->sets, SETS_DISK, req->namespace_id, &req->key);
         pool_pin(c->params.pool, chunk);
         w = write_new(c, chunk, req);
         if (!w) {
@@ -405,7 +406,6 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         }
         /* Only the pool has the chunk, because its write failed or was refused, or the store
          * evicted it. */
-        sets_expect(c->sets, SETS_DISK, req->namespace_id, &req->key);
         if (!cache_admit(c, req, true))
                 cache_finish(c, req, CACHE_NO_SPACE);
         else if (!cache_write_resident(c, chunk, req))
@@ -479,12 +479,13 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, CACHE_NO_SPACE);
                 return true;
         }
-        sets_expect(c->sets, SETS_MEMORY, req->namespace_id, &req->key);
-        sets_expect(c->sets, SETS_DISK, req->namespace_id, &req->key);
+        if (admitted)
+                sets_expect(c->sets, SETS_DISK, req->namespace_id, &req->key);
         /* An unverified chunk of an earlier process may differ from the bytes of this put. */
         pool_drop_unverified(c->params.pool, req->namespace_id, &req->key, req->hash);
         if (cache_put_direct(c, req))
                 return true;
+        sets_expect(c->sets, SETS_MEMORY, req->namespace_id, &req->key);
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
                          req->use, &chunk);
         if (r == POOL_FULL)

@@ -5,9 +5,10 @@
  * and writes keep their meaning, and a wrong decision costs a miss at most. They are promoted
  * before the missing chunk gets its slot, or that slot would be one of theirs.
  *
- * An iteration makes STEPS lookups. A queue that is full drops the key, which is counted; the other
- * chunks then leave by their age. The names of a namespace's siblings are resolved once for each
- * version of the list of namespaces. */
+ * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the latter are
+ * used up, the key is queued as well, and the set may lose a chunk before its entry is handled. A
+ * queue that is full drops the key, which is counted; the other chunks then leave by their age. The
+ * names of a namespace's siblings are resolved once for each version of the list of namespaces. */
 #include "cache/sets.h"
 
 #include <errno.h>
@@ -23,35 +24,45 @@
 enum {
         QUEUE = 4096,
         STEPS = 512,
-        FAMILIES = 64, /* namespaces whose siblings are remembered, by remainder */
+        /* Namespaces whose siblings are remembered: as many as a store has, by the id's remainder.
+         * Ids ascend, so a row has more namespaces than ways only after many were removed. */
+        ROWS = 1024,
+        WAYS = 4,
         NAME_BYTES = 256,
 };
 
 /* The other namespaces of a shard's set. */
 struct family {
         uint64_t version; /* store_namespaces_version() at the time of the lookup */
-        uint32_t of;      /* 0: the entry is unused */
         uint32_t n;
         uint32_t siblings[SETS_MOST_SHARDS - 1];
 };
 
-struct eviction {
+/* The namespaces of a row and their families. */
+struct row {
+        uint32_t of[WAYS]; /* 0: the entry is unused */
+        uint32_t replaced; /* entries that were replaced */
+        struct family families[WAYS];
+};
+
+/* A chunk that was evicted or, if `is_expected`, is being stored. */
+struct event {
         struct key key;
         uint32_t namespace_id;
         uint8_t tier;
+        bool is_expected;
 };
 
 struct sets {
-        struct pool *pool;
-        struct store *store;
-        uint16_t tenant;
+        struct sets_params params;
         bool is_watching;
         struct pool_watch pool_watch;
         struct store_watch store_watch;
         struct sets_stats stats;
-        struct family families[FAMILIES];
-        uint32_t first, n; /* position and length of the queue */
-        struct eviction queue[QUEUE];
+        struct row rows[ROWS];
+        uint32_t expect_left; /* lookups that sets_expect() may still make in this iteration */
+        uint32_t first, n;    /* position and length of the queue */
+        struct event queue[QUEUE];
 };
 
 DEFINE_CLEANUP(struct sets *, sets_free);
@@ -111,14 +122,16 @@ bool sets_parse_name(const char *name, struct sets_name *ret)
 }
 
 /* Fills in the siblings of a namespace that exist. Only namespaces of one owner belong together, so
- * that no user decides about another user's chunks by choosing a name. */
-static void find_siblings(const struct sets *s, struct family *f)
+ * that no user decides about another user's chunks by choosing a name. Returns the number of
+ * lookups. */
+static uint32_t find_siblings(const struct sets *s, uint32_t namespace_id, struct family *f)
 {
-        const struct store_namespace *ns = store_namespace_get(s->store, f->of), *other;
+        const struct store *store = s->params.store;
+        const struct store_namespace *ns = store_namespace_get(store, namespace_id), *other;
         struct sets_name parts;
 
-        if (!ns || ns->tenant != s->tenant || !sets_parse_name(ns->name, &parts))
-                return;
+        if (!ns || ns->tenant != s->params.tenant || !sets_parse_name(ns->name, &parts))
+                return 1;
         for (unsigned i = 0; i < parts.shards; i++) {
                 char name[NAME_BYTES];
                 int length =
@@ -127,54 +140,89 @@ static void find_siblings(const struct sets *s, struct family *f)
 
                 if (i == parts.shard || length >= (int)sizeof(name))
                         continue;
-                other = store_namespace_find(s->store, s->tenant, name, (size_t)length);
+                other = store_namespace_find(store, s->params.tenant, name, (size_t)length);
                 if (other && other->owner == ns->owner)
                         f->siblings[f->n++] = other->id;
         }
+        return parts.shards;
 }
 
-static const struct family *family_of(struct sets *s, uint32_t namespace_id)
+/* Returns the family of a namespace, or NULL if it is not remembered. */
+static const struct family *known_family(const struct sets *s, uint32_t namespace_id)
 {
-        uint64_t version = store_namespaces_version(s->store);
-        struct family *f = &s->families[namespace_id % FAMILIES];
+        const struct row *row = &s->rows[namespace_id % ROWS];
 
-        if (f->of == namespace_id && f->version == version)
-                return f;
-        *f = (struct family){ .version = version, .of = namespace_id };
-        find_siblings(s, f);
-        return f;
+        for (unsigned way = 0; way < WAYS; way++)
+                if (row->of[way] == namespace_id)
+                        return row->families[way].version ==
+                                               store_namespaces_version(s->params.store)
+                                       ? &row->families[way]
+                                       : NULL;
+        return NULL;
+}
+
+/* Returns the entry of a row for a namespace: its own, an unused one, or the next to be
+ * replaced. */
+static unsigned entry_for(struct row *row, uint32_t namespace_id)
+{
+        for (unsigned way = 0; way < WAYS; way++)
+                if (row->of[way] == namespace_id || row->of[way] == 0)
+                        return way;
+        return row->replaced++ % WAYS;
+}
+
+/* Returns the family of a namespace, and adds the lookups that it took to *steps. */
+static const struct family *family_of(struct sets *s, uint32_t namespace_id, uint32_t *steps)
+{
+        const struct family *known = known_family(s, namespace_id);
+        struct row *row = &s->rows[namespace_id % ROWS];
+        unsigned way;
+
+        if (known)
+                return known;
+        way = entry_for(row, namespace_id);
+        row->of[way] = namespace_id;
+        row->families[way] =
+                (struct family){ .version = store_namespaces_version(s->params.store) };
+        *steps += find_siblings(s, namespace_id, &row->families[way]);
+        s->stats.resolved++;
+        return &row->families[way];
 }
 
 /* --- evictions --- */
 
-static void queue_eviction(struct sets *s, unsigned tier, uint32_t namespace_id,
-                           const struct key *key)
+/* Queues an event. A namespace whose family is not remembered is resolved at the event's turn. */
+static void queue_event(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key,
+                        bool is_expected)
 {
-        if (family_of(s, namespace_id)->n == 0)
+        const struct family *f = known_family(s, namespace_id);
+
+        if (f && f->n == 0)
                 return;
         if (s->n == QUEUE) {
                 s->stats.missed[tier]++;
                 return;
         }
-        s->queue[(s->first + s->n++) % QUEUE] = (struct eviction){ .key = *key,
-                                                                   .namespace_id = namespace_id,
-                                                                   .tier = (uint8_t)tier };
+        s->queue[(s->first + s->n++) % QUEUE] = (struct event){ .key = *key,
+                                                                .namespace_id = namespace_id,
+                                                                .tier = (uint8_t)tier,
+                                                                .is_expected = is_expected };
 }
 
 static void on_pool_evicted(void *userdata, uint32_t chunk)
 {
         struct sets *s = userdata;
-        const struct pool_chunk *c = pool_chunk(s->pool, chunk);
+        const struct pool_chunk *c = pool_chunk(s->params.pool, chunk);
 
-        queue_eviction(s, SETS_MEMORY, c->namespace_id, &c->key);
+        queue_event(s, SETS_MEMORY, c->namespace_id, &c->key, false);
 }
 
 static void on_store_changed(void *userdata, const struct store_change *change)
 {
         struct sets *s = userdata;
 
-        if (change->is_evicted && change->tenant == s->tenant)
-                queue_eviction(s, SETS_DISK, change->namespace_id, change->key);
+        if (change->is_evicted && change->tenant == s->params.tenant)
+                queue_event(s, SETS_DISK, change->namespace_id, change->key, false);
 }
 
 /* A chunk of one tier. */
@@ -186,46 +234,79 @@ struct place {
 static bool find(const struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key,
                  struct place *ret)
 {
-        uint64_t hash = store_hash(s->store, namespace_id, key);
+        const struct sets_params *p = &s->params;
+        uint64_t hash = store_hash(p->store, namespace_id, key);
 
         if (tier == SETS_DISK)
-                return store_find(s->store, namespace_id, key, hash, &ret->ref, NULL) == 0;
-        ret->chunk = pool_find(s->pool, namespace_id, key, hash);
+                return store_find(p->store, namespace_id, key, hash, &ret->ref, NULL) == 0;
+        ret->chunk = pool_find(p->pool, namespace_id, key, hash);
         return ret->chunk != POOL_NONE;
+}
+
+/* Returns whether the chunk is in the tier again, or on its way there. The pool finds a chunk that
+ * it is being filled with; the store does not find one that is being written. */
+static bool is_back(const struct sets *s, const struct event *e)
+{
+        const struct sets_params *p = &s->params;
+        struct place at;
+
+        return find(s, e->tier, e->namespace_id, &e->key, &at) ||
+               (e->tier == SETS_DISK && p->is_being_written &&
+                p->is_being_written(p->userdata, e->namespace_id, &e->key));
 }
 
 static bool demote(struct sets *s, unsigned tier, const struct place *at)
 {
-        return tier == SETS_DISK ? store_demote(s->store, at->ref)
-                                 : pool_demote(s->pool, at->chunk);
+        return tier == SETS_DISK ? store_demote(s->params.store, at->ref)
+                                 : pool_demote(s->params.pool, at->chunk);
 }
 
 static bool promote(struct sets *s, unsigned tier, const struct place *at)
 {
-        return tier == SETS_DISK ? store_promote(s->store, at->ref)
-                                 : pool_promote(s->pool, at->chunk);
+        return tier == SETS_DISK ? store_promote(s->params.store, at->ref)
+                                 : pool_promote(s->params.pool, at->chunk);
+}
+
+static bool has_demoted(const struct sets *s, unsigned tier)
+{
+        return (tier == SETS_DISK ? store_demoted(s->params.store) : pool_demoted(s->params.pool)) >
+               0;
 }
 
 /* Demotes the other chunks of the set, unless the evicted one is back already. */
-static void follow(struct sets *s, const struct eviction *e, const struct family *f)
+static void follow(struct sets *s, const struct event *e, const struct family *f)
 {
         struct place at;
 
-        if (find(s, e->tier, e->namespace_id, &e->key, &at))
+        if (is_back(s, e))
                 return;
         for (uint32_t i = 0; i < f->n; i++)
                 if (find(s, e->tier, f->siblings[i], &e->key, &at))
                         s->stats.demoted[e->tier] += demote(s, e->tier, &at);
 }
 
+static void promote_others(struct sets *s, unsigned tier, const struct key *key,
+                           const struct family *f)
+{
+        struct place at;
+
+        for (uint32_t i = 0; i < f->n; i++)
+                if (find(s, tier, f->siblings[i], key, &at))
+                        s->stats.promoted[tier] += promote(s, tier, &at);
+}
+
 void sets_iterate(struct sets *s)
 {
+        s->expect_left = STEPS;
         for (uint32_t steps = 0; s->n > 0 && steps < STEPS; s->n--) {
-                const struct eviction *e = &s->queue[s->first];
-                const struct family *f = family_of(s, e->namespace_id);
+                const struct event *e = &s->queue[s->first];
+                const struct family *f = family_of(s, e->namespace_id, &steps);
 
                 s->first = (s->first + 1) % QUEUE;
-                follow(s, e, f);
+                if (!e->is_expected)
+                        follow(s, e, f);
+                else if (has_demoted(s, e->tier))
+                        promote_others(s, e->tier, &e->key, f);
                 steps += f->n + 1;
         }
 }
@@ -233,14 +314,18 @@ void sets_iterate(struct sets *s)
 void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key)
 {
         const struct family *f;
-        struct place at;
+        uint32_t steps = 0;
 
-        if ((tier == SETS_DISK ? store_demoted(s->store) : pool_demoted(s->pool)) == 0)
+        if (!has_demoted(s, tier))
                 return;
-        f = family_of(s, namespace_id);
-        for (uint32_t i = 0; i < f->n; i++)
-                if (find(s, tier, f->siblings[i], key, &at))
-                        s->stats.promoted[tier] += promote(s, tier, &at);
+        if (s->expect_left == 0) {
+                queue_event(s, tier, namespace_id, key, true);
+                return;
+        }
+        f = family_of(s, namespace_id, &steps);
+        promote_others(s, tier, key, f);
+        steps += f->n;
+        s->expect_left -= MIN(steps, s->expect_left);
 }
 
 bool sets_has_work(const struct sets *s)
@@ -253,19 +338,18 @@ const struct sets_stats *sets_get_stats(const struct sets *s)
         return &s->stats;
 }
 
-int sets_new(struct sets **ret, struct pool *pool, struct store *store, uint16_t tenant)
+int sets_new(struct sets **ret, const struct sets_params *params)
 {
         _cleanup_(sets_freep) struct sets *s = calloc(1, sizeof(*s));
 
         if (!s)
                 return -ENOMEM;
-        s->pool = pool;
-        s->store = store;
-        s->tenant = tenant;
+        s->params = *params;
+        s->expect_left = STEPS;
         s->pool_watch = (struct pool_watch){ .evicted = on_pool_evicted, .userdata = s };
         s->store_watch = (struct store_watch){ .changed = on_store_changed, .userdata = s };
-        pool_add_watch(pool, &s->pool_watch);
-        store_add_watch(store, &s->store_watch);
+        pool_add_watch(params->pool, &s->pool_watch);
+        store_add_watch(params->store, &s->store_watch);
         s->is_watching = true;
         *ret = TAKE_PTR(s);
         return 0;

@@ -20,19 +20,32 @@ enum { SETS_MOST_SHARDS = 64 };
 struct sets_stats {
         uint64_t demoted[SETS_TIERS];  /* chunks that became next victims */
         uint64_t promoted[SETS_TIERS]; /* the part whose missing shard was stored again */
-        uint64_t missed[SETS_TIERS];   /* evictions that found the queue full */
+        uint64_t missed[SETS_TIERS];   /* evictions and puts that found the queue full */
+        uint64_t resolved;             /* namespaces whose siblings were looked up by name */
+};
+
+struct sets_params {
+        struct pool *pool;
+        struct store *store;
+        uint16_t tenant;
+        /* Returns whether a chunk is on its way to the store, which does not find it yet; NULL: no
+         * chunk is. */
+        bool (*is_being_written)(void *userdata, uint32_t namespace_id, const struct key *key);
+        void *userdata;
 };
 
 /* Watches the pool and the store. The caller ends that with sets_unwatch() before it closes either
  * of them. Returns 0 or -ENOMEM. */
-int sets_new(struct sets **ret, struct pool *pool, struct store *store, uint16_t tenant);
+int sets_new(struct sets **ret, const struct sets_params *params);
 /* Ends the watches. Idempotent; NULL is allowed. */
 void sets_unwatch(struct sets *s);
 struct sets *sets_free(struct sets *s);
 
-/* Promotes the other chunks of the set in the tier, which is about to get this chunk. */
+/* Promotes the other chunks of the set in the tier, which is about to get this chunk. Once the
+ * lookups of this iteration are used up, sets_iterate() does it later. */
 void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key);
-/* Follows the evictions of this iteration in a bounded number of steps. */
+/* Follows the evictions of this iteration in a bounded number of steps. Call it once an
+ * iteration. */
 void sets_iterate(struct sets *s);
 /* Returns whether an iteration has left some of them to the next one. */
 bool sets_has_work(const struct sets *s);

@@ -582,6 +582,17 @@ static uint32_t cq_after(const struct evict *e, uint32_t item)
         return link_item(cq(e)->items[item].younger);
 }
 
+/* Items that give way leave from the youngest. */
+static uint32_t cq_first_victim(const struct evict *e, uint32_t list)
+{
+        return list % LISTS == YIELDING ? link_item(cq_youngest(cq(e), list)) : cq_first(e, list);
+}
+
+static uint32_t cq_victim_after(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].yields ? link_item(cq(e)->items[item].older) : cq_after(e, item);
+}
+
 static uint64_t cq_touched(const struct evict *e, uint32_t item)
 {
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
@@ -643,6 +654,8 @@ const struct evict_policy evict_policy_cq = {
         .lists = LISTS,
         .first = cq_first,
         .after = cq_after,
+        .first_victim = cq_first_victim,
+        .victim_after = cq_victim_after,
         .get_stats = cq_get_stats,
         .save = cq_save,
         .save_item = cq_save_item,

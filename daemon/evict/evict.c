@@ -495,12 +495,13 @@ struct next {
         uint64_t touched;
 };
 
+/* Items that give way precede those that are worth nothing. */
 static struct next next_of(const struct evict *e, uint32_t item)
 {
         if (item == EVICT_NONE)
                 return (struct next){ .item = item };
         return (struct next){ .item = item,
-                              .worth = evict_worth(e, item, false),
+                              .worth = evict_gives_way(e, item) ? -1 : evict_worth(e, item, false),
                               .touched = e->policy->touched(e, item) };
 }
 
@@ -514,10 +515,14 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
 {
         struct next oldest[MAX_LISTS];
         uint32_t lists = e->policy->lists;
+        uint32_t (*first)(const struct evict *, uint32_t) =
+                e->policy->first_victim ?: e->policy->first;
+        uint32_t (*after)(const struct evict *, uint32_t) =
+                e->policy->victim_after ?: e->policy->after;
 
         assert(group < e->max_groups && lists <= MAX_LISTS);
         for (uint32_t i = 0; i < lists; i++)
-                oldest[i] = next_of(e, e->policy->first(e, group * lists + i));
+                oldest[i] = next_of(e, first(e, group * lists + i));
         while (n-- > 0) {
                 uint32_t least = MAX_LISTS;
 
@@ -528,7 +533,7 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 if (least == MAX_LISTS)
                         return;
                 each(userdata, oldest[least].item);
-                oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
+                oldest[least] = next_of(e, after(e, oldest[least].item));
         }
 }
 

@@ -72,6 +72,10 @@ struct evict_policy {
         uint32_t lists;
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
+        /* Return the items of a list in the order in which they leave. Both NULL: from the
+         * oldest. */
+        uint32_t (*first_victim)(const struct evict *e, uint32_t list);
+        uint32_t (*victim_after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
         /* Save and restore. *ret is all zero before. */
         void (*save)(const struct evict *e, struct evict_learned *ret);

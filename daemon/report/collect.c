@@ -301,7 +301,7 @@ static void collect_pool(const struct service *service, struct metrics *s)
                                 pool_evicted_ages(service->tenants[i].pool));
 }
 
-/* Collects the use of floors over all pools, and the floors of the first one. */
+/* Sums up the floors and their use over all pools, of which a small one has reduced floors. */
 static void collect_floors(const struct status_sources *from, struct metrics *s)
 {
         const struct config_strings *floors = &from->config->memory.floors;
@@ -316,7 +316,7 @@ static void collect_floors(const struct status_sources *from, struct metrics *s)
                 for (unsigned k = 0; k < from->service->n_tenants; k++) {
                         pool_get_floor(from->service->tenants[k].pool, i, &used, &floor);
                         s->floor_used_bytes[i] += (double)used;
-                        s->floor_bytes[i] += k == 0 ? (double)floor : 0;
+                        s->floor_bytes[i] += (double)floor;
                 }
         }
 }
@@ -548,12 +548,12 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
         if (!only ||
-            from->service->n_tenants <= 1) /* resources reveal the activity of other tenants */
+            from->service->n_tenants <= 1) { /* both reveal the activity of other tenants */
                 collect_resources(from->service->quotas, ret);
+                collect_floors(from, ret);
+        }
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);
-        if (!only)
-                collect_floors(from, ret);
         collect_pool_indexes(from->service, ret);
         collect_lookups(from->service->lookups, ret);
         collect_events(from->service->events, ret);

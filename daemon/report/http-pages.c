@@ -6,6 +6,7 @@
 #include "report/http-pages.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -213,28 +214,29 @@ bool http_page_is_html(enum http_page page)
                page == HTTP_PAGE_NAMESPACE || page == HTTP_PAGE_NAMESPACE_PAUSED;
 }
 
-static struct shared_text *make_namespace(const struct http_pages *from, uint32_t id, bool paused)
+static int make_namespace(const struct http_pages *from, uint32_t id, bool paused,
+                          struct shared_text **ret)
 {
+        _cleanup_(freep) char *text = NULL;
+        bool is_there = false;
         struct text t;
-        char *text = NULL;
 
         if (text_open(&t)) {
-                from->print_namespace(from->userdata, id, paused, t.file);
+                is_there = from->print_namespace(from->userdata, id, paused, t.file);
                 text = text_close(&t);
         }
-        return shared_text_new(text, t.n);
+        if (text && !is_there)
+                return -ENOENT;
+        *ret = shared_text_new(TAKE_PTR(text), t.n);
+        return *ret ? 0 : -ENOMEM;
 }
 
-struct shared_text *http_page_make(const struct http_pages *from, struct http_wanted wanted)
+static struct shared_text *make_other(const struct http_pages *from, enum http_page page)
 {
-        enum http_page page = wanted.page;
         size_t n;
         char *status;
 
         switch (page) {
-        case HTTP_PAGE_NAMESPACE:
-        case HTTP_PAGE_NAMESPACE_PAUSED:
-                return make_namespace(from, wanted.id, page == HTTP_PAGE_NAMESPACE_PAUSED);
         case HTTP_PAGE_HTML:
         case HTTP_PAGE_HTML_PAUSED:
                 return make_html(from, page == HTTP_PAGE_HTML_PAUSED);
@@ -248,6 +250,16 @@ struct shared_text *http_page_make(const struct http_pages *from, struct http_wa
                                           : page == HTTP_PAGE_OPENMETRICS ? HTTP_METRICS_OPENMETRICS
                                                                           : HTTP_METRICS_TEXT);
         }
+}
+
+int http_page_make(const struct http_pages *from, struct http_wanted wanted,
+                   struct shared_text **ret)
+{
+        if (wanted.page == HTTP_PAGE_NAMESPACE || wanted.page == HTTP_PAGE_NAMESPACE_PAUSED)
+                return make_namespace(from, wanted.id, wanted.page == HTTP_PAGE_NAMESPACE_PAUSED,
+                                      ret);
+        *ret = make_other(from, wanted.page);
+        return *ret ? 0 : -ENOMEM;
 }
 
 const char *http_page_type(enum http_page page)

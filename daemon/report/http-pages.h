@@ -16,10 +16,10 @@ enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PR
 struct http_pages {
         void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
-        /* Find a namespace that may be shown, and print its page. NULL: /namespace is not served.
-         */
+        /* Find a namespace that may be shown, and print its page. print_namespace() returns false
+         * if it was removed meanwhile. NULL: /namespace is not served. */
         bool (*find_namespace)(void *userdata, const char *name, size_t length, uint32_t *ret_id);
-        void (*print_namespace)(void *userdata, uint32_t id, bool paused, FILE *out);
+        bool (*print_namespace)(void *userdata, uint32_t id, bool paused, FILE *out);
         /* Return the state for /readyz and /healthz, and its text in lines without a final newline;
          * NULL: use a single word. Borrowed until the next call. */
         bool (*is_ready)(void *userdata, const char **ret_text);
@@ -69,5 +69,6 @@ bool http_page_of_namespace(const struct http_pages *from, const char *query,
                             struct http_wanted *ret);
 /* Returns whether a page is for people. */
 bool http_page_is_html(enum http_page page);
-/* Renders a page. Returns NULL without memory. */
-struct shared_text *http_page_make(const struct http_pages *from, struct http_wanted wanted);
+/* Renders a page. Returns 0, -ENOMEM, or -ENOENT if its namespace was removed meanwhile. */
+int http_page_make(const struct http_pages *from, struct http_wanted wanted,
+                   struct shared_text **ret);

@@ -84,8 +84,9 @@ struct http {
         struct list_node conns;
         struct list_node waiting,
                 answering;        /* conns that wait for a page; for a reply with `text` */
-        struct shared_text *text; /* NULL: no request is being answered */
+        struct shared_text *text; /* NULL: no request is being answered, or see made_error */
         struct http_wanted made;  /* of `text` */
+        int made_error;           /* 0, or the result of http_page_make() */
         uint64_t next_page_ns;
         unsigned accepted; /* in this iteration */
         unsigned n_conns;  /* except refused ones */
@@ -371,10 +372,22 @@ static void reply_probe(struct http *h, struct evhttp_request *req, enum http_ho
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
+/* Answers alike whether there is no such namespace or its name is not shown. */
+static void reply_no_namespace(struct http *h, struct evhttp_request *req)
+{
+        reply_text(h, req, HTTP_NOTFOUND,
+                   "no such namespace; ask with /namespace?name=NAME. With several tenants, "
+                   "names are not shown over HTTP: use kvcachectl namespace show");
+}
+
 static void reply_page(struct conn *c)
 {
         struct evhttp_request *req = TAKE_PTR(c->req);
 
+        if (c->http->made_error == -ENOENT) {
+                reply_no_namespace(c->http, req);
+                return;
+        }
         if (http_page_is_html(c->wanted.page))
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
                                   page_policy);
@@ -395,7 +408,7 @@ static void make_for_all(struct http *h)
         uint64_t began_ns = clock_mono_ns(), took_ns;
 
         h->made = container_of(h->waiting.next, struct conn, waits)->wanted;
-        h->text = http_page_make(&h->params.pages, h->made);
+        h->made_error = http_page_make(&h->params.pages, h->made, &h->text);
         took_ns = clock_mono_ns() - began_ns;
         if (h->params.made)
                 histogram_add(h->params.made, took_ns);
@@ -451,7 +464,6 @@ static void wait_for_page(struct conn *c, struct evhttp_request *req, enum http_
         wait_for(c, req, (struct http_wanted){ .page = page });
 }
 
-/* Answers alike whether there is no such namespace or its name is not shown. */
 static void wait_for_namespace(struct conn *c, struct evhttp_request *req, const char *query)
 {
         struct http *h = c->http;
@@ -460,10 +472,7 @@ static void wait_for_namespace(struct conn *c, struct evhttp_request *req, const
         if (http_page_of_namespace(&h->params.pages, query, &wanted))
                 wait_for(c, req, wanted);
         else
-                reply_text(
-                        h, req, HTTP_NOTFOUND,
-                        "no such namespace; ask with /namespace?name=NAME. With several tenants, "
-                        "names are not shown over HTTP: use kvcachectl namespace show");
+                reply_no_namespace(h, req);
 }
 
 /* Returns the conn of a request, or NULL if it has none (see make_bev()) or already has a

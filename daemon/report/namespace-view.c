@@ -10,10 +10,17 @@
 #include <cjson/cJSON.h>
 
 #include "base/clock.h"
+#include "cleanup.h"
 #include "report/namespaces.h"
 #include "report/page-namespace.h"
 #include "report/sources.h"
 #include "request/request.h"
+
+enum {
+        /* Bytes of all namespaces in a report, which proto/README.md promises to be below 256 KiB;
+         * the rest of the report is less than 1 KiB. */
+        NAMESPACE_REPORT_BYTES = 255 << 10,
+};
 
 static_assert((int)NAMESPACE_LARGEST_MAX + (int)NAMESPACE_WATCHED <= (int)NAMESPACE_ROWS,
               "each sampled namespace has a row");
@@ -131,13 +138,14 @@ bool namespace_view_find(void *userdata, const char *name, size_t length, uint32
         return true;
 }
 
-void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out)
+bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out)
 {
         static struct namespace_next next; /* too large for the stack */
         const struct status_sources *from = userdata;
         const struct service *service = from->service;
         const struct store_namespace *ns = store_namespace_get(service->store, id);
         struct page_namespace page = {
+                .ns = ns,
                 .next = &next,
                 .history = from->namespaces,
                 .now_ns = clock_mono_ns(),
@@ -145,24 +153,24 @@ void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *o
                 .paused = paused,
         };
         struct collected c = { .ids = &page.of, .next = &next, .n = 1 };
+        struct namespace_now now;
         struct utsname host;
 
+        if (!is_shown(service, ns))
+                return false;
         if (uname(&host) == 0)
                 page.host = host.nodename;
-        if (is_shown(service, ns)) {
-                struct namespace_now now = now_of(service, ns);
-
-                page.ns = ns;
-                page.of = now.of;
-                memcpy(page.counters, now.counters, sizeof(page.counters));
-                page.sessions = namespace_counts_sessions(service->namespace_counts, id);
-                page.last_used_ms = namespace_counts_last_used_ms(service->namespace_counts, id);
-                namespace_history_watch(from->namespaces, page.now_ns, &now);
-                next = (struct namespace_next){ 0 };
-                store_next(service->store, ns->tenant, NAMESPACE_NEXT_VISITED, note_leaving, &c);
-                page.visited = c.visited;
-        }
+        now = now_of(service, ns);
+        page.of = now.of;
+        memcpy(page.counters, now.counters, sizeof(page.counters));
+        page.sessions = namespace_counts_sessions(service->namespace_counts, id);
+        page.last_used_ms = namespace_counts_last_used_ms(service->namespace_counts, id);
+        namespace_history_watch(from->namespaces, page.now_ns, &now);
+        next = (struct namespace_next){ 0 };
+        store_next(service->store, ns->tenant, NAMESPACE_NEXT_VISITED, note_leaving, &c);
+        page.visited = c.visited;
         page_namespace_print(out, &page);
+        return true;
 }
 
 /* --- the report --- */
@@ -223,56 +231,107 @@ static void add_next(cJSON *o, const struct namespace_next *next, unsigned visit
         }
 }
 
-/* Adds the sampled namespaces of one tenant, for whose chunks the store is asked once. */
-static void add_tenant(cJSON *list, const struct status_sources *from, const struct tenant *tenant,
-                       uint64_t now_ns)
+/* The namespaces that a client sees, with their next chunks. */
+struct listed {
+        struct namespace_id ids[NAMESPACE_ROWS];
+        uint64_t bytes[NAMESPACE_ROWS]; /* by the latest sample */
+        struct namespace_next next[NAMESPACE_ROWS];
+        unsigned visited[NAMESPACE_ROWS]; /* chunks among which `next` was found */
+        unsigned n;
+};
+
+/* Lists the sampled namespaces of one tenant, for whose chunks the store is asked once. */
+static void list_tenant(struct listed *list, const struct status_sources *from,
+                        const struct tenant *tenant)
 {
         const struct service *service = from->service;
-        const struct namespace_history *h = from->namespaces;
-        static struct namespace_next next[NAMESPACE_ROWS]; /* too large for the stack */
-        struct namespace_id ids[NAMESPACE_ROWS];
-        struct collected c = { .ids = ids, .next = next };
+        unsigned first = list->n;
+        struct collected c = { .ids = &list->ids[first], .next = &list->next[first] };
 
-        memset(next, 0, sizeof(next));
         for (unsigned i = 0; i < NAMESPACE_ROWS; i++) {
-                struct namespace_id of = h->rows[i].last.of;
+                const struct namespace_now *last = &from->namespaces->rows[i].last;
                 const struct store_namespace *ns =
-                        of.id ? store_namespace_get(service->store, of.id) : NULL;
+                        last->of.id ? store_namespace_get(service->store, last->of.id) : NULL;
 
-                if (ns && ns->created_ms == of.created_ms && ns->tenant == tenant->store_tenant)
-                        ids[c.n++] = of;
+                if (!ns || ns->created_ms != last->of.created_ms ||
+                    ns->tenant != tenant->store_tenant)
+                        continue;
+                list->ids[list->n] = last->of;
+                list->bytes[list->n++] = last->bytes;
         }
-        if (c.n == 0)
-                return;
-        store_next(service->store, tenant->store_tenant,
-                   NAMESPACE_NEXT_VISITED / service->n_tenants, note_leaving, &c);
-        for (unsigned i = 0; i < c.n; i++) {
-                const struct store_namespace *ns = store_namespace_get(service->store, ids[i].id);
-                cJSON *o = cJSON_CreateObject();
-
-                cJSON_AddStringToObject(o, "name", ns->name);
-                cJSON_AddStringToObject(o, "tenant", status_tenant_name(service, ns->tenant));
-                add_samples(o, h, ids[i], now_ns);
-                add_next(o, &next[i], c.visited);
-                cJSON_AddItemToArray(list, o);
-        }
+        c.n = list->n - first;
+        if (c.n > 0)
+                store_next(service->store, tenant->store_tenant,
+                           NAMESPACE_NEXT_VISITED / service->n_tenants, note_leaving, &c);
+        for (unsigned i = first; i < list->n; i++)
+                list->visited[i] = c.visited;
 }
 
+static unsigned largest_of(const struct listed *list)
+{
+        unsigned largest = 0;
+
+        for (unsigned i = 1; i < list->n; i++)
+                if (list->bytes[i] > list->bytes[largest])
+                        largest = i;
+        return largest;
+}
+
+static void take_out(struct listed *list, unsigned i)
+{
+        list->n--;
+        list->ids[i] = list->ids[list->n];
+        list->bytes[i] = list->bytes[list->n];
+        list->next[i] = list->next[list->n];
+        list->visited[i] = list->visited[list->n];
+}
+
+/* Returns the JSON of a namespace, which the caller frees, or NULL without memory. */
+static char *namespace_text(const struct status_sources *from, const struct listed *list,
+                            unsigned i, uint64_t now_ns)
+{
+        const struct store_namespace *ns =
+                store_namespace_get(from->service->store, list->ids[i].id);
+        cJSON *o = cJSON_CreateObject();
+        char *text;
+
+        cJSON_AddStringToObject(o, "name", ns->name);
+        cJSON_AddStringToObject(o, "tenant", status_tenant_name(from->service, ns->tenant));
+        add_samples(o, from->namespaces, list->ids[i], now_ns);
+        add_next(o, &list->next[i], list->visited[i]);
+        text = cJSON_PrintUnformatted(o);
+        cJSON_Delete(o);
+        return text;
+}
+
+/* One namespace takes up to 16 KiB: 8 columns of 60 numbers, 20 chunks, and a name that JSON
+ * doubles. So half of the rows always fit. */
 void namespace_view_print_json(const struct status_sources *from, const struct client *viewer,
                                FILE *out)
 {
+        static struct listed list; /* too large for the stack */
         const struct service *service = from->service;
-        cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "namespaces");
         uint64_t now_ns = clock_mono_ns();
-        char *text;
+        unsigned shown = 0, left_out = 0;
+        size_t bytes = 0;
 
+        memset(&list, 0, sizeof(list));
         for (unsigned i = 0; i < service->n_tenants; i++)
                 if (viewer->admin || viewer->tenant == &service->tenants[i])
-                        add_tenant(list, from, &service->tenants[i], now_ns);
-        cJSON_AddNumberToObject(root, "sample_seconds", NAMESPACE_SAMPLE_S);
-        text = cJSON_PrintUnformatted(root);
-        if (text)
-                fprintf(out, "%s\n", text);
-        free(text);
-        cJSON_Delete(root);
+                        list_tenant(&list, from, &service->tenants[i]);
+        fputs("{\"namespaces\":[", out);
+        while (list.n > 0) {
+                unsigned i = largest_of(&list);
+                _cleanup_(freep) char *text =
+                        left_out == 0 ? namespace_text(from, &list, i, now_ns) : NULL;
+
+                take_out(&list, i);
+                if (!text || bytes + strlen(text) + 1 > NAMESPACE_REPORT_BYTES) {
+                        left_out++;
+                        continue;
+                }
+                bytes += strlen(text) + 1;
+                fprintf(out, "%s%s", shown++ > 0 ? "," : "", text);
+        }
+        fprintf(out, "],\"sample_seconds\":%d,\"left_out\":%u}\n", NAMESPACE_SAMPLE_S, left_out);
 }

@@ -21,11 +21,12 @@ void namespace_view_tick(const struct status_sources *from, uint64_t now_ns);
 
 /* Finds a namespace by its name. Returns false if HTTP shows none of that name. */
 bool namespace_view_find(void *userdata, const char *name, size_t length, uint32_t *ret_id);
-/* Prints the page of a namespace as a complete HTML document, without any key. If the namespace has
- * been removed, the page says so. */
-void namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out);
+/* Prints the page of a namespace as a complete HTML document, without any key. Returns false if the
+ * namespace was removed after namespace_view_find(). */
+bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out);
 
-/* Prints one JSON object with the namespaces that have a history. A client that is no admin sees
+/* Prints one JSON object with the namespaces that have a history, the largest first, in less than
+ * 256 KiB. The smallest that have no room are left out and counted. A client that is no admin sees
  * its own tenant only. */
 void namespace_view_print_json(const struct status_sources *from, const struct client *viewer,
                                FILE *out);

@@ -202,6 +202,25 @@ void status_collect_namespace_limits(const struct service *service,
         }
 }
 
+/* Returns the memory of the chunks of a namespace. */
+static double pool_bytes_of(const struct service *service, const struct store_namespace *ns)
+{
+        const struct tenant *tenant = tenant_in_store(service, ns->tenant);
+
+        return tenant ? (double)pool_namespace_bytes(tenant->pool, ns->id) : 0;
+}
+
+/* Returns the memory of the chunks of all namespaces that the viewer sees. */
+static double pool_bytes_of_all(const struct service *service, int only)
+{
+        double sum = 0;
+
+        for (unsigned i = 0; i < service->n_tenants; i++)
+                if (only < 0 || service->tenants[i].store_tenant == only)
+                        sum += (double)pool_all_namespaces_bytes(service->tenants[i].pool);
+        return sum;
+}
+
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
                                struct metrics *s)
 {
@@ -214,6 +233,8 @@ void status_collect_namespaces(const struct service *service, const struct statu
         strcpy(s->namespace_names[METRICS_NAMESPACES], "other");
         s->namespace_chunks[METRICS_NAMESPACES] = (double)largest.chunks;
         s->namespace_bytes[METRICS_NAMESPACES] = (double)largest.bytes;
+        s->namespace_pool_bytes[METRICS_NAMESPACES] =
+                pool_bytes_of_all(service, tenant_seen(scope->viewer));
         for (unsigned i = 0; scope->named && i < largest.n; i++) {
                 label_of(service, &largest.list[i], s->namespace_names[i]);
                 s->namespace_chunks[i] = (double)largest.list[i].chunks;
@@ -225,5 +246,7 @@ void status_collect_namespaces(const struct service *service, const struct statu
                 s->namespace_get_found[i] = (double)gets.found;
                 s->namespace_chunks[METRICS_NAMESPACES] -= s->namespace_chunks[i];
                 s->namespace_bytes[METRICS_NAMESPACES] -= s->namespace_bytes[i];
+                s->namespace_pool_bytes[i] = pool_bytes_of(service, &largest.list[i]);
+                s->namespace_pool_bytes[METRICS_NAMESPACES] -= s->namespace_pool_bytes[i];
         }
 }

@@ -261,16 +261,14 @@ static void print_fingerprint(FILE *out, const char *text)
 static void print_header(FILE *out, const struct page_namespace *page)
 {
         fputs("<header><h1>Namespace <bdi>", out);
-        html_text_short(out, page->ns ? page->ns->name : "", PAGE_NAME_SHOWN);
+        html_text_short(out, page->ns->name, PAGE_NAME_SHOWN);
         fputs("</bdi></h1><span class=\"soft\">", out);
         html_time(out, (double)page->unix_ms);
         fputs(GAP, out);
-        if (page->ns) {
-                fprintf(out, "%s<a href=\"namespace?name=",
-                        page->paused ? "does not reload" GAP : "reloads every 10 s" GAP);
-                print_encoded(out, page->ns->name);
-                fprintf(out, "%s</a>" GAP, page->paused ? "\">reload" : "&amp;paused\">pause");
-        }
+        fprintf(out, "%s<a href=\"namespace?name=",
+                page->paused ? "does not reload" GAP : "reloads every 10 s" GAP);
+        print_encoded(out, page->ns->name);
+        fprintf(out, "%s</a>" GAP, page->paused ? "\">reload" : "&amp;paused\">pause");
         fputs("<a href=\"./\">all of ", out);
         html_text_short(out, page->host && page->host[0] ? page->host : "the daemon",
                         PAGE_NAME_SHOWN);
@@ -281,16 +279,12 @@ static_assert(PAGE_RELOAD_S == 10, "print_header() says so");
 
 void page_namespace_print(FILE *out, const struct page_namespace *page)
 {
-        page_frame_begin(out, page->ns ? page->ns->name : NULL, page->host, page->paused);
+        page_frame_begin(out, page->ns->name, page->host, page->paused);
         print_header(out, page);
         fputs("<main>\n", out);
-        if (page->ns) {
-                print_tiles(out, page);
-                print_plots(out, page);
-                print_next(out, page);
-                print_fingerprint(out, page->ns->fingerprint);
-        } else {
-                fputs("<p>This namespace has been removed.</p>\n", out);
-        }
+        print_tiles(out, page);
+        print_plots(out, page);
+        print_next(out, page);
+        print_fingerprint(out, page->ns->fingerprint);
         fputs("</main></body></html>\n", out);
 }

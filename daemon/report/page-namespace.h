@@ -32,7 +32,7 @@ struct namespace_next {
 };
 
 struct page_namespace {
-        const struct store_namespace *ns; /* NULL: it has been removed */
+        const struct store_namespace *ns;
         struct namespace_id of;
         const char *host; /* or NULL */
         uint64_t counters[NAMESPACE_COUNTERS];

@@ -202,7 +202,7 @@ def test_a_report_of_namespaces_is_refused_with_a_reserved_field(start):
     daemon = start()
     with daemon.client() as c:
         assert c.features & kvwire.FEATURE_NAMESPACE_REPORT
-        assert json.loads(c.report(Report.NAMESPACES)) == {"namespaces": [], "sample_seconds": 15}
+        assert json.loads(c.report(Report.NAMESPACES)) == {"namespaces": [], "sample_seconds": 15, "left_out": 0}
     with daemon.client() as c, pytest.raises((kvwire.Refused, kvwire.SessionEnded)):
         c.call(Op.REPORT, (5).to_bytes(4, "little") + (1).to_bytes(4, "little"), n_fds=1)
 

@@ -3,9 +3,12 @@
  * chunks of other namespaces are evicted as if there were no sets. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "base/clock.h"
 #include "cache-fixture.h"
 #include "checked.h"
+#include "evict/admission.h"
 
 enum { FILLER = 1000 };
 
@@ -166,6 +169,215 @@ static void a_leased_shard_stays(void **state)
         (void)pool_unlease(t.pool, chunk);
 }
 
+/* --- puts that complete a set --- */
+
+/* Puts chunks until the disk evicts the key of the namespace, and reaps them without an iteration,
+ * so that the eviction has not been followed when this returns. */
+static void evict_from_disk_now(uint32_t ns, uint32_t n)
+{
+        for (uint32_t filler = FILLER; is_in(ns, n, SETS_DISK); filler++) {
+                struct req r;
+
+                assert_true(filler < FILLER + 10000);
+                put_bytes(&r, filler, CACHE_ACCEPTED, 1, SMALL);
+                while (!r.done || cache_pending(t.cache) > 0 || store_pending(t.store) > 0) {
+                        tiers_wait_io(&t);
+                        kio_reap(t.io);
+                        store_iterate(t.store);
+                        kio_flush(t.io);
+                }
+        }
+}
+
+/* Drops the chunk from memory, whether the disk has it or not. */
+static void forget_in_memory(uint32_t ns, uint32_t n)
+{
+        struct key k = key_of(n);
+
+        pool_drop(t.pool, pool_find(t.pool, ns, &k, store_hash(t.store, ns, &k)));
+}
+
+/* The chunk is written again before the eviction was followed, and is on its way to the disk when
+ * that happens. */
+static void a_set_whose_chunk_is_being_written_is_not_demoted(void **state)
+{
+        uint32_t shards[2];
+        struct req r;
+
+        small_disk();
+        begin();
+        shards[0] = tiers_namespace(&t, "m/g0/s0.of.2");
+        shards[1] = tiers_namespace(&t, "m/g0/s1.of.2");
+        put_a_set(shards, 2, 30);
+        evict_from_disk_now(shards[0], 1);
+        hold(KIO_WRITE, 1);
+        t.ns = shards[0];
+        put_bytes(&r, 1, CACHE_WRITTEN, 1, SMALL); /* resident in memory */
+        t.ns = plain;
+        assert_false(r.done);
+        tiers_iterate(&t);
+        assert_false(is_in(shards[0], 1, SETS_DISK));
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 0);
+        release();
+        expect(&r, CACHE_EXISTS);
+        tiers_settle(&t);
+        assert_true(is_in(shards[0], 1, SETS_DISK) && is_in(shards[1], 1, SETS_DISK));
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 0);
+}
+
+/* The write budget keeps the missing chunk in memory, so the set on disk stays incomplete until a
+ * second use of the chunk writes it. */
+static void a_refused_chunk_completes_no_set_on_disk(void **state)
+{
+        struct admission *admission;
+        struct key k = key_of(1);
+        struct cache_place place;
+        uint32_t shards[2];
+        struct req r;
+
+        assert_int_equal(admission_new(&admission, 1 << 10, 1, clock_mono_ns()), 0);
+        tiers_close(&t);
+        t.limit = 12 * MIB;
+        t.admission = admission;
+        tiers_open(&t);
+        begin();
+        shards[0] = tiers_namespace(&t, "m/g0/s0.of.2");
+        shards[1] = tiers_namespace(&t, "m/g0/s1.of.2");
+        put_a_set(shards, 2, 30);
+        (void)fill_until_evicted(shards[0], 1, SETS_DISK, FILLER);
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 1);
+        t.ns = shards[0];
+        forget_in_memory(shards[0], 1);
+        assert_int_equal(admission_set_budget(admission, 86400, clock_mono_ns()), 0);
+        admission_count_written(admission, 0, clock_mono_ns());
+        admission_count_written(admission, 1 << 30, clock_mono_ns());
+        put_bytes(&r, 1, CACHE_ACCEPTED, 1, SMALL);
+        expect(&r, CACHE_OK);
+        tiers_settle(&t);
+        assert_false(is_in(shards[0], 1, SETS_DISK));
+        assert_int_equal(stats().sets.promoted[SETS_DISK], 0);
+
+        assert_int_equal(admission_set_budget(admission, 0, clock_mono_ns()), 0);
+        assert_true(cache_find(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place, NULL));
+        cache_touch(t.cache, &place, cache_next_use(t.cache), EVICT_NO_GAP);
+        tiers_settle(&t);
+        assert_true(is_in(shards[0], 1, SETS_DISK) && is_in(shards[1], 1, SETS_DISK));
+        assert_int_equal(stats().sets.promoted[SETS_DISK], 1);
+        t.ns = plain;
+        t.limit = 0;
+        tiers_close(&t);
+        t.admission = NULL;
+        admission_free(admission);
+        tiers_open(&t);
+}
+
+/* Memory from which a put goes to the disk directly. */
+struct shared {
+        struct kio_region region;
+        char *at;
+        bool over;
+};
+
+static void region_is_over(struct kio_region *region)
+{
+        container_of(region, struct shared, region)->over = true;
+}
+
+static void share(struct shared *m)
+{
+        *m = (struct shared){ .at = mmap(NULL, MIB, PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0) };
+        assert_ptr_not_equal(m->at, MAP_FAILED);
+        m->region = (struct kio_region){ .base = m->at, .bytes = MIB, .complete = region_is_over };
+        kio_region_register(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+}
+
+static void unshare(struct shared *m)
+{
+        m->over = false;
+        kio_region_unregister(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+        munmap(m->at, MIB);
+}
+
+/* A put that goes to the disk directly completes the set there, and none in memory. */
+static void a_direct_put_completes_a_set_on_disk_only(void **state)
+{
+        uint32_t shards[2];
+        struct shared m;
+        struct req r;
+
+        small_disk();
+        begin();
+        share(&m);
+        shards[0] = tiers_namespace(&t, "m/g0/s0.of.2");
+        shards[1] = tiers_namespace(&t, "m/g0/s1.of.2");
+        put_a_set(shards, 2, 30);
+        forget_in_memory(shards[0], 1);
+        {
+                struct key k = key_of(1);
+
+                assert_true(pool_demote(t.pool, pool_find(t.pool, shards[1], &k,
+                                                          store_hash(t.store, shards[1], &k))));
+        }
+        evict_from_disk_now(shards[0], 1);
+        hold(KIO_WRITE, 1);
+        t.ns = shards[0];
+        start(&r, 1);
+        t.ns = plain;
+        r.req.memory = m.at;
+        r.req.region = &m.region;
+        r.req.may_be_direct = true;
+        r.req.length = SMALL;
+        r.req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &r.req);
+        kio_flush(t.io);
+        tiers_iterate(&t); /* follows the eviction while the put is in flight */
+        assert_true(stats().direct_bytes > 0);
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 0);
+        assert_int_equal(stats().sets.promoted[SETS_MEMORY], 0);
+        release();
+        expect(&r, CACHE_OK);
+        assert_true(is_in(shards[0], 1, SETS_DISK) && is_in(shards[1], 1, SETS_DISK));
+        unshare(&m);
+}
+
+enum { MANY_PUTS = 100 };
+
+/* While a chunk is demoted, each put looks for the other shards of its key. A set that is completed
+ * after the lookups of the iteration were used up is promoted in a later one. */
+static void puts_of_an_iteration_look_for_a_bounded_number_of_chunks(void **state)
+{
+        static struct req many[MANY_PUTS];
+        uint32_t shards[SETS_MOST_SHARDS];
+
+        small_disk();
+        begin();
+        for (unsigned i = 0; i < SETS_MOST_SHARDS; i++) {
+                char name[32];
+
+                snprintf(name, sizeof(name), "m/g0/s%u.of.%d", i, SETS_MOST_SHARDS);
+                shards[i] = tiers_namespace(&t, name);
+        }
+        put_a_set(shards, 2, 30);
+        (void)fill_until_evicted(shards[0], 1, SETS_DISK, FILLER);
+        assert_int_equal(stats().sets.demoted[SETS_DISK], 1);
+        t.ns = shards[0];
+        forget_in_memory(shards[0], 1);
+        looks = 0;
+        for (uint32_t i = 0; i < MANY_PUTS; i++)
+                put_bytes(&many[i], i == MANY_PUTS - 1 ? 1 : 10000 + i, CACHE_ACCEPTED, 1, 4096);
+        t.ns = plain;
+        assert_in_range(looks, MANY_PUTS, MANY_PUTS + 512 + 2 * SETS_MOST_SHARDS);
+        assert_int_equal(stats().sets.promoted[SETS_DISK], 0);
+        for (uint32_t i = 0; i < MANY_PUTS; i++)
+                expect(&many[i], CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(stats().sets.promoted[SETS_DISK], 1);
+        assert_int_equal(stats().sets.missed[SETS_DISK], 0);
+}
+
 struct owned {
         struct store_namespace_open req;
         bool done;
@@ -248,6 +460,15 @@ static struct pool *pool_of_slots(void)
         return p;
 }
 
+static struct sets *sets_of(struct pool *p)
+{
+        const struct sets_params params = { .pool = p, .store = t.store };
+        struct sets *sets;
+
+        assert_int_equal(sets_new(&sets, &params), 0);
+        return sets;
+}
+
 static void add(struct pool *p, uint32_t ns, uint32_t n)
 {
         struct key k = key_of(n);
@@ -278,7 +499,7 @@ static void an_iteration_follows_a_bounded_number_of_evictions(void **state)
         uint64_t before;
 
         open_shards(shards);
-        assert_int_equal(sets_new(&sets, p, t.store, 0), 0);
+        sets = sets_of(p);
         for (uint32_t i = 0; i < SLOTS; i++)
                 add(p, shards[i / KEYS], i % KEYS);
         for (uint32_t i = 0; i < KEYS; i++)
@@ -308,7 +529,7 @@ static void evictions_beyond_the_queue_are_counted(void **state)
         struct sets *sets;
 
         open_shards(shards);
-        assert_int_equal(sets_new(&sets, p, t.store, 0), 0);
+        sets = sets_of(p);
         for (uint32_t i = 0; i < 2 * SLOTS + 100; i++)
                 add(p, shards[0], i);
         assert_int_equal(sets_get_stats(sets)->missed[SETS_MEMORY], 100);
@@ -318,6 +539,44 @@ static void evictions_beyond_the_queue_are_counted(void **state)
         add(p, shards[0], 1 << 20);
         assert_int_equal(sets_get_stats(sets)->missed[SETS_MEMORY], 100);
         assert_true(sets_has_work(sets));
+        sets_free(sets);
+        pool_free(p);
+}
+
+enum { FAMILIES = 1000 };
+
+/* Has each family expect a chunk, in turn. Returns how many were resolved by name for it. */
+static uint64_t expect_in_all(struct sets *sets, const uint32_t *namespaces)
+{
+        uint64_t before = sets_get_stats(sets)->resolved;
+        struct key k = key_of(1);
+
+        for (unsigned i = 0; i < FAMILIES; i++) {
+                sets_expect(sets, SETS_MEMORY, namespaces[i], &k);
+                sets_iterate(sets);
+        }
+        return sets_get_stats(sets)->resolved - before;
+}
+
+/* Puts into many families in turn do not make them replace each other's records. */
+static void a_thousand_families_are_remembered(void **state)
+{
+        static uint32_t firsts[FAMILIES];
+        struct pool *p = pool_of_slots();
+        struct sets *sets = sets_of(p);
+        struct key k = key_of(7);
+        char name[32];
+
+        for (unsigned i = 0; i < FAMILIES; i++) {
+                snprintf(name, sizeof(name), "m%u/s0.of.2", i);
+                firsts[i] = tiers_namespace(&t, name);
+        }
+        add(p, t.ns, 7);
+        assert_true(pool_demote(p, pool_find(p, t.ns, &k, store_hash(t.store, t.ns, &k))));
+        assert_int_equal(expect_in_all(sets, firsts), FAMILIES);
+        assert_int_equal(expect_in_all(sets, firsts), 0);
+        (void)tiers_namespace(&t, "another"); /* a new one may belong to any family */
+        assert_int_equal(expect_in_all(sets, firsts), FAMILIES);
         sets_free(sets);
         pool_free(p);
 }
@@ -377,11 +636,16 @@ int main(int argc, char **argv)
                 TEST(the_other_shards_leave_the_disk_next),
                 TEST(a_set_that_is_completed_on_disk_stays),
                 TEST(a_set_that_is_read_again_stays_in_memory),
+                TEST(a_set_whose_chunk_is_being_written_is_not_demoted),
+                TEST(a_direct_put_completes_a_set_on_disk_only),
+                TEST(a_refused_chunk_completes_no_set_on_disk),
+                TEST(puts_of_an_iteration_look_for_a_bounded_number_of_chunks),
                 TEST(a_leased_shard_stays),
                 TEST(what_belongs_to_no_set_stays),
                 TEST(shards_of_another_owner_stay),
                 TEST(an_iteration_follows_a_bounded_number_of_evictions),
                 TEST(evictions_beyond_the_queue_are_counted),
+                TEST(a_thousand_families_are_remembered),
                 TEST(names_of_shards_are_recognized),
         };
 

@@ -236,6 +236,11 @@ static void show_without_samples_says_why(void **state)
                            "was opened last.\n",
                            "", "namespace", "show", "large");
         }
+        fake.namespace_report = "{\"namespaces\":[{\"name\":\"x\"}],\"left_out\":2}";
+        ctl_expect(EXIT_OK,
+                   FIGURES "\nThe report of the daemon is full and leaves out the samples of the 2 "
+                           "smallest namespaces. This may be one of them.\n",
+                   "", "namespace", "show", "large");
         fake.namespace_report = "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"default\"}]}";
         ctl_expect(EXIT_OK,
                    FIGURES "\nThe first sample is not complete yet: ask again in 15 seconds.\n"

@@ -139,6 +139,46 @@ static void another_policy_and_a_record_know_nothing_of_it(const char *policy)
         assert_true(evict_contains(e, 40));
 }
 
+enum { LISTED = 6 };
+
+struct listed {
+        uint32_t items[LISTED];
+        unsigned n;
+};
+
+static void note(void *userdata, uint32_t item)
+{
+        struct listed *l = userdata;
+
+        assert_in_range(l->n, 0, LISTED - 1);
+        l->items[l->n++] = item;
+}
+
+/* The list of the next victims has the demoted items first, in the order in which they leave. A
+ * shorter list has the first of these. */
+static void demoted_items_are_listed_in_their_order(const char *policy)
+{
+        _cleanup_(evict_freep) struct evict *e = make(policy);
+        struct listed all = { 0 }, two = { 0 };
+
+        (void)evict_hint(e, 2, EVICT_HINT_FINAL);
+        for (uint32_t item = 40; item < 48; item += 2)
+                assert_true(evict_demote(e, item, 0));
+        evict_next(e, 0, LISTED, note, &all);
+        evict_next(e, 0, 2, note, &two);
+        assert_int_equal(all.n, LISTED);
+        assert_int_equal(two.n, 2);
+        for (unsigned i = 0; i < LISTED; i++) {
+                uint32_t next = victim(e, 0);
+
+                if (i < 2)
+                        assert_int_equal(two.items[i], next);
+                assert_int_equal(all.items[i], next);
+                assert_int_equal(i < 4, evict_is_demoted(e, next));
+                evict_remove_victim(e, next, next + 1);
+        }
+}
+
 #define BY_POLICY(name)                                                                            \
         static void test_##name(void **state)                                                      \
         {                                                                                          \
@@ -150,6 +190,7 @@ BY_POLICY(a_demoted_item_is_the_next_victim)
 BY_POLICY(a_use_ends_it)
 BY_POLICY(a_hint_does_not_end_it)
 BY_POLICY(retained_and_pinned_items_stay)
+BY_POLICY(demoted_items_are_listed_in_their_order)
 BY_POLICY(another_policy_and_a_record_know_nothing_of_it)
 
 int main(void)
@@ -159,6 +200,7 @@ int main(void)
                 cmocka_unit_test(test_a_use_ends_it),
                 cmocka_unit_test(test_a_hint_does_not_end_it),
                 cmocka_unit_test(test_retained_and_pinned_items_stay),
+                cmocka_unit_test(test_demoted_items_are_listed_in_their_order),
                 cmocka_unit_test(test_another_policy_and_a_record_know_nothing_of_it),
         };
 

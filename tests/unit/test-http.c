@@ -37,6 +37,7 @@ static struct {
         const char *status;
         const struct history *history;
         unsigned slow_ms; /* how long a status takes */
+        bool removes;     /* the namespace is removed once it was found */
 } fake;
 
 static struct event_base *base;
@@ -59,6 +60,19 @@ static void print_status(void *userdata, FILE *out)
         if (fake.slow_ms)
                 usleep(fake.slow_ms * 1000);
         fputs(fake.status, out);
+}
+
+static bool find_namespace(void *userdata, const char *name, size_t length, uint32_t *ret_id)
+{
+        *ret_id = 7;
+        return length == 5 && memcmp(name, "llama", length) == 0;
+}
+
+static bool print_namespace(void *userdata, uint32_t id, bool paused, FILE *out)
+{
+        assert_int_equal(id, 7);
+        fputs("<h1>llama</h1>", out);
+        return !fake.removes;
 }
 
 static bool is_ready(void *userdata, const char **ret_why_not)
@@ -95,6 +109,8 @@ static int start_at(const char *address, int inherited_fd)
                         .history = fake.history,
                         .print_metrics = print_metrics,
                         .print_status = print_status,
+                        .find_namespace = find_namespace,
+                        .print_namespace = print_namespace,
                         .is_ready = is_ready,
                         .is_healthy = is_healthy,
                         .userdata = &fake,
@@ -111,6 +127,7 @@ static int setup_base(void **state)
         fake.big = false;
         fake.degraded = NULL;
         fake.history = NULL;
+        fake.removes = false;
         fake.status =
                 "{\"version\": \"0.1\", \"store\": {\"used_bytes\": 3072, \"path\": \"<b>&\"}}";
         base = event_base_new();
@@ -456,6 +473,25 @@ static void other_paths_and_methods_are_refused(void **state)
                 assert_code(reply, 405);
                 assert_has(reply, "Allow: GET, HEAD\r\n");
         }
+}
+
+/* A page is made in a later iteration than its request is read, and after a pause if another one
+ * was made before. */
+static void a_namespace_removed_before_its_page_is_made_is_answered_404(void **state)
+{
+        static const char request[] =
+                "GET /namespace?name=llama HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        _cleanup_(freep) char *before = ask(request), *absent = NULL, *removed = NULL;
+
+        assert_code(before, 200);
+        assert_string_equal(body(before), "<h1>llama</h1>");
+        absent = ask("GET /namespace?name=other HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_code(absent, 404);
+        fake.removes = true;
+        removed = ask(request);
+        assert_code(removed, 404);
+        assert_string_equal(body(removed), body(absent));
+        assert_null(strstr(removed, "Content-Security-Policy"));
 }
 
 static void one_connection_serves_one_request(void **state)
@@ -1235,6 +1271,7 @@ int main(void)
                 SERVED(the_history_is_served_where_there_is_one),
                 SERVED(head_has_the_length_and_no_body),
                 SERVED(other_paths_and_methods_are_refused),
+                SERVED(a_namespace_removed_before_its_page_is_made_is_answered_404),
                 SERVED(one_connection_serves_one_request),
                 SERVED(pages_need_the_token_and_the_probes_do_not),
                 SERVED(a_token_as_long_as_the_headers_may_be_is_only_wrong),

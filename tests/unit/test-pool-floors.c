@@ -165,6 +165,87 @@ static void another_slab_changes_its_size(const char *policy)
         pool_free(p);
 }
 
+static void use(struct pool *p, uint32_t ns, uint32_t n, uint32_t use)
+{
+        struct key k = key_of(n);
+        uint32_t chunk = pool_find(p, ns, &k, hash_of(ns, n));
+
+        if (chunk != POOL_NONE)
+                pool_touch(p, chunk, pool_chunk(p, chunk)->generation, use);
+}
+
+/* Other groups use all their chunks again and again, so the policy would rather evict the chunks of
+ * the group, of which none is used a second time. */
+static void a_group_below_its_floor_takes_from_others(const char *policy)
+{
+        struct pool *p = pool_with_floors(policy, 4 * MIB, 0);
+        uint32_t n = 0, uses = 1;
+
+        for (uint32_t i = 0; i < 3800; i++)
+                add(p, 3, i, 4 * KIB);
+        for (uint32_t round = 0; round < 12; round++)
+                for (uint32_t i = 0; i < 3800; i++) {
+                        if (is_in(p, 3, i))
+                                use(p, 3, i, uses++);
+                        else
+                                add(p, 3, i, 4 * KIB);
+                        if (i % 4 == 0)
+                                add(p, 1, n++, 4 * KIB);
+                }
+        assert_in_range(used(p, 0), 4 * MIB - 4 * KIB, 8 * MIB);
+        pool_free(p);
+}
+
+/* No other chunk can leave, so a group below its floor replaces its own chunks. Its searches do not
+ * pass over all of them each time. */
+static void a_group_below_its_floor_evicts_its_own_if_others_cannot(const char *policy)
+{
+        struct pool *p = pool_with_floors(policy, 12 * MIB, 0);
+        uint64_t before;
+
+        for (uint32_t n = 0; n < 128; n++) {
+                struct key k = key_of(n);
+
+                add(p, 3, n, 64 * KIB);
+                pool_pin(p, pool_find(p, 3, &k, hash_of(3, n)));
+        }
+        for (uint32_t n = 0; n < 2048; n++)
+                add(p, 1, n, 4 * KIB);
+        assert_int_equal(used(p, 0), 8 * MIB);
+        before = spared(p);
+        for (uint32_t n = 2048; n < 3 * 2048; n++)
+                assert_int_equal(try_add(p, 1, n, 4 * KIB), 0);
+        assert_int_equal(used(p, 0), 8 * MIB);
+        assert_true(is_in(p, 1, 3 * 2048 - 1) && !is_in(p, 1, 0));
+        assert_in_range(spared(p) - before, 2048, 3 * 2048);
+        for (uint32_t n = 0; n < 128; n++) {
+                struct key k = key_of(n);
+
+                (void)pool_unpin(p, pool_find(p, 3, &k, hash_of(3, n)));
+        }
+        pool_free(p);
+}
+
+/* Chunks of an incomplete set are worthless to their group, too. */
+static void a_demoted_chunk_leaves_below_the_floor(const char *policy)
+{
+        struct pool *p = pool_with_floors(policy, 8 * MIB, 0);
+        struct key k = key_of(1023);
+
+        for (uint32_t n = 0; n < 1024; n++)
+                add(p, 1, n, 4 * KIB);
+        for (uint32_t n = 0; n < SLOTS - 1024; n++)
+                add(p, 3, n, 4 * KIB);
+        assert_true(pool_demote(p, pool_find(p, 1, &k, hash_of(1, 1023))));
+        add(p, 3, SLOTS, 4 * KIB);
+        assert_false(is_in(p, 1, 1023));
+        for (uint32_t n = SLOTS + 1; n < 2 * SLOTS; n++)
+                add(p, 3, n, 4 * KIB);
+        assert_int_equal(used(p, 0), 4 * MIB - 4 * KIB);
+        assert_true(is_in(p, 1, 0));
+        pool_free(p);
+}
+
 /* If a floor has all chunks of a size, chunks of that size find room elsewhere. */
 static void another_size_finds_room(const char *policy)
 {
@@ -245,6 +326,11 @@ static void chunks_of_before_are_counted(const char *policy)
         assert_int_equal(used(p, 1), 2 * MIB);
         pool_drop(p, pool_find(p, 2, &k, hash_of(2, 1)));
         assert_int_equal(used(p, 1), 2 * MIB - 4 * KIB);
+        /* The memory of each namespace is counted once, however often floors are set. */
+        pool_set_floors(p, &floors);
+        assert_int_equal(pool_namespace_bytes(p, 1), 2 * MIB);
+        assert_int_equal(pool_namespace_bytes(p, 2), 2 * MIB - 4 * KIB);
+        assert_int_equal(pool_all_namespaces_bytes(p), 4 * MIB - 4 * KIB);
         for (uint32_t n = 0; n < 2 * SLOTS; n++)
                 add(p, 3, n, 4 * KIB);
         assert_int_equal(used(p, 0), 2 * MIB);
@@ -262,6 +348,9 @@ static void chunks_of_before_are_counted(const char *policy)
 BY_POLICY(others_do_not_evict_below_a_floor)
 BY_POLICY(floors_are_kept_beside_each_other)
 BY_POLICY(a_group_evicts_its_own_chunks)
+BY_POLICY(a_group_below_its_floor_takes_from_others)
+BY_POLICY(a_group_below_its_floor_evicts_its_own_if_others_cannot)
+BY_POLICY(a_demoted_chunk_leaves_below_the_floor)
 BY_POLICY(another_slab_changes_its_size)
 BY_POLICY(another_size_finds_room)
 BY_POLICY(a_size_that_a_floor_has_wholly_finds_room)
@@ -275,6 +364,9 @@ int main(void)
                 cmocka_unit_test(test_others_do_not_evict_below_a_floor),
                 cmocka_unit_test(test_floors_are_kept_beside_each_other),
                 cmocka_unit_test(test_a_group_evicts_its_own_chunks),
+                cmocka_unit_test(test_a_group_below_its_floor_takes_from_others),
+                cmocka_unit_test(test_a_group_below_its_floor_evicts_its_own_if_others_cannot),
+                cmocka_unit_test(test_a_demoted_chunk_leaves_below_the_floor),
                 cmocka_unit_test(test_another_slab_changes_its_size),
                 cmocka_unit_test(test_another_size_finds_room),
                 cmocka_unit_test(test_a_size_that_a_floor_has_wholly_finds_room),

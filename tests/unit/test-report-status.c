@@ -270,6 +270,80 @@ static void a_namespace_near_its_limit_is_warned_of(void **state)
         hang_up(&c);
 }
 
+/* --- names and figures of the greatest length --- */
+
+/* Opens namespaces with names and fingerprints that JSON doubles, and fills their samples with the
+ * longest figures. Namespace i has i + 1 bytes. */
+static void fill_rows(struct peer_end *c)
+{
+        char name[WIRE_MAX_NAME + 1], fingerprint[1024];
+        uint64_t now_ns = clock_mono_ns();
+
+        memset(name, '"', sizeof(name) - 1);
+        memset(fingerprint, '\\', sizeof(fingerprint));
+        memcpy(fingerprint, "a=", 2);
+        strcpy(fingerprint + sizeof(fingerprint) - 2, "\n");
+        name[sizeof(name) - 1] = '\0';
+        for (unsigned i = 0; i < NAMESPACE_ROWS; i++) {
+                struct namespace_row *row = &rig.namespaces.rows[i];
+                const struct store_namespace *ns;
+
+                name[0] = (char)('A' + i);
+                assert_int_equal(open_namespace(c, name, fingerprint, 0, 0)->status, WIRE_OK);
+                ns = store_namespace_find(rig.service.store, 0, name, WIRE_MAX_NAME);
+                assert_non_null(ns);
+                *row = (struct namespace_row){
+                        .last = { .of = { ns->id, ns->created_ms }, .bytes = i + 1 },
+                        .n = NAMESPACE_SAMPLES,
+                };
+                for (unsigned k = 0; k < NAMESPACE_SAMPLES; k++) {
+                        row->samples[k] = (struct namespace_sample){ .end_ns = now_ns - 1,
+                                                                     .span_ns = UINT64_MAX,
+                                                                     .chunks = UINT64_MAX,
+                                                                     .bytes = UINT64_MAX };
+                        for (unsigned n = 0; n < NAMESPACE_COUNTERS; n++)
+                                row->samples[k].counted[n] = UINT64_MAX;
+                }
+        }
+}
+
+static void reports_of_the_longest_names_and_figures_are_bounded(void **state)
+{
+        struct wire_report_request msg = { .hdr.op = WIRE_REPORT, .what = WIRE_REPORT_NAMESPACES };
+        struct peer_end c;
+        unsigned listed = 0;
+        const cJSON *one;
+        char *text;
+        cJSON *s;
+
+        connect_as(&c, ROOT);
+        fill_rows(&c);
+        text = call_for_text(&c, &msg, sizeof(msg));
+        assert_in_range(strlen(text), 128 << 10, (256 << 10) - 1);
+        s = parse(text);
+        cJSON_ArrayForEach(one, at(s, "namespaces"))
+        {
+                /* The largest are listed, and come first. */
+                assert_int_equal(words(one, "name")[0], 'A' + NAMESPACE_ROWS - 1 - (int)listed++);
+                assert_int_equal(cJSON_GetArraySize(at(one, "samples/bytes")), NAMESPACE_SAMPLES);
+        }
+        assert_in_range(listed, NAMESPACE_ROWS / 2, NAMESPACE_ROWS - 1);
+        assert_int_equal(number(s, "left_out"), NAMESPACE_ROWS - listed);
+        cJSON_Delete(s);
+
+        msg.what = WIRE_REPORT_STATUS;
+        text = call_for_text(&c, &msg, sizeof(msg));
+        assert_in_range(strlen(text), 20 << 10, (64 << 10) - 1);
+        s = parse(text);
+        assert_int_equal(cJSON_GetArraySize(at(s, "namespaces")), METRICS_NAMESPACES);
+        cJSON_Delete(s);
+        msg.what = WIRE_REPORT_STATS;
+        text = call_for_text(&c, &msg, sizeof(msg));
+        assert_in_range(strlen(text), 1, (256 << 10) - 1);
+        free(text);
+        hang_up(&c);
+}
+
 /* --- metrics --- */
 
 static void every_format_has_the_same_families(void **state)
@@ -570,6 +644,7 @@ int main(void)
                 TEST(metrics_for_a_client_are_of_its_tenant),
                 TEST(http_shows_no_names_of_namespaces_where_there_are_several_tenants),
                 TEST(a_namespace_near_its_limit_is_warned_of),
+                TEST(reports_of_the_longest_names_and_figures_are_bounded),
                 TEST(every_format_has_the_same_families),
                 TEST(protobuf_has_each_family_behind_its_length),
                 TEST(the_probes_say_what_state_the_daemon_is_in),
