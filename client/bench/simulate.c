@@ -124,22 +124,20 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
 /* Chooses the hint that follows each request: the announced ends, and for a fixed share of the
  * other requests the time until the session returns. `*ret` is NULL if there is none. Returns 0 or
  * -ENOMEM. */
-static int choose_hints(const struct simulation *s, uint8_t **ret)
+static int choose_hints(const struct simulation *s, struct simulated_hint **ret)
 {
         _cleanup_(freep) uint32_t *next = NULL;
-        _cleanup_(freep) uint8_t *hints = NULL;
+        _cleanup_(freep) uint8_t *ends = NULL;
+        _cleanup_(freep) struct simulated_hint *hints = NULL;
         const struct workload *w = s->workload;
 
-        if (simulation_choose_ends(s, &hints) < 0)
+        if (s->announced == 0 && s->returns == 0)
+                return 0;
+        hints = calloc(MAX(w->n_requests, (size_t)1), sizeof(*hints));
+        if (!hints || simulation_choose_ends(s, &ends) < 0 || find_next_uses(s, &next) < 0)
                 return -ENOMEM;
-        for (size_t i = 0; hints && i < w->n_requests; i++)
-                hints[i] = hints[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE;
-        if (s->returns > 0) {
-                if (!hints)
-                        hints = calloc(MAX(w->n_requests, (size_t)1), sizeof(*hints));
-                if (!hints || find_next_uses(s, &next) < 0)
-                        return -ENOMEM;
-        }
+        for (size_t i = 0; ends && i < w->n_requests; i++)
+                hints[i].hint = ends[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE;
         for (size_t i = 0; next && i < w->n_requests; i++) {
                 const struct workload_request *r = &w->requests[i];
                 size_t last = r->n_ids - (r->n_ids > 1 ? 2 : 1);
@@ -147,9 +145,12 @@ static int choose_hints(const struct simulation *s, uint8_t **ret)
                 uint32_t at = r->n_ids > 0 ? next[r->first_id + last] : NEVER;
 
                 if (at != NEVER && drawn < s->returns * 0x1p32)
-                        hints[i] = (uint8_t)evict_hint_return((uint32_t)MIN(
-                                (w->requests[at].timestamp_ms - r->timestamp_ms) / 1000,
-                                (uint64_t)UINT32_MAX));
+                        hints[i] = (struct simulated_hint){
+                                .hint = EVICT_HINT_LATER,
+                                .return_s = (uint32_t)MIN(
+                                        (w->requests[at].timestamp_ms - r->timestamp_ms) / 1000,
+                                        (uint64_t)UINT32_MAX),
+                        };
         }
         *ret = TAKE_PTR(hints);
         return 0;
@@ -178,7 +179,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
 {
         _cleanup_(admission_freep) struct admission *admission = NULL;
         _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
-        _cleanup_(freep) uint8_t *hints = NULL;
+        _cleanup_(freep) struct simulated_hint *hints = NULL;
         int r;
 
         r = simulated_cache_init(&c, policy, capacity, s->n_blocks);
@@ -198,7 +199,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
                 simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
-                                     hints ? hints[i] : EVICT_HINT_NONE);
+                                     hints ? &hints[i] : NULL);
         }
         ret->touches = c.touches;
         ret->evictions = c.evictions;

@@ -116,12 +116,22 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
 /* Applies a hint to the cached blocks of a chain from its end on. That of an end stops at a block
  * from which another session continues. */
 static void announce(struct simulated_cache *c, const uint32_t *blocks, size_t n,
-                     enum evict_hint hint)
+                     const struct simulated_hint *hint)
 {
+        const struct evict_promise promise = {
+                .number = c->request,
+                .seconds = hint->return_s,
+                .belief = 1,
+        };
+
         while (n-- > 0) {
                 uint32_t item = c->blocks[blocks[n]].item;
 
-                if (item != EVICT_NONE && !evict_hint(c->evict, item, hint))
+                if (item == EVICT_NONE)
+                        continue;
+                if (hint->hint != EVICT_HINT_FINAL)
+                        evict_promise(c->evict, item, &promise);
+                else if (!evict_hint(c->evict, item, hint->hint))
                         return;
         }
 }
@@ -190,7 +200,7 @@ static void link_chain(struct simulated_cache *c, const uint32_t *blocks, size_t
 /* Inserts from the root on, so that blocks that give way leave a prefix. Then the whole request is
  * touched again, because a block must be older than its predecessors. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, enum evict_hint hint)
+                          size_t n, uint64_t now_ns, const struct simulated_hint *hint)
 {
         enum { EARLY_TURNS = 2 };
         size_t most = MIN(n, (size_t)c->capacity);
@@ -216,6 +226,6 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
                 link_chain(c, blocks, n);
                 touch_cached(c, blocks, most, gap);
         }
-        if (hint != EVICT_HINT_NONE)
+        if (hint && hint->hint != EVICT_HINT_NONE)
                 announce(c, blocks, n, hint);
 }

@@ -17,6 +17,13 @@ struct simulated_block {
         uint32_t refused; /* last request for which it was not written */
 };
 
+/* What is announced after a request: its next use in `return_s`, or none for EVICT_HINT_NONE and
+ * EVICT_HINT_FINAL. */
+struct simulated_hint {
+        enum evict_hint hint;
+        uint32_t return_s;
+};
+
 struct simulated_cache {
         struct evict *evict;
         struct simulated_block *blocks;
@@ -50,4 +57,4 @@ void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_p
 /* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
  * the first `capacity`. `hint`: what is announced after the request. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, enum evict_hint hint);
+                          size_t n, uint64_t now_ns, const struct simulated_hint *hint);

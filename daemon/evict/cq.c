@@ -110,12 +110,15 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 
         if (max_groups > CQ_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
-        q = calloc(1, sizeof(*q) + (size_t)max_groups * LISTS * sizeof(q->lists[0]));
+        q = calloc(1, sizeof(*q) +
+                              ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
         q->items = calloc(max_items, sizeof(q->items[0]));
         q->prices = calloc(max_groups, sizeof(q->prices[0]));
-        if (!q->items || !q->prices || ghosts_init(&q->ghosts, ghosts) < 0) {
+        if (!q->items || !q->prices || cq_promises_init(&q->promises, max_groups * LISTS) < 0 ||
+            ghosts_init(&q->ghosts, ghosts) < 0) {
+                cq_promises_fini(&q->promises);
                 free(q->items);
                 free(q->prices);
                 free(q);
@@ -137,6 +140,7 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 static void cq_free(struct evict *e)
 {
         ghosts_fini(&cq(e)->ghosts);
+        cq_promises_fini(&cq(e)->promises);
         free(cq(e)->items);
         free(cq(e)->prices);
         free(cq(e));
@@ -535,8 +539,11 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
+/* The list of a promise that was never made is all zero. */
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
+        if (cq(e)->lists[list].oldest == 0)
+                return EVICT_NONE;
         return link_item(cq(e)->lists[list].oldest);
 }
 
@@ -587,6 +594,8 @@ const struct evict_policy evict_policy_cq = {
         .unpopulate = cq_unpopulate,
         .link = cq_link,
         .hint = cq_hint,
+        .promise = cq_promise,
+        .promised = cq_promised_item,
         .set_cost = cq_set_cost,
         .cost = cq_cost,
         .remove = cq_remove,
@@ -600,6 +609,7 @@ const struct evict_policy evict_policy_cq = {
         .chance = cq_chance,
         .explain = cq_explain,
         .lists = LISTS,
+        .extra_lists = MAX_PROMISES,
         .first = cq_first,
         .after = cq_after,
         .get_stats = cq_get_stats,

@@ -327,6 +327,15 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
         return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
+/* An item in a lot stays there: the promise would take it out. */
+void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
+{
+        assert(evict_contains(e, item));
+        if (!e->policy->promise || evict_is_aside(e, item) ||
+            !e->policy->promise(e, item, promise))
+                evict_hint(e, item, evict_hint_return(promise->seconds));
+}
+
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)

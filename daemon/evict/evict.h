@@ -114,6 +114,17 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
  * a change, for EVICT_HINT_FINAL if another chain continues the item; the caller should then
  * stop. */
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
+/* An announced use of a chain, in `seconds`. `belief` is the share of such announcements that come
+ * true. `number` is not 0 and differs between announcements. */
+struct evict_promise {
+        uint64_t number;
+        uint32_t seconds;
+        float belief;
+};
+/* Applies it to an item, in the order of evict_hint(), in place of the hint of a return. The item is
+ * kept as long as it is needed sooner than others. It ends with the item's next use. A policy that
+ * knows no times, or too many of these, takes it as evict_hint(). */
+void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Prefetches memory before many touches in a row: call step 0 for each item, somewhat later step 1,
  * then evict_touch(). */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);

@@ -16,6 +16,7 @@ struct evict_stats;
 struct evict_standing;
 struct evict_learned;
 struct evict_record;
+struct evict_promise;
 
 struct evict_policy {
         const char *name;
@@ -43,6 +44,9 @@ struct evict_policy {
         void (*unpopulate)(const struct evict *e, uint32_t from);
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
+        /* Both NULL: return times are ignored. */
+        bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
+        uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n);
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);
@@ -61,8 +65,8 @@ struct evict_policy {
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is all zero before */
         /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.
-         * Return an item or EVICT_NONE. */
-        uint32_t lists;
+         * Return an item or EVICT_NONE. `extra_lists` follow, each of items of one group. */
+        uint32_t lists, extra_lists;
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
