@@ -212,6 +212,15 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
         evict_note_time(c->evict, now_ns);
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
+        if (getenv("EXPECT") && hint && hint->hint != EVICT_HINT_NONE) {
+                const struct evict_promise promise = {
+                        .number = c->request,
+                        .seconds = hint->hint == EVICT_HINT_FINAL ? 0 : MAX(hint->return_s, 1U),
+                        .belief = 1,
+                };
+                evict_expect(c->evict, request, &promise);
+        } else
+                evict_expect(c->evict, request, NULL);
         if (c->admission)
                 admit(c, blocks, most, now_ns);
         if (touch_cached(c, blocks, most, gap) < most) {

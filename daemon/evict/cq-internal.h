@@ -208,6 +208,12 @@ static inline bool cq_has_hint(const struct cq_item *i)
         return i->class >= FIRST_HINT && i->class <= FINAL;
 }
 
+/* Returns whether a return of the item has been announced. */
+static inline bool cq_is_promised(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class < FINAL;
+}
+
 /* --- cq-chain.c --- */
 
 void cq_link(struct evict *e, uint32_t item, uint32_t parent);
@@ -228,6 +234,8 @@ void cq_promises_fini(struct cq_promises *p);
 bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *announced);
 /* Returns the expected hits of each of its items per unit of time. */
 float cq_promise_density(const struct cq *q, const struct cq_promise *one);
+/* Returns that of the items of the use that is announced already, see evict_expect(). */
+float cq_expected_density(const struct cq *q);
 uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
 /* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after the
  * last one. No promise may be made or end meanwhile. */

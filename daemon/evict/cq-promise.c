@@ -142,6 +142,15 @@ float cq_promise_density(const struct cq *q, const struct cq_promise *one)
         return one->belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
 }
 
+float cq_expected_density(const struct cq *q)
+{
+        const struct evict_promise *p = &q->evict.expected;
+        uint64_t wait = (uint64_t)(p->seconds * GAP_TICKS_PER_S);
+
+        return p->seconds == 0 ? 0
+                               : p->belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
+}
+
 /* Returns the first position of a group in the order. */
 static uint32_t first_of(const struct cq_promises *p, uint32_t group)
 {

@@ -119,6 +119,8 @@ bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
 {
         const struct cq_price *price = &q->prices[group];
 
+        if (q->evict.expected_use != EVICT_NO_USE && i->use == q->evict.expected_use)
+                return cq_expected_density(q) * q->weight[i->cost] < price->least;
         return q->density.is_known[i->class] &&
                density_at(&q->density, i->class, 0) * q->weight[i->cost] <
                        MIN(price->mean, price->least);
@@ -178,7 +180,7 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
                         next = q->items[item].younger;
                         *ret_density = density * q->weight[q->items[item].cost];
                         if (end != item &&
-                            (cq_has_hint(&q->items[end]) ||
+                            (cq_is_promised(&q->items[end]) ||
                              old_end_at(q, end + 1, EVICT_NO_USE).density > *ret_density)) {
                                 leave_promise(q, item);
                                 if (next & LINK_END && q->lists[next & ~LINK_END].oldest & LINK_END)
@@ -199,7 +201,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        uint32_t max_passed)
 {
         struct old_end ends[YIELDING];
-        unsigned steps = SEARCH_STEPS, list;
+        unsigned steps = SEARCH_STEPS, rotations = SEARCH_STEPS, list;
         float density, least;
         uint32_t victim;
 
@@ -222,10 +224,16 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                 return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
-                uint32_t oldest = ends[list].link - 1;
+                uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
+                uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (nearest_to_end(q, oldest, cq_end_of_chain(q, oldest, &steps), may_evict,
-                                   userdata, &max_passed, &victim)) {
+                if (end != oldest && cq_is_promised(&q->items[end])) {
+                        cq_unlink(q, oldest);
+                        cq_append(q, oldest, group);
+                        ends[list] = old_end_at(q, rotations-- > 0 ? next : LINK_END, spared);
+                        continue;
+                }
+                if (nearest_to_end(q, oldest, end, may_evict, userdata, &max_passed, &victim)) {
                         note_price_of(q, group, &ends[list]);
                         return victim;
                 }

@@ -336,6 +336,13 @@ void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *p
                 evict_hint(e, item, evict_hint_return(promise->seconds));
 }
 
+void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise)
+{
+        e->expected_use = promise ? use : EVICT_NO_USE;
+        if (promise)
+                e->expected = *promise;
+}
+
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)

@@ -125,6 +125,9 @@ struct evict_promise {
  * kept as long as it is needed sooner than others. It ends with the item's next use. A policy that
  * knows no times, or too many of these, takes it as evict_hint(). */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
+/* Has the new items of a use judged by what will be announced after it: a promise, or that the chain
+ * is final (0 seconds). NULL ends that. */
+void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise);
 /* Prefetches memory before many touches in a row: call step 0 for each item, somewhat later step 1,
  * then evict_touch(). */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "evict/ages.h"
+#include "evict/evict.h"
 
 struct evict;
 struct evict_stats;
@@ -94,6 +95,8 @@ struct evict {
         uint32_t reports_due;
         uint32_t served;  /* evict_serve() */
         bool admits_all;  /* evict_admit_all() */
+        uint32_t expected_use;         /* evict_expect() */
+        struct evict_promise expected;
         struct ages ages; /* used by evict.c */
 };
 
