@@ -254,7 +254,7 @@ static void play(const struct fleet *f, struct hosts *hosts, struct simulated_ca
                  const uint32_t *own, const uint8_t *ends, struct plan *p, struct fleet_result *ret)
 {
         const struct workload *w = f->simulation->workload;
-        const struct simulated_hint final = { .hint = EVICT_HINT_FINAL };
+        const struct simulated_hint final = { .kind = SIMULATED_HINT_FINAL };
         struct busiest busiest = { 0 };
         uint64_t begin_ms = w->n_requests > 0 ? w->requests[0].timestamp_ms : 0;
 

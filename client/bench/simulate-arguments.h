@@ -30,7 +30,7 @@ struct simulate_arguments {
         struct capacity capacities[SIMULATE_CAPACITIES];
         size_t n_policies, n_capacities;
         unsigned long long block_bytes, write_budget;
-        double announced, returns;
+        double announced, returns, stops, liars;
         const char *svg;
 
         /* Fleets, which have one policy and one capacity: */

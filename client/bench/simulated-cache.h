@@ -8,20 +8,15 @@
 #include <stdint.h>
 
 #include "evict/admission.h"
+#include "evict/announced.h"
 #include "evict/evict.h"
+#include "simulated-hints.h"
 
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
         uint32_t request; /* last request that used it */
         uint32_t turn;    /* turn of its session in which it first appeared; 0: not used yet */
         uint32_t refused; /* last request for which it was not written */
-};
-
-/* What is announced after a request: its next use in `return_s`, or none for EVICT_HINT_NONE and
- * EVICT_HINT_FINAL. */
-struct simulated_hint {
-        enum evict_hint hint;
-        uint32_t return_s;
 };
 
 struct simulated_cache {
@@ -32,6 +27,7 @@ struct simulated_cache {
         uint32_t request;            /* current request; 0: none yet */
         struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
         uint64_t block_bytes;        /* for the admission */
+        struct announced *announced; /* borrowed; NULL: hints are ignored. Set after init */
         uint64_t touches, evictions;
         uint64_t writes; /* blocks inserted */
 };
@@ -55,6 +51,6 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
 /* Touches a block of the current request, or inserts it if it is missing and there is room. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
 /* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
- * the first `capacity`. `hint`: what is announced after the request. */
+ * the first `capacity`. `hint`: what its client says of it; NULL: nothing. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, const struct simulated_hint *hint);

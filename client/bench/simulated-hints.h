@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hints that the clients of a simulated workload give: when the session of a request returns,
+ * why the engine stopped, or that the session has ended. */
+#pragma once
+
+#include <stdint.h>
+
+#include "simulate.h"
+
+enum simulated_hint_kind {
+        SIMULATED_HINT_NONE,
+        SIMULATED_HINT_FINAL,
+        SIMULATED_HINT_RETURN,
+        SIMULATED_HINT_TOOL_CALL,
+        SIMULATED_HINT_TURN_END,
+};
+
+/* The user that announces a return in a second after each of its requests; the others are one
+ * user. */
+enum { SIMULATED_OTHERS = 0, SIMULATED_LIARS = 1 };
+
+/* What follows a request. */
+struct simulated_hint {
+        enum simulated_hint_kind kind;
+        uint32_t return_s; /* SIMULATED_HINT_RETURN: 1 or more */
+        uint32_t user;
+};
+
+/* Chooses the hint of each request by the shares of `s`. `lying`: the share of liars lies; otherwise
+ * it gives no hints. `*ret` is NULL if there is none. Returns 0 or -ENOMEM. */
+int simulated_hints_choose(const struct simulation *s, bool lying, struct simulated_hint **ret);
