@@ -575,6 +575,18 @@ bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_h
         return is_at(p, chunk, generation) ? evict_hint(p->evict, chunk, hint) : true;
 }
 
+void pool_promise(struct pool *p, uint32_t chunk, uint32_t generation,
+                  const struct evict_promise *promise)
+{
+        if (is_at(p, chunk, generation))
+                evict_promise(p->evict, chunk, promise);
+}
+
+void pool_expect(struct pool *p, uint32_t use, const struct evict_promise *promise)
+{
+        evict_expect(p->evict, use, promise);
+}
+
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret)
 {
         *ret = (struct evict_standing){ 0 };

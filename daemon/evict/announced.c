@@ -13,7 +13,7 @@
 enum {
         WAYS = 8,
         BUCKETS = 2 * ANNOUNCED_OPEN / WAYS, /* half of the places stay free */
-        EXPIRED_AT_ONCE = 16,                /* buckets that a call of announced_expire() examines */
+        EXPIRED_AT_ONCE = 64,                /* buckets that a call of announced_expire() examines */
         MEMORY = 64,                         /* outcomes that the belief is made of, fading */
         TOLERATED_S = 2,                     /* times are announced in whole seconds */
         TOOL_CALL_S = 120,
@@ -177,7 +177,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
         s->stats.made++;
         s->last_ns = now_ns;
         if (place)
-                expire(a, place); /* withdrawn: otherwise a source could avoid every outcome */
+                end(a, place);
         for (unsigned i = 0; i < WAYS; i++) {
                 if (bucket[i].id != 0 && bucket[i].to_ns < now_ns)
                         expire(a, &bucket[i]);
@@ -199,6 +199,11 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                 return 0;
         }
         return belief;
+}
+
+bool announced_is_empty(const struct announced *a)
+{
+        return a->n_open == 0;
 }
 
 void announced_use(struct announced *a, uint64_t id, uint64_t now_ns)

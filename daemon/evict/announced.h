@@ -45,12 +45,12 @@ struct announced;
 int announced_new(struct announced **ret);
 struct announced *announced_free(struct announced *a);
 
-/* Records an announcement of `source`. An earlier one for the item ends as if its window had passed.
- * `id` is a nonzero
+/* Records an announcement of `source`. An earlier one for the item ends without an outcome. `id` is a nonzero
  * hash of the item's key. Returns the belief in it: the share of such announcements that come true,
  * or 0 if it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
+bool announced_is_empty(const struct announced *a);
 /* Ends the announcement for an item that is used now, if there is one. Cheap. */
 void announced_use(struct announced *a, uint64_t id, uint64_t now_ns);
 /* Ends announcements whose window has passed: examines a part of the table in each call. */

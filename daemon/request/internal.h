@@ -44,6 +44,8 @@ struct batch {
         bool is_expired;           /* the key being started has expired and was dropped */
         uint64_t born_after_ms;    /* chunks put before this time have expired; 0: none */
         bool is_shared;            /* HINT: the remaining keys belong to another chain, too */
+        bool is_announced;         /* HINT: `promise` is of its chain */
+        struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
         uint8_t *entries;           /* followed by the pieces */
         struct slot *slots;         /* for PUT, and for GET once a key has to wait */
