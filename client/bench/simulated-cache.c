@@ -260,7 +260,8 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
         }
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
-        if (c->announced && hint && hint->kind != SIMULATED_HINT_NONE)
+        if (hint && (c->announced ? hint->kind != SIMULATED_HINT_NONE
+                                  : hint->kind == SIMULATED_HINT_FINAL))
                 is_believed = believe(c, hint, blocks, n, now_ns, &advice);
         evict_expect(c->evict, request,
                      is_believed && advice.is_expected ? &advice.promise : NULL);
