@@ -139,13 +139,30 @@ static int begin_admission(const struct simulation *s, uint32_t capacity, struct
         return 0;
 }
 
+/* Chooses the hints of all requests; `*ret` is NULL if there are none. Returns 0 or -ENOMEM. */
+static int choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret)
+{
+        const struct simulated_shares shares = { .returns = s->returns,
+                                                 .stops = s->stops,
+                                                 .liars = s->liars };
+        _cleanup_(freep) uint32_t *next = NULL;
+        _cleanup_(freep) uint8_t *ends = NULL;
+
+        *ret = NULL;
+        if (s->announced == 0 && s->returns == 0 && s->stops == 0 && s->liars == 0)
+                return 0;
+        if (simulation_choose_ends(s, &ends) < 0 || simulation_next_uses(s, &next) < 0)
+                return -ENOMEM;
+        return simulated_hints_choose(s->workload, &shares, next, ends, lying, ret);
+}
+
 /* Plays the workload. `ret_liars`: the part of the result that belongs to the liars. */
 static int play(const struct simulation *s, struct simulated_cache *c, bool lying,
                 struct simulation_result *ret, struct simulation_result *ret_liars)
 {
         _cleanup_(freep) struct simulated_hint *hints = NULL;
 
-        if (simulated_hints_choose(s, lying, &hints) < 0)
+        if (choose_hints(s, lying, &hints) < 0)
                 return -ENOMEM;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];

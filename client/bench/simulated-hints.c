@@ -39,13 +39,13 @@ static double tool_call_chance(double gap_s)
         return of_tool / (of_tool + of_turn);
 }
 
-static void choose_one(const struct simulation *s, const uint32_t *next, const uint8_t *ends,
-                       size_t i, struct simulated_hint *hint)
+static void choose_one(const struct workload *w, const struct simulated_shares *s,
+                       const uint32_t *next, const uint8_t *ends, size_t i, struct simulated_hint *hint)
 {
-        const struct workload_request *r = &s->workload->requests[i];
+        const struct workload_request *r = &w->requests[i];
         uint32_t at = next[last_block(r)];
         double gap_s = at == NEVER ? 0
-                                   : (double)(s->workload->requests[at].timestamp_ms -
+                                   : (double)(w->requests[at].timestamp_ms -
                                               r->timestamp_ms) / 1e3;
 
         if (ends && ends[i]) {
@@ -63,20 +63,20 @@ static void choose_one(const struct simulation *s, const uint32_t *next, const u
 
 /* Draws liars by session: a request that continues another belongs to the same user. Returns 0 or
  * -ENOMEM. */
-static int choose_liars(const struct simulation *s, const uint32_t *next, bool lying,
+static int choose_liars(const struct workload *w, double liars, const uint32_t *next, bool lying,
                         struct simulated_hint *hints)
 {
-        _cleanup_(freep) bool *continues = calloc(s->workload->n_requests, sizeof(*continues));
+        _cleanup_(freep) bool *continues = calloc(w->n_requests, sizeof(*continues));
 
         if (!continues)
                 return -ENOMEM;
-        for (size_t i = 0; i < s->workload->n_requests; i++) {
-                const struct workload_request *r = &s->workload->requests[i];
+        for (size_t i = 0; i < w->n_requests; i++) {
+                const struct workload_request *r = &w->requests[i];
                 uint32_t at;
 
                 if (r->n_ids == 0)
                         continue;
-                if (!continues[i] && is_drawn(i, UINT64_C(0x9fb21c651e98df25), s->liars))
+                if (!continues[i] && is_drawn(i, UINT64_C(0x9fb21c651e98df25), liars))
                         hints[i].user = SIMULATED_LIARS;
                 at = next[last_block(r)];
                 if (at != NEVER && !continues[at]) {
@@ -91,23 +91,19 @@ static int choose_liars(const struct simulation *s, const uint32_t *next, bool l
         return 0;
 }
 
-int simulated_hints_choose(const struct simulation *s, bool lying, struct simulated_hint **ret)
+int simulated_hints_choose(const struct workload *w, const struct simulated_shares *shares,
+                           const uint32_t *next, const uint8_t *ends, bool lying,
+                           struct simulated_hint **ret)
 {
-        _cleanup_(freep) uint32_t *next = NULL;
-        _cleanup_(freep) uint8_t *ends = NULL;
         _cleanup_(freep) struct simulated_hint *hints = NULL;
-        size_t n = s->workload->n_requests;
 
-        *ret = NULL;
-        if (s->announced == 0 && s->returns == 0 && s->stops == 0 && s->liars == 0)
-                return 0;
-        hints = calloc(MAX(n, (size_t)1), sizeof(*hints));
-        if (!hints || simulation_choose_ends(s, &ends) < 0 || simulation_next_uses(s, &next) < 0)
+        hints = calloc(MAX(w->n_requests, (size_t)1), sizeof(*hints));
+        if (!hints)
                 return -ENOMEM;
-        for (size_t i = 0; i < n; i++)
-                if (s->workload->requests[i].n_ids > 0)
-                        choose_one(s, next, ends, i, &hints[i]);
-        if (s->liars > 0 && choose_liars(s, next, lying, hints) < 0)
+        for (size_t i = 0; i < w->n_requests; i++)
+                if (w->requests[i].n_ids > 0)
+                        choose_one(w, shares, next, ends, i, &hints[i]);
+        if (shares->liars > 0 && choose_liars(w, shares->liars, next, lying, hints) < 0)
                 return -ENOMEM;
         *ret = TAKE_PTR(hints);
         return 0;

@@ -3,9 +3,10 @@
  * why the engine stopped, or that the session has ended. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "simulate.h"
+#include "workload.h"
 
 enum simulated_hint_kind {
         SIMULATED_HINT_NONE,
@@ -26,6 +27,15 @@ struct simulated_hint {
         uint32_t user;
 };
 
-/* Chooses the hint of each request by the shares of `s`. `lying`: the share of liars lies; otherwise
- * it gives no hints. `*ret` is NULL if there is none. Returns 0 or -ENOMEM. */
-int simulated_hints_choose(const struct simulation *s, bool lying, struct simulated_hint **ret);
+/* The shares that are announced, as in struct simulation. */
+struct simulated_shares {
+        double returns, stops, liars;
+};
+
+/* Chooses the hint of each request. `next`: for each position in workload.ids, the next request with
+ * the same block, or UINT32_MAX. `ends`: the requests whose ends are announced; NULL: none. `lying`:
+ * the share of liars lies; otherwise it gives no hints. `*ret` is an array of the requests. Returns 0
+ * or -ENOMEM. */
+int simulated_hints_choose(const struct workload *w, const struct simulated_shares *shares,
+                           const uint32_t *next, const uint8_t *ends, bool lying,
+                           struct simulated_hint **ret);

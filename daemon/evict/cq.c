@@ -547,6 +547,11 @@ static uint32_t cq_first(const struct evict *e, uint32_t list)
         return link_item(cq(e)->lists[list].oldest);
 }
 
+static uint32_t cq_group(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].group;
+}
+
 static uint32_t cq_after(const struct evict *e, uint32_t item)
 {
         return link_item(cq(e)->items[item].younger);
@@ -610,6 +615,7 @@ const struct evict_policy evict_policy_cq = {
         .explain = cq_explain,
         .lists = LISTS,
         .extra_lists = MAX_PROMISES,
+        .group = cq_group,
         .first = cq_first,
         .after = cq_after,
         .get_stats = cq_get_stats,

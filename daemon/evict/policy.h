@@ -10,14 +10,13 @@
 #include <stdint.h>
 
 #include "evict/ages.h"
-#include "evict/evict.h"
+#include "evict/promise.h"
 
 struct evict;
 struct evict_stats;
 struct evict_standing;
 struct evict_learned;
 struct evict_record;
-struct evict_promise;
 
 struct evict_policy {
         const char *name;
@@ -66,8 +65,9 @@ struct evict_policy {
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is all zero before */
         /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.
-         * Return an item or EVICT_NONE. `extra_lists` follow, each of items of one group. */
+         * Return an item or EVICT_NONE. `extra_lists` follow, each of items of one group(). */
         uint32_t lists, extra_lists;
+        uint32_t (*group)(const struct evict *e, uint32_t item); /* NULL without extra lists */
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);

@@ -134,6 +134,17 @@ void recorder_start(struct request req, const struct wire_record *msg);
 void recorder_put(struct recorder *r, const struct batch *b);
 void recorder_got(struct recorder *r, const struct batch *b);
 
+/* hint.c */
+/* Orders the keys of a hint from the end of the chain to its root, if its kind needs that. */
+void hint_begin(struct batch *b);
+/* Handles one key of a HINT. */
+enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
+                              const struct key *key, uint64_t hash);
+/* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed. */
+void hint_expect(struct batch *b);
+/* Ends the announcement for a key that a client uses. */
+void hint_note_use(const struct batch *b, uint64_t hash);
+
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
 /* Records the time of the keys found in memory since the last call, all with the same value. */

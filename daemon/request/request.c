@@ -14,7 +14,6 @@
 #include "request/events-request.h"
 #include "request/internal.h"
 #include "request/handshake.h"
-#include "request/hint.h"
 #include "request/hits.h"
 #include "remote/remote.h"
 

@@ -27,8 +27,6 @@ int tenant_open(struct tenant *t, struct service *service, const struct lease_li
         if (r < 0)
                 return r;
         r = cache_new(&t->cache, &params);
-        if (r == 0)
-                r = announced_new(&t->announced);
         if (r == 0 && service->pool_index)
                 r = pool_index_new(&t->pool_index, t->pool, service->io);
         if (r < 0)
@@ -43,7 +41,6 @@ void tenant_close(struct tenant *t)
 {
         t->cache = cache_free(t->cache);
         t->leases = leases_free(t->leases);
-        t->announced = announced_free(t->announced);
         lookup_counters_fini(&t->lookup_counters);
         t->pool_index = pool_index_free(t->pool_index);
         t->pool = pool_free(t->pool);

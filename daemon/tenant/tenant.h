@@ -154,7 +154,8 @@ struct tenant {
         struct cache *cache;
         struct leases *leases;
         struct pool_index *pool_index; /* NULL if disabled */
-        struct announced *announced;   /* how far its users' announcements come true */
+        struct announced *announced;   /* used by the request layer: how far its users'
+                                        * announcements come true */
         uint64_t retry_ns; /* used by request/hits.c: when requests that found no room are tried
                               again */
         struct request_memory *request_memory; /* used by the request layer */
