@@ -339,31 +339,31 @@ enum kvcache_op {
         KVCACHE_OP_ADVISE = 14,
 };
 
-/* What a program knows of a chain's future, for KVCACHE_OP_ADVISE, in the same form for every
- * engine. The keys are those of one chain, root first. Advice about reuse (RETURN, FINAL, TOOL_CALL,
- * TURN_END) goes to the eviction policies of both tiers. Submit it when the requests that use the
- * chain are complete; it ends with the chain's next use.
+/* Advice tells the daemon a chain's future, in the same form for every engine, with
+ * KVCACHE_OP_ADVISE. The keys are those of one chain, root first. Advice about reuse (RETURN,
+ * FINAL, TOOL_CALL, TURN_END) goes to the eviction policies of both tiers. Submit it when the
+ * requests that use the chain are complete; it ends with the chain's next use.
  *
  * The daemon measures, for each user, how many announcements came true, and ignores those of a user
  * of whose announcements fewer than half did. A new user is believed for 16 chains at first.
  * Announcing the same for every chain thus gains nothing. */
 enum kvcache_advice {
         KVCACHE_ADVICE_NONE = 0,
-        KVCACHE_ADVICE_RETURN = 1, /* used again in about `return_s` seconds, 1 or more. It comes
-                                      true between half and twice that time */
-        KVCACHE_ADVICE_FINAL = 2,  /* never used again: evicted first, except chunks that another
-                                      chain continues */
+        KVCACHE_ADVICE_RETURN = 1,    /* used again in about `return_s` seconds, 1 or more. It comes
+                                         true between half and twice that time */
+        KVCACHE_ADVICE_FINAL = 2,     /* never used again: evicted first, except chunks that another
+                                         chain continues */
         KVCACHE_ADVICE_TOOL_CALL = 3, /* the engine stopped for a tool call: used again soon; true
                                          within two minutes */
-        KVCACHE_ADVICE_TURN_END = 4,  /* it stopped at the end of a turn: used again later; true if
+        KVCACHE_ADVICE_TURN_END = 4,  /* the engine ended its turn: used again later; true if
                                          not within 20 seconds */
         KVCACHE_ADVICE_PIN = 5,       /* as KVCACHE_OP_PIN */
         KVCACHE_ADVICE_UNPIN = 6,     /* as KVCACHE_OP_UNPIN */
-        KVCACHE_ADVICE_DEMOTE = 7,    /* drop the copy in memory: KVCACHE_OK; KVCACHE_BUSY if the chunk is
-                                         in use, or not on disk yet */
-        KVCACHE_ADVICE_PREFETCH = 8,  /* as KVCACHE_OP_PREFETCH */
-        KVCACHE_ADVICE_SHARE = 9,     /* other hosts will use the chunks: offer those in memory to the
-                                         shared tier. KVCACHE_OK also if there is none */
+        KVCACHE_ADVICE_DEMOTE = 7, /* drop the copy in memory: KVCACHE_OK; KVCACHE_BUSY if the chunk
+                                      is in use, or not on disk yet */
+        KVCACHE_ADVICE_PREFETCH = 8, /* as KVCACHE_OP_PREFETCH */
+        KVCACHE_ADVICE_SHARE = 9, /* other hosts will use the chunks: offer those in memory to the
+                                     shared tier. KVCACHE_OK also if there is none */
 };
 
 struct kvcache_lease {
@@ -637,8 +637,8 @@ static inline void kvcache_prep_hint(struct kvcache_request *request, uint32_t n
         request->return_s = return_s;
 }
 
-/* Prepares an ADVISE. `return_s`: for KVCACHE_ADVICE_RETURN, 1 or more; otherwise 0. `results` may be
- * NULL. */
+/* Prepares an ADVISE. `return_s`: for KVCACHE_ADVICE_RETURN, 1 or more; otherwise 0. `results` may
+ * be NULL. */
 static inline void kvcache_prep_advise(struct kvcache_request *request, uint32_t namespace_handle,
                                        const struct kvcache_key *keys, size_t count,
                                        enum kvcache_advice advice, uint32_t return_s,

@@ -149,14 +149,15 @@ enum wire_hint {
         WIRE_HINT_UNPIN = 4,  /* end WIRE_HINT_PIN */
         /* For WIRE_FEATURE_ADVICE: */
         WIRE_HINT_TOOL_CALL = 5, /* generation stopped for a tool call: the chain returns soon */
-        WIRE_HINT_TURN_END = 6,  /* ... at the end of a turn: it returns later, if at all */
+        WIRE_HINT_TURN_END = 6,  /* ... at the end of turn: it returns later, if at all */
         WIRE_HINT_DEMOTE = 7,    /* drop the copies in memory of keys on disk */
         WIRE_HINT_SHARE = 8,     /* other hosts will use the keys: offer them to the shared tier */
         WIRE_HINT_END,
 };
 
-/* What a PUT says of the next use of its chain; for WIRE_FEATURE_ADVICE. From WIRE_EXPECTS_RETURN on
- * it is a time: n steps above it, (8 + n mod 8) << (n / 8) eighths of a second. */
+/* A PUT announces the next use of its chain by this code; for WIRE_FEATURE_ADVICE. From
+ * WIRE_EXPECTS_RETURN on it is a time: n steps above it, (8 + n mod 8) << (n / 8) eighths of a
+ * second. */
 enum wire_expects {
         WIRE_EXPECTS_NOTHING = 0,
         WIRE_EXPECTS_FINAL = 1, /* there is none */
@@ -620,7 +621,8 @@ enum wire_feature {
         WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
         WIRE_FEATURE_POOL_INDEX = 1 << 20, /* POOL_INDEX */
         WIRE_FEATURE_EVENTS = 1 << 21,     /* EVENTS */
-        WIRE_FEATURE_ADVICE = 1 << 22,     /* HINT with the kinds from TOOL_CALL on, PUT with `expects` */
+        WIRE_FEATURE_ADVICE =
+                1 << 22, /* HINT with the kinds from TOOL_CALL on, PUT with `expects` */
 };
 
 /* A session's counters of lookups that its client answered itself, in memory that the client

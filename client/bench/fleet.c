@@ -272,8 +272,7 @@ static void play(const struct fleet *f, struct hosts *hosts, struct simulated_ca
                 ret->loads += p->reads > 0;
                 busiest_add(&busiest, r->timestamp_ms - MIN(r->timestamp_ms, begin_ms), p->reads);
                 simulated_cache_play(cache, number, &own[r->first_id], r->n_ids,
-                                     f->simulation->times_ns[i],
-                                     ends && ends[i] ? &final : NULL);
+                                     f->simulation->times_ns[i], ends && ends[i] ? &final : NULL);
                 if (shared)
                         use_shared(shared, p, number, blocks, r->n_ids);
         }

@@ -53,7 +53,7 @@ const struct option_row simulate_options[] = {
           "requests that it does return after: 50%; cq keeps what returns soonest\n"
           "(default: 0%)" },
         { OPTION_STOPS, "announce-stops", "SHARE",
-          "announce why the engine stopped, a tool call or the end of a turn, with this\n"
+          "announce why the engine stopped, a tool call or the end of turn, with this\n"
           "share of the other requests; drawn by the length of the pause (default: 0%)" },
         { OPTION_LIARS, "liars", "SHARE",
           "let this share of the sessions belong to a user that announces a return in a\n"

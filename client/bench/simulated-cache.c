@@ -113,10 +113,10 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
         return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
 }
 
-/* What a hint says to the policy. */
+/* A hint in the form that the policy takes. */
 struct advice {
         bool is_final, is_expected;
-        enum evict_hint hint; /* of a use, if that is in no known time */
+        enum evict_hint hint; /* used if no time is known */
         struct evict_promise promise;
 };
 
@@ -153,8 +153,8 @@ static bool believe(struct simulated_cache *c, const struct simulated_hint *hint
         uint64_t end = ghost_id(blocks[n - (n > 1 ? 2 : 1)]);
         float belief = hint->kind == SIMULATED_HINT_FINAL
                                ? 1
-                               : announced_make(c->announced, hint->user, end, kind,
-                                                hint->return_s, now_ns);
+                               : announced_make(c->announced, hint->user, end, kind, hint->return_s,
+                                                now_ns);
 
         *ret = advice_of(hint, belief, c->request);
         return belief > 0;
@@ -260,11 +260,10 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
         }
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
-        if (hint && (c->announced ? hint->kind != SIMULATED_HINT_NONE
-                                  : hint->kind == SIMULATED_HINT_FINAL))
+        if (hint &&
+            (c->announced ? hint->kind != SIMULATED_HINT_NONE : hint->kind == SIMULATED_HINT_FINAL))
                 is_believed = believe(c, hint, blocks, n, now_ns, &advice);
-        evict_expect(c->evict, request,
-                     is_believed && advice.is_expected ? &advice.promise : NULL);
+        evict_expect(c->evict, request, is_believed && advice.is_expected ? &advice.promise : NULL);
         if (c->admission)
                 admit(c, blocks, most, now_ns);
         if (touch_cached(c, blocks, most, gap) < most) {

@@ -40,13 +40,13 @@ static double tool_call_chance(double gap_s)
 }
 
 static void choose_one(const struct workload *w, const struct simulated_shares *s,
-                       const uint32_t *next, const uint8_t *ends, size_t i, struct simulated_hint *hint)
+                       const uint32_t *next, const uint8_t *ends, size_t i,
+                       struct simulated_hint *hint)
 {
         const struct workload_request *r = &w->requests[i];
         uint32_t at = next[last_block(r)];
-        double gap_s = at == NEVER ? 0
-                                   : (double)(w->requests[at].timestamp_ms -
-                                              r->timestamp_ms) / 1e3;
+        double gap_s =
+                at == NEVER ? 0 : (double)(w->requests[at].timestamp_ms - r->timestamp_ms) / 1e3;
 
         if (ends && ends[i]) {
                 hint->kind = SIMULATED_HINT_FINAL;
@@ -54,8 +54,8 @@ static void choose_one(const struct workload *w, const struct simulated_shares *
                 hint->kind = SIMULATED_HINT_RETURN;
                 hint->return_s = (uint32_t)MIN(MAX(gap_s, 1.0), (double)UINT32_MAX);
         } else if (is_drawn(i, UINT64_C(0xbf58476d1ce4e5b9), s->stops)) {
-                bool is_tool = at != NEVER && is_drawn(i, UINT64_C(0x94d049bb133111eb),
-                                                       tool_call_chance(gap_s));
+                bool is_tool = at != NEVER &&
+                               is_drawn(i, UINT64_C(0x94d049bb133111eb), tool_call_chance(gap_s));
 
                 hint->kind = is_tool ? SIMULATED_HINT_TOOL_CALL : SIMULATED_HINT_TURN_END;
         }

@@ -20,7 +20,7 @@ enum simulated_hint_kind {
  * user. */
 enum { SIMULATED_OTHERS = 0, SIMULATED_LIARS = 1 };
 
-/* What follows a request. */
+/* A hint that follows a request. */
 struct simulated_hint {
         enum simulated_hint_kind kind;
         uint32_t return_s; /* SIMULATED_HINT_RETURN: 1 or more */
@@ -32,10 +32,10 @@ struct simulated_shares {
         double returns, stops, liars;
 };
 
-/* Chooses the hint of each request. `next`: for each position in workload.ids, the next request with
- * the same block, or UINT32_MAX. `ends`: the requests whose ends are announced; NULL: none. `lying`:
- * the share of liars lies; otherwise it gives no hints. `*ret` is an array of the requests. Returns 0
- * or -ENOMEM. */
+/* Chooses the hint of each request. `next`: for each position in workload.ids, the next request
+ * with the same block, or UINT32_MAX. `ends`: the requests whose ends are announced; NULL: none.
+ * `lying`: the share of liars lies; otherwise it gives no hints. `*ret` is an array of the
+ * requests. Returns 0 or -ENOMEM. */
 int simulated_hints_choose(const struct workload *w, const struct simulated_shares *shares,
                            const uint32_t *next, const uint8_t *ends, bool lying,
                            struct simulated_hint **ret);

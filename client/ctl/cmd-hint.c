@@ -19,7 +19,7 @@ static const struct option_row hint_options[] = {
 
 struct hint {
         uint32_t return_s;
-        enum kvcache_advice advice; /* NONE: a hint of `return_s` */
+        enum kvcache_advice advice;    /* NONE: a hint of `return_s` */
         uint64_t found, missing, busy; /* busy: not demoted, in use or not on disk */
 };
 
@@ -46,8 +46,8 @@ static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userd
         return EXIT_OK;
 }
 
-static const char *const hint_actions[] = { "final", "return", "tool-call", "turn-end",
-                                            "demote", "share", NULL };
+static const char *const hint_actions[] = { "final",  "return", "tool-call", "turn-end",
+                                            "demote", "share",  NULL };
 static const enum kvcache_advice advice_of_action[] = {
         KVCACHE_ADVICE_NONE,     KVCACHE_ADVICE_NONE,   KVCACHE_ADVICE_TOOL_CALL,
         KVCACHE_ADVICE_TURN_END, KVCACHE_ADVICE_DEMOTE, KVCACHE_ADVICE_SHARE,
@@ -62,8 +62,7 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
 
         if (*first == argc) {
                 ctl->exit_status =
-                        usage_error(self, "what to hint, such as 'final' or 'return SECONDS', is "
-                                          "needed before the keys");
+                        usage_error(self, "'final' or 'return SECONDS' is needed before the keys");
                 return false;
         }
         kind = action_index(ctl, self, argv[(*first)++]);
@@ -119,7 +118,8 @@ static int run_hint(struct ctl *ctl, const struct command *self, int argc, char 
 
 const struct command command_hint = {
         .name = "hint",
-        .arguments = "final | return SECONDS | tool-call | turn-end | demote | share  KEY... | --from FILE",
+        .arguments = "final | return SECONDS | tool-call | turn-end | demote | share  KEY... | "
+                     "--from FILE",
         .summary = "announce when chunks will be used again",
         .help = "Tells the daemon that a chain of chunks, root first, will not be used again\n"
                 "(`final`), in how many seconds it will be (`return`), or why the engine stopped\n"
@@ -129,7 +129,8 @@ const struct command command_hint = {
                 "this\n"
                 "user came true, and end with the next use of the chunk. `demote` drops the copies "
                 "in\n"
-                "memory of chunks on disk; `share` offers chunks in memory to the shared tier. With\n"
+                "memory of chunks on disk; `share` offers chunks in memory to the shared tier. "
+                "With\n"
                 "--from, up to 4,096 consecutive keys of one namespace form a chain.\n"
                 "\n" KEY_HELP,
         .options = hint_options,

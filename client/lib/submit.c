@@ -208,9 +208,10 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (encode_wire_op(&u) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
         if (!advice_is_valid(&u))
-                return handle_fail(kv, -EINVAL,
-                                   "advice %d with a return in %u s is not valid for this operation",
-                                   (int)u.advice, u.return_s);
+                return handle_fail(
+                        kv, -EINVAL,
+                        "advice %d with a return in %u s is not valid for this operation",
+                        (int)u.advice, u.return_s);
         if (u.op == KVCACHE_OP_PUT)
                 flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_GET)

@@ -445,7 +445,7 @@ void cache_promise(struct cache *c, const struct cache_place *place,
         pc = pool_chunk(c->params.pool, place->chunk);
         w = pc->generation == place->generation ? write_of(pc) : NULL;
         if (w)
-                w->store.hint = evict_hint_return(promise->seconds); /* as in cache_hint() */
+                w->store.hint = evict_hint_return(promise->seconds);
 }
 
 void cache_share(struct cache *c, const struct cache_place *place)

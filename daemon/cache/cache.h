@@ -113,7 +113,7 @@ struct cache_request {
         /* put */
         struct key parent;
         uint32_t length;
-        uint8_t cost; /* evict_cost_level() */
+        uint8_t cost;                 /* evict_cost_level() */
         struct evict_promise promise; /* evict_expect(); number 0: nothing is expected */
         enum cache_ack ack;
         uint64_t batch; /* batch number for struct store_put; 0 if none */

@@ -13,12 +13,12 @@
 enum {
         WAYS = 8,
         BUCKETS = 2 * ANNOUNCED_OPEN / WAYS, /* half of the places stay free */
-        EXPIRED_AT_ONCE = 64,                /* buckets that a call of announced_expire() examines */
-        MEMORY = 64,                         /* outcomes that the belief is made of, fading */
-        TOLERATED_S = 2,                     /* times are announced in whole seconds */
+        EXPIRED_AT_ONCE = 64, /* buckets that a call of announced_expire() examines */
+        MEMORY = 64,          /* outcomes that the belief is made of, fading */
+        TOLERATED_S = 2,      /* times are announced in whole seconds */
         TOOL_CALL_S = 120,
         TURN_END_S = 20,
-        TURN_END_MOST_S = 60, /* the outcome of an end of a turn is known then */
+        TURN_END_MOST_S = 60, /* the outcome of an end of turn is known then */
 };
 
 struct open {
@@ -33,7 +33,7 @@ struct source {
         bool is_used;
         float came_true, ended; /* fading counts */
         uint64_t n_ended;
-        uint64_t last_ns; /* of its last announcement */
+        uint64_t last_ns; /* time of its last announcement */
         struct announced_stats stats;
 };
 

@@ -18,14 +18,14 @@
 enum announced_kind {
         ANNOUNCED_RETURN,    /* in about so many seconds: within half and twice of them */
         ANNOUNCED_TOOL_CALL, /* the engine stopped for one: within two minutes */
-        ANNOUNCED_TURN_END,  /* the end of a turn: not within the next 20 s */
+        ANNOUNCED_TURN_END,  /* the end of turn: not within the next 20 s */
         ANNOUNCED_KINDS
 };
 
 enum {
         ANNOUNCED_SOURCES = 64, /* with more of them, the last share a record */
         ANNOUNCED_OPEN = 4096,  /* announcements whose outcome is not known yet; */
-        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* of one source */
+        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* the part of one source */
         ANNOUNCED_AT_FIRST = 16, /* open ones of a source of which fewer than that have ended */
 };
 /* A source is believed from this share on. */
@@ -45,9 +45,9 @@ struct announced;
 int announced_new(struct announced **ret);
 struct announced *announced_free(struct announced *a);
 
-/* Records an announcement of `source`. An earlier one for the item ends without an outcome. `id` is a nonzero
- * hash of the item's key. Returns the belief in it: the share of such announcements that come true,
- * or 0 if it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
+/* Records an announcement of `source`. An earlier one for the item ends without an outcome. `id` is
+ * a nonzero hash of the item's key. Returns the belief in it: the share of such announcements that
+ * come true, or 0 if it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);

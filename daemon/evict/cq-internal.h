@@ -237,8 +237,8 @@ float cq_promise_density(const struct cq *q, const struct cq_promise *one);
 /* Returns that of the items of the use that is announced already, see evict_expect(). */
 float cq_expected_density(const struct cq *q);
 uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
-/* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after the
- * last one. No promise may be made or end meanwhile. */
+/* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after
+ * the last one. No promise may be made or end meanwhile. */
 struct cq_promised cq_promised_of(const struct cq *q, uint32_t group);
 const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised *left);
 /* Returns the end of promise `n` of the group in that order, or EVICT_NONE. */

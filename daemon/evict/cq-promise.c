@@ -5,8 +5,8 @@
  * item is in one list at a time, so a promise costs an item nothing: its next use moves it to the
  * list of its class, and a promise without items is freed. The worth of a promise is one hit,
  * weighted by the belief in it, per time until it is due. Once it is overdue, another wait as long
- * as the delay is assumed. Of all promises of a group, the one due latest or the one overdue for the
- * longest time is worth least, and its end goes first.
+ * as the delay is assumed. Of all promises of a group, the one due latest or the one overdue for
+ * the longest time is worth least, and its end goes first.
  *
  * The promises are kept in the order of group and time in an array of numbers. A new promise moves
  * at most MAX_PROMISES of them; a touch does nothing unless it empties one. Beyond MAX_PROMISES,
@@ -40,8 +40,8 @@ void cq_promises_fini(struct cq_promises *p)
         free(p->spare);
 }
 
-/* Of promises with the same time, the one made first counts as the later one: it has the end of the
- * chain. */
+/* Returns whether a promise precedes another. With equal times, the one made first counts as the
+ * later one, because it has the end of the chain. */
 static bool is_before(const struct cq_promise *a, const struct cq_promise *b)
 {
         if (a->group != b->group)

@@ -157,8 +157,8 @@ static void leave_promise(struct cq *q, uint32_t item)
 }
 
 /* Returns the promised item of a group that is worth least and may be evicted, or EVICT_NONE if all
- * are worth more than `limit`. Another chain that continues the item goes first if it is worth less,
- * and otherwise protects the item from the promise. */
+ * are worth more than `limit`. Another chain that continues the item goes first if it is worth
+ * less, and otherwise protects the item from the promise. */
 static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
                                 bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                 uint32_t *passes_left, float *ret_density)

@@ -110,8 +110,8 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 
         if (max_groups > CQ_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
-        q = calloc(1, sizeof(*q) +
-                              ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
+        q = calloc(1,
+                   sizeof(*q) + ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
         q->items = calloc(max_items, sizeof(q->items[0]));

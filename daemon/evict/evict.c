@@ -331,8 +331,7 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
 {
         assert(evict_contains(e, item));
-        if (!e->policy->promise || evict_is_aside(e, item) ||
-            !e->policy->promise(e, item, promise))
+        if (!e->policy->promise || evict_is_aside(e, item) || !e->policy->promise(e, item, promise))
                 evict_hint(e, item, evict_hint_return(promise->seconds));
 }
 

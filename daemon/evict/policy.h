@@ -93,9 +93,9 @@ struct evict {
         uint32_t n_aside;
         uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
-        uint32_t served;  /* evict_serve() */
-        bool admits_all;  /* evict_admit_all() */
-        uint32_t expected_use;         /* evict_expect() */
+        uint32_t served;       /* evict_serve() */
+        bool admits_all;       /* evict_admit_all() */
+        uint32_t expected_use; /* evict_expect() */
         struct evict_promise expected;
         struct ages ages; /* used by evict.c */
 };

@@ -2,8 +2,9 @@
 /* HINTs of clients, and the return of its chain that a PUT announces. Loop thread; owns nothing.
  *
  * A hint about reuse is advice: it reaches the eviction policies only if its user is believed, by
- * how far that user's announcements came true (evict/announced.h). The end of a chain is advice that
- * harms only the chain, and is always applied. The other kinds are requests: pin, demote, share.
+ * how far that user's announcements came true (evict/announced.h). The end of a chain is advice
+ * that harms only the chain, and is always applied. The other kinds are requests: pin, demote,
+ * share.
  *
  * Failures: an absent key is a MISS, a refused request is the status of its key. */
 #include "request/internal.h"
@@ -67,14 +68,15 @@ static enum announced_kind kind_of(const struct wire_batch *head)
 
 void hint_expect(struct batch *b)
 {
-        const struct key *last = batch_entry(b, b->head.count - 1u); /* an entry begins with its key */
+        const struct key *last =
+                batch_entry(b, b->head.count - 1u); /* an entry begins with its key */
         unsigned expects = b->head.expects;
         uint64_t hash;
 
         if (expects == WIRE_EXPECTS_FINAL) {
-                b->promise = (struct evict_promise){ .number = ++b->request.client->tenant->service
-                                                                        ->announcements,
-                                                     .belief = 1 };
+                b->promise = (struct evict_promise){
+                        .number = ++b->request.client->tenant->service->announcements, .belief = 1
+                };
         } else if (expects >= WIRE_EXPECTS_RETURN) {
                 hash = cache_hash(b->request.client->tenant->cache, b->head.namespace_id, last);
                 announce(b, hash, ANNOUNCED_RETURN, wire_expects_seconds((uint8_t)expects));

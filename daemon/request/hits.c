@@ -183,9 +183,10 @@ static bool touch_some(struct client *client, uint32_t *most)
         for (int i = 0; i < n; i++) {
                 places[i] = cache_place_used(cache, touches[i].chunk);
                 if (now_ns > 0 && places[i].chunk != POOL_NONE)
-                        announced_use(client->tenant->announced,
-                                      evict_id(pool_chunk(client->tenant->pool, places[i].chunk)->hash),
-                                      now_ns);
+                        announced_use(
+                                client->tenant->announced,
+                                evict_id(pool_chunk(client->tenant->pool, places[i].chunk)->hash),
+                                now_ns);
         }
         if (n > 0)
                 chain_touch(cache, places, (uint32_t)n);

@@ -34,17 +34,17 @@ struct batch {
         uint64_t started_ns, submitted_ns;     /* start of the first key and of the last; 0 unless
                                                 * stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
-        uint32_t value;            /* MATCH: length of the run; otherwise stale releases */
-        uint64_t value64;          /* MATCH: keys that follow on the shared tier */
-        uint32_t resident;         /* GET: keys found in memory whose time is not
-                                    * counted yet */
-        struct lookup_counts keys; /* counts of EXISTS, MATCH and GET so far */
-        bool running;              /* request_run() is using the batch and ends it */
-        bool cancelled;            /* by CANCEL */
-        bool is_expired;           /* the key being started has expired and was dropped */
-        uint64_t born_after_ms;    /* chunks put before this time have expired; 0: none */
-        bool is_shared;            /* HINT: the remaining keys belong to another chain, too */
-        bool is_announced;         /* HINT: `promise` is of its chain */
+        uint32_t value;               /* MATCH: length of the run; otherwise stale releases */
+        uint64_t value64;             /* MATCH: keys that follow on the shared tier */
+        uint32_t resident;            /* GET: keys found in memory whose time is not
+                                       * counted yet */
+        struct lookup_counts keys;    /* counts of EXISTS, MATCH and GET so far */
+        bool running;                 /* request_run() is using the batch and ends it */
+        bool cancelled;               /* by CANCEL */
+        bool is_expired;              /* the key being started has expired and was dropped */
+        uint64_t born_after_ms;       /* chunks put before this time have expired; 0: none */
+        bool is_shared;               /* HINT: the remaining keys belong to another chain, too */
+        bool is_announced;            /* HINT: `promise` is of its chain */
         struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
         uint8_t *entries;           /* followed by the pieces */
@@ -140,7 +140,8 @@ void hint_begin(struct batch *b);
 /* Handles one key of a HINT. */
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
                               const struct key *key, uint64_t hash);
-/* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed. */
+/* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed.
+ */
 void hint_expect(struct batch *b);
 /* Ends the announcement for a key that a client uses. */
 void hint_note_use(const struct batch *b, uint64_t hash);

@@ -75,7 +75,7 @@ struct service {
         uint64_t staging_max;
         uint64_t wait_ms; /* the wait for room if a request names no timeout */
         enum service_gds gds, gds_puts;
-        uint64_t batches; /* number of batches so far; see store_put.batch */
+        uint64_t batches;       /* number of batches so far; see store_put.batch */
         uint64_t announcements; /* number of announced returns so far; see evict_promise.number */
         bool stopping;
         /* Prints the part of a report that `client` may see. */

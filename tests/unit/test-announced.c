@@ -58,9 +58,10 @@ static void a_use_within_half_and_twice_the_time_comes_true(void **state)
                 uint32_t seconds, used;
                 enum { TRUE, EARLY, LATE } outcome;
         } cases[] = {
-                { 100, 100, TRUE }, { 100, 48, TRUE },  { 100, 202, TRUE }, { 100, 47, EARLY },
-                { 100, 203, LATE }, { 1, 0, TRUE },     { 1, 4, TRUE },     { 1, 5, LATE },
-                { 3600, 20, EARLY }, { UINT32_MAX, 1, EARLY },
+                { 100, 100, TRUE },       { 100, 48, TRUE },  { 100, 202, TRUE },
+                { 100, 47, EARLY },       { 100, 203, LATE }, { 1, 0, TRUE },
+                { 1, 4, TRUE },           { 1, 5, LATE },     { 3600, 20, EARLY },
+                { UINT32_MAX, 1, EARLY },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -102,7 +103,7 @@ static void reasons_of_stops_have_windows_of_their_own(void **state)
         assert_int_equal(stats_of(a).came_true, 1);
         assert_int_equal(stats_of(a).late, 1);
         assert_int_equal(stats_of(a).early, 1);
-        expire_all(a, 61); /* the end of a turn need not return */
+        expire_all(a, 61); /* a session need not return after its turn */
         assert_int_equal(stats_of(a).came_true, 2);
 }
 
@@ -118,7 +119,7 @@ static void a_source_that_announces_a_second_for_everything_is_disbelieved(void 
         }
         assert_true(believed <= ANNOUNCED_AT_FIRST);
         assert_true(announced_belief(a, SOURCE) < ANNOUNCED_LEAST_BELIEF);
-        /* What others announce is believed as before. */
+        /* Announcements of others are believed as before. */
         assert_true(announce(a, OTHER, 5000, 60, 1000) >= ANNOUNCED_LEAST_BELIEF);
         /* A source is believed again once its announcements come true. */
         for (uint64_t i = 0; i < 200; i++) {

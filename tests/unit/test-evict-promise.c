@@ -325,8 +325,7 @@ static void no_order_of_operations_loses_an_item(void **state)
                         case 9:
                                 victim = evict_victim(e, other & 1, NULL, NULL, 64);
                                 if (victim != EVICT_NONE) {
-                                        assert_true(is_in[victim] &&
-                                                    group[victim] == (other & 1));
+                                        assert_true(is_in[victim] && group[victim] == (other & 1));
                                         evict_remove_victim(e, victim, victim + 1);
                                         is_in[victim] = false;
                                 }

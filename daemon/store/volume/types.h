@@ -222,7 +222,7 @@ struct store_put {
         uint8_t hint;        /* enum evict_hint that arrived before the put was submitted */
         uint8_t cost;        /* evict_cost_level() */
         struct evict_promise promise; /* evict_expect(); number 0: nothing is expected */
-        bool durable;        /* complete only after a sync */
+        bool durable;                 /* complete only after a sync */
         uint64_t batch;  /* puts with the same number are answered together, so their entries wait
                             shortly for each other; 0 if alone */
         bool of_one;     /* store_sync(): sync the chunk `ref` only, instead of all */
