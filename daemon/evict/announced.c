@@ -147,12 +147,13 @@ static void expire(struct announced *a, struct open *o)
 
 static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t seconds, uint64_t now)
 {
-        struct open o = { .id = id, .from_ns = now };
+        uint32_t least_s = seconds / 2 - MIN(seconds / 2, TOLERATED_S + 0U);
+        struct open o = { .id = id }; /* from 0: the use may be reported with an earlier time */
 
         switch (kind) {
         case ANNOUNCED_RETURN:
                 o.due_ns = now + seconds * SECOND;
-                o.from_ns = now + (seconds / 2 - MIN(seconds / 2, TOLERATED_S + 0U)) * SECOND;
+                o.from_ns = least_s > 0 ? now + least_s * SECOND : 0;
                 o.to_ns = now + (2 * (uint64_t)seconds + TOLERATED_S) * SECOND;
                 break;
         case ANNOUNCED_TOOL_CALL:

@@ -143,8 +143,8 @@ enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
 /* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed.
  */
 void hint_expect(struct batch *b);
-/* Ends the announcement for a key that a client uses. */
-void hint_note_use(const struct batch *b, uint64_t hash);
+/* Ends the announcement for key `i` of a batch that uses it. */
+void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);

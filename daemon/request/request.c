@@ -350,7 +350,7 @@ bool request_run(struct client *client)
                         warm_next(b, i);
                         if (b->born_after_ms > 0)
                                 expire(b, i);
-                        hint_note_use(b, batch_hash(b, i));
+                        hint_note_use(b, i, batch_hash(b, i));
                         if (client->ended) {
                                 if (batch_is_settled_at_its_end(b))
                                         *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;
