@@ -139,8 +139,7 @@ static int begin_admission(const struct simulation *s, uint32_t capacity, struct
         return 0;
 }
 
-/* Chooses the hints of all requests; `*ret` is NULL if there are none. Returns 0 or -ENOMEM. */
-static int choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret)
+int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret)
 {
         const struct simulated_shares shares = { .returns = s->returns,
                                                  .stops = s->stops,
@@ -162,7 +161,7 @@ static int play(const struct simulation *s, struct simulated_cache *c, bool lyin
 {
         _cleanup_(freep) struct simulated_hint *hints = NULL;
 
-        if (choose_hints(s, lying, &hints) < 0)
+        if (simulation_choose_hints(s, lying, &hints) < 0)
                 return -ENOMEM;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];

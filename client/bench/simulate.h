@@ -51,6 +51,12 @@ void simulation_fini(struct simulation *s);
  * or -ENOMEM. */
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
 
+/* Chooses what is announced after each request, by the shares of `s`. `lying`: liars announce a
+ * return in a second; otherwise nothing. `*ret` is NULL if there is nothing. Returns 0 or
+ * -ENOMEM. */
+struct simulated_hint;
+int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret);
+
 /* Returns whether the policy is "lru", "cq" or "opt". */
 bool simulation_policy_exists(const char *policy);
 
