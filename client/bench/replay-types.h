@@ -26,8 +26,8 @@ struct replay_options {
         enum kvcache_ack ack;
         /* Per request: what is announced after it; NULL: nothing. Times are divided by `speed`. */
         const struct simulated_hint *hints;
-        int acks_fd;         /* opened with O_APPEND; -1: none */
-        int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
+        int acks_fd;                   /* opened with O_APPEND; -1: none */
+        int reconnect_ms;              /* time to try to reconnect after the daemon has ended */
         const atomic_int *interrupted; /* may be NULL */
         void (*progress)(void *userdata,
                          const struct replay_progress *progress); /* called ten times a second; may

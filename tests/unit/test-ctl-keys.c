@@ -278,11 +278,10 @@ static void hint_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: unknown action 'finl'; did you mean \"hint final\"?\n" SEE_HINT,
                    "hint", "finl", "k");
-        ctl_expect(
-                EXIT_WRONG_USAGE, "",
-                "kvcachectl: unknown action 'xyzzy'; the actions are final, return, tool-call, "
-                "turn-end, demote and share\n" SEE_HINT,
-                "hint", "xyzzy", "k");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: unknown action 'xyzzy'; the actions are final, return, tool-call, "
+                   "turn-end, demote and share\n" SEE_HINT,
+                   "hint", "xyzzy", "k");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: either keys or --from FILE are needed\n" SEE_HINT, "hint", "final");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);

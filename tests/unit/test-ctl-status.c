@@ -135,7 +135,9 @@ static void sessions_section_counts_connections_and_registered_memory(void **sta
                 "  now               3 connected, with 1 lease and 1 MiB of staging areas\n"
                 "  closing           staging of ended sessions, 1 area\n"
                 "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings\n"
-                "  later             1\n");
+                "  later             1\n"
+                "  announced         2 returns open; 1,000 came true, 7 did not, 11 were not "
+                "believed; the least belief in a user is 25 %\n");
         section(NULL, sessions,
                 "  sessions          3 connected, with 1 lease and 1 MiB of staging areas\n"
                 "  registered        4 KiB in 2 regions, 2 KiB of it registered with the rings\n");
@@ -372,7 +374,8 @@ static void eviction_section_is_shown_in_full_only(void **state)
                 "{'eviction':{'policy':'learned','chunk_bytes':40,'ghost_bytes':16,"
                 "'memory':{'ghosts':1,'ghosts_max':10,'ghost_hits':3,"
                 "'evicted_age_seconds':{'p10':1,'p50':41.7,'p90':4123}},'disk':{'ghosts_max':0,'"
-                "later':1}}}";
+                "later':1},'announced_returns':{'open':2,'true':1000,'early':3,'late':4,"
+                "'unmeasured':5,'disbelieved':6,'least_belief':0.25}}}";
 
         section("eviction", eviction,
                 "\nEviction\n"
