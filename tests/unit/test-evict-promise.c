@@ -202,6 +202,21 @@ static void a_new_chain_gives_way_if_it_returns_later_than_the_others(void **sta
         assert_false(gives_way(NULL));
 }
 
+static void an_item_may_be_named_twice_by_one_announcement(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(4);
+        const struct evict_promise twice = { .number = 1000000, .seconds = 60, .belief = 1 };
+
+        insert_chain(e, 0, 1);
+        insert_chain(e, 1, 1);
+        evict_promise(e, 0, &twice);
+        evict_promise(e, 0, &twice);
+        promise(e, 1, 1, 30);
+        assert_int_equal(evict_one(e), 0);
+        assert_int_equal(evict_one(e), 1);
+        assert_int_equal(evict_one(e), EVICT_NONE);
+}
+
 static void beyond_their_number_promises_count_by_class(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(MOST_PROMISES + 2);
@@ -372,6 +387,7 @@ int main(void)
                 cmocka_unit_test(a_shared_beginning_stays_for_the_chain_that_returns_sooner),
                 cmocka_unit_test(an_end_in_use_protects_itself_only),
                 cmocka_unit_test(a_new_chain_gives_way_if_it_returns_later_than_the_others),
+                cmocka_unit_test(an_item_may_be_named_twice_by_one_announcement),
                 cmocka_unit_test(beyond_their_number_promises_count_by_class),
                 cmocka_unit_test(without_a_time_a_promise_is_a_hint),
                 cmocka_unit_test(the_next_to_leave_include_promised_items),
