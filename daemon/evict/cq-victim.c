@@ -218,6 +218,9 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                         note_price_of(q, group, &ends[list]);
                 return victim;
         }
+        /* Ends of classes that are not known yet count as in cq_worth(), not as worth nothing. */
+        if (list < YIELDING && q->promises.n > 0)
+                least = (float)cq_worth(&q->evict, ends[list].link - 1);
         victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &density);
         if (victim != EVICT_NONE) {
                 note_price(q, group, density, true);
