@@ -196,6 +196,15 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
         return EVICT_NONE;
 }
 
+/* Returns whether there was time to learn the common classes. Classes that are still unknown then
+ * are rare. */
+static bool has_learned(const struct cq *q)
+{
+        enum { TOUCHES = 16384, TOUCHES_PER_ITEM = 1 };
+
+        return q->now >= MAX((uint64_t)TOUCHES, (uint64_t)q->items_in * TOUCHES_PER_ITEM);
+}
+
 static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)
@@ -218,8 +227,8 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                         note_price_of(q, group, &ends[list]);
                 return victim;
         }
-        /* Ends of classes that are not known yet count as in cq_worth(), not as worth nothing. */
-        if (list < YIELDING && q->promises.n > 0)
+        /* At first no class is known, and items without a promise would be worth nothing. */
+        if (list < YIELDING && q->promises.n > 0 && !has_learned(q))
                 least = (float)cq_worth(&q->evict, ends[list].link - 1);
         victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &density);
         if (victim != EVICT_NONE) {
