@@ -10,7 +10,9 @@
  * return, and one for items said not to return. The trust in hints is learned like everything else,
  * so that false hints soon count for nothing. Until a list of returning items has been learned, its
  * items count as if they had no hint; the list of final items is believed until it is learned. The
- * hint of a return within a minute is ignored for chains known to be quick.
+ * hint of a return within a minute is ignored for chains known to be quick. A return whose time is
+ * announced is a promise instead (cq-promise.c), which is judged by that time and by the belief in
+ * its user.
  *
  * A chain that returns quickly, as an agent's does after a tool call, is better described by the
  * mean gap between its uses than by their number. Each item and each ghost keeps that mean in one
