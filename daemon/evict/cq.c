@@ -313,6 +313,8 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
 
         i->touched = cq_tick(q);
         i->time = cq_clock(q);
+        if (i->group == group && cq_is_promised(i))
+                return; /* the rest of a use must not take the item out of its promise */
         cq_unlink(q, item);
         if (i->group != group)
                 i->yields = i->is_contended = 0;
