@@ -13,6 +13,9 @@
 
 /* The mean price fades with this share of the items present, per search. */
 enum { PRICE_SHARE = 6 };
+/* Items of a promise that a search examines. A chain that was just put is promised late and still
+ * being written, and must not use up the passes of the search. */
+enum { PROMISE_TRIES = 4 };
 
 /* The candidate of one list in a search for a victim. */
 struct old_end {
@@ -171,10 +174,11 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
         while ((one = cq_promised_next(q, &left))) {
                 uint32_t link = q->lists[cq_promise_list(q, one)].oldest;
                 float density = cq_promise_density(q, one);
+                unsigned tries = PROMISE_TRIES;
 
                 if (density * q->weight[q->items[link - 1].cost] > limit)
                         break;
-                for (; !(link & LINK_END); link = next) {
+                for (; !(link & LINK_END) && tries > 0; tries--, link = next) {
                         uint32_t item = link - 1, end = cq_end_of_chain(q, item, &steps);
 
                         next = q->items[item].younger;
