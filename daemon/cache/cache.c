@@ -438,7 +438,7 @@ void cache_promise(struct cache *c, const struct cache_place *place,
         const struct pool_chunk *pc;
         struct write *w;
 
-        store_promise(c->params.store, place->ref, promise);
+        store_hint(c->params.store, place->ref, evict_hint_return(promise->seconds));
         if (place->chunk == POOL_NONE)
                 return;
         pool_promise(c->params.pool, place->chunk, place->generation, promise);

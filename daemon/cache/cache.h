@@ -230,7 +230,9 @@ uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
  * another chain continues from the chunk (see evict.h). */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
-/* Passes a believed announcement of a return to them, likewise. */
+/* Passes a believed announcement of a return to them, likewise. The pool keeps the chain by its
+ * time; the store, which holds far more than what returns soon, takes the hint's class. In replays
+ * against a small store, times there cost more hits than they brought. */
 void cache_promise(struct cache *c, const struct cache_place *place,
                    const struct evict_promise *promise);
 /* Offers a chunk in memory to the shared tier as one that was used again. */

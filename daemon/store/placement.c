@@ -200,14 +200,6 @@ bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
         return v ? volume_hint(v, ref, hint) : true;
 }
 
-void store_promise(struct store *s, struct store_ref ref, const struct evict_promise *promise)
-{
-        struct volume *v = volume_of_ref(s, ref);
-
-        if (v)
-                volume_promise(v, ref, promise);
-}
-
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit)
 {
         struct volume *v = volume_of_ref(s, ref);

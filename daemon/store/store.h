@@ -160,8 +160,6 @@ unsigned store_cost(const struct store *s, struct store_ref ref);
 /* Returns the result of evict_hint(), or true if the ref is stale. A volume does not know chains
  * that continue on another one. */
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint);
-/* Applies evict_promise(), unless the ref is stale. */
-void store_promise(struct store *s, struct store_ref ref, const struct evict_promise *promise);
 /* Sets or clears retention: a client has pinned the chunk, or ended that. (In the store, pins are
  * references by I/O.) The eviction policy never chooses a retained chunk. It is evicted only if its
  * tenant has no other chunk to make room with, or with a whole segment that another tenant takes

@@ -158,12 +158,6 @@ bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
         return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;
 }
 
-void volume_promise(struct volume *v, struct store_ref ref, const struct evict_promise *promise)
-{
-        if (group_of(v, ref) >= 0)
-                evict_promise(v->evict, ref.index, promise);
-}
-
 int volume_retain(struct volume *v, struct store_ref ref, bool retained)
 {
         if (group_of(v, ref) < 0)

@@ -403,12 +403,10 @@ int volume_put(struct volume *v, struct store_put *req)
         c->flags |= CHUNK_PENDING;
         ns->pending++;
         index_link(v->index, i, req->hash);
-        evict_expect(v->evict, req->use, req->promise.number ? &req->promise : NULL);
         evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
                            req->use, (enum evict_place)req->place);
         evict_set_gap(v->evict, i, req->gap);
         evict_set_cost(v->evict, i, req->cost);
-        evict_expect(v->evict, req->use, NULL);
         if (req->hint != EVICT_HINT_NONE)
                 (void)evict_hint(v->evict, i, req->hint);
         chunk_pin(v, i);

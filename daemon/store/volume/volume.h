@@ -178,7 +178,6 @@ int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
 unsigned volume_cost(const struct volume *v, struct store_ref ref);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
-void volume_promise(struct volume *v, struct store_ref ref, const struct evict_promise *promise);
 /* Returns 0, or STORE_MISS if the ref is stale. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained);
 /* Returns whether the chunk is retained, its tenant and the size of its slot in bytes; false and
