@@ -428,8 +428,7 @@ static int play(const struct fleet *f, struct hosts *hosts, struct simulated_cac
                 hosts->hosts[host].computed += r->n_ids - p->hits;
                 busiest_add(&busiest, r->timestamp_ms - MIN(r->timestamp_ms, begin_ms), p->reads);
                 simulated_cache_play(&hosts->hosts[host].cache, number, own, r->n_ids,
-                                     f->simulation->times_ns[i],
-                                     ends && ends[i] ? &final : NULL);
+                                     f->simulation->times_ns[i], ends && ends[i] ? &final : NULL);
                 if (shared)
                         use_shared(shared, p, number, blocks, r->n_ids);
         }

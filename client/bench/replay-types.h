@@ -34,10 +34,10 @@ struct replay_options {
         enum kvcache_ack ack;
         /* Per request: what is announced after it; NULL: nothing. Times are divided by `speed`. */
         const struct simulated_hint *hints;
-        uint64_t *sent_ns;   /* gets, per request, when it was sent, since the beginning of the
-                                replay, plus 1; 0: it was not. NULL: not wanted */
-        int acks_fd;         /* opened with O_APPEND; -1: none */
-        int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
+        uint64_t *sent_ns; /* gets, per request, when it was sent, since the beginning of the
+                              replay, plus 1; 0: it was not. NULL: not wanted */
+        int acks_fd;       /* opened with O_APPEND; -1: none */
+        int reconnect_ms;  /* time to try to reconnect after the daemon has ended */
         const atomic_int *interrupted; /* may be NULL */
         void (*progress)(void *userdata,
                          const struct replay_progress *progress); /* called ten times a second; may
