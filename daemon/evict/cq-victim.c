@@ -13,6 +13,9 @@
 
 /* The mean price fades with this share of the items present, per search. */
 enum { PRICE_SHARE = 6 };
+/* Items of a promise that a search examines. A chain that was just put is promised late and still
+ * being written, and must not use up the passes of the search. */
+enum { PROMISE_TRIES = 4 };
 
 /* The candidate of one list in a search for a victim. */
 struct old_end {
@@ -90,21 +93,37 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
         }
 }
 
-static void note_price(struct cq *q, uint32_t group, const struct old_end *victim)
+static void note_price(struct cq *q, uint32_t group, float density, bool is_quick)
 {
         struct cq_price *price = &q->prices[group];
         float share = 1.0F / (float)(1 + q->items_in / PRICE_SHARE);
-        bool is_quick = judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP;
 
-        price->least = is_quick ? victim->density : 0;
-        price->mean += share * (victim->density - price->mean);
+        price->least = is_quick ? density : 0;
+        price->mean += share * (density - price->mean);
         price->searches += price->searches < UINT32_MAX;
+}
+
+static void note_price_of(struct cq *q, uint32_t group, const struct old_end *victim)
+{
+        note_price(q, group, victim->density,
+                   judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP);
+}
+
+/* Returns the least worth of a group's promises, or `most` if that is less. */
+static float least_promised(const struct cq *q, uint32_t group, float most)
+{
+        struct cq_promised left = cq_promised_of(q, group);
+        const struct cq_promise *one = cq_promised_next(q, &left);
+
+        return one ? MIN(cq_promise_density(q, one), most) : most;
 }
 
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
 {
         const struct cq_price *price = &q->prices[group];
 
+        if (q->evict.expected_use != EVICT_NO_USE && i->last_use == cq_use(q->evict.expected_use))
+                return cq_expected_density(q) * q->weight[i->cost] < price->least;
         return q->density.is_known[i->class] &&
                density_at(&q->density, i->class, 0) * q->weight[i->cost] <
                        MIN(price->mean, price->least);
@@ -130,36 +149,118 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
         return EVICT_NONE;
 }
 
+/* Makes an item of a promise that another chain continues one of its class again. */
+static void leave_promise(struct cq *q, uint32_t item)
+{
+        struct cq_item *i = &q->items[item];
+
+        cq_unlink(q, item);
+        i->class = cq_class_of(i->uses, cq_place_of(i->turn), i->gap) & 0xf;
+        cq_append(q, item, i->group);
+}
+
+/* Returns the promised item of a group that is worth least and may be evicted, or EVICT_NONE if all
+ * are worth more than `limit`. Another chain that continues the item goes first if it is worth
+ * less, and otherwise protects the item from the promise. */
+static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
+                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                                uint32_t *passes_left, float *ret_density)
+{
+        struct cq_promised left = cq_promised_of(q, group);
+        unsigned steps = SEARCH_STEPS;
+        const struct cq_promise *one;
+        uint32_t next;
+
+        while ((one = cq_promised_next(q, &left))) {
+                uint32_t link = cq_oldest(q, cq_promise_list(q, one));
+                float density = cq_promise_density(q, one);
+                unsigned tries = PROMISE_TRIES;
+
+                if (density * q->weight[q->items[link - 1].cost] > limit)
+                        break;
+                for (; !(link & LINK_END) && tries > 0; tries--, link = next) {
+                        uint32_t item = link - 1, end = cq_end_of_chain(q, item, &steps);
+
+                        next = q->items[item].younger;
+                        *ret_density = density * q->weight[q->items[item].cost];
+                        if (end != item &&
+                            (cq_is_promised(&q->items[end]) ||
+                             old_end_at(q, end + 1, EVICT_NO_USE).density > *ret_density)) {
+                                leave_promise(q, item);
+                                if (next & LINK_END && cq_oldest(q, next & ~LINK_END) & LINK_END)
+                                        left = cq_promised_of(q, group); /* the promise has ended */
+                        } else if (!may_evict || may_evict(userdata, end)) {
+                                return end;
+                        }
+                        if (*passes_left == 0)
+                                return EVICT_NONE;
+                        --*passes_left;
+                }
+        }
+        return EVICT_NONE;
+}
+
+/* Returns whether there was time to learn the common classes. Classes that are still unknown then
+ * are rare. */
+static bool has_learned(const struct cq *q)
+{
+        enum { TOUCHES = 16384, TOUCHES_PER_ITEM = 1 };
+
+        return q->now >= MAX((uint64_t)TOUCHES, (uint64_t)q->items_in * TOUCHES_PER_ITEM);
+}
+
 static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)
 {
         struct old_end ends[YIELDING];
-        unsigned steps = SEARCH_STEPS, list;
+        unsigned steps = SEARCH_STEPS, rotations = SEARCH_STEPS, list;
+        float density, least;
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), spared);
         list = worth_least(ends, q->lists_used);
+        least = list < YIELDING ? ends[list].density : INFINITY;
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
-                if (list < YIELDING)
-                        note_price(q, group, &ends[list]);
+                density = least_promised(q, group, least);
+                if (density < least)
+                        note_price(q, group, density, true);
+                else if (list < YIELDING)
+                        note_price_of(q, group, &ends[list]);
+                return victim;
+        }
+        /* At first no class is known, and items without a promise would be worth nothing. */
+        if (list < YIELDING && q->promises.n > 0 && !has_learned(q))
+                least = (float)cq_worth(&q->evict, ends[list].link - 1);
+        victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &density);
+        if (victim != EVICT_NONE) {
+                note_price(q, group, density, true);
                 return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
-                uint32_t oldest = ends[list].link - 1;
+                uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
+                uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (nearest_to_end(q, oldest, cq_end_of_chain(q, oldest, &steps), may_evict,
-                                   userdata, &max_passed, &victim)) {
-                        note_price(q, group, &ends[list]);
+                if (end != oldest && cq_is_promised(&q->items[end])) {
+                        cq_unlink(q, oldest);
+                        cq_append(q, oldest, group);
+                        ends[list] = old_end_at(q, rotations-- > 0 ? next : LINK_END, spared);
+                        continue;
+                }
+                if (nearest_to_end(q, oldest, end, may_evict, userdata, &max_passed, &victim)) {
+                        note_price_of(q, group, &ends[list]);
                         return victim;
                 }
                 if (max_passed-- == 0)
-                        break;
+                        return EVICT_NONE;
                 ends[list] = old_end_at(q, q->items[oldest].younger, spared);
         }
-        return EVICT_NONE;
+        victim = promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed, &density);
+        if (victim != EVICT_NONE)
+                note_price(q, group, density, true);
+        return victim;
 }
 
 uint32_t cq_victim(struct evict *e, uint32_t group,

@@ -10,7 +10,9 @@
  * return, and one for items said not to return. The trust in hints is learned like everything else,
  * so that false hints soon count for nothing. Until a list of returning items has been learned, its
  * items count as if they had no hint; the list of final items is believed until it is learned. The
- * hint of a return within a minute is ignored for chains known to be quick.
+ * hint of a return within a minute is ignored for chains known to be quick. A return whose time is
+ * announced is a promise instead (cq-promise.c), which is judged by that time and by the belief in
+ * its user.
  *
  * A chain that returns quickly, as an agent's does after a tool call, is better described by the
  * mean gap between its uses than by their number. Each item and each ghost keeps that mean in one
@@ -115,6 +117,7 @@ static void cq_free(struct evict *e)
         struct cq *q = cq(e);
 
         ghosts_fini(&q->ghosts);
+        cq_promises_fini(&q->promises);
         if (q->items)
                 pages_unmap(q->items, e->max_items * sizeof(q->items[0]));
         if (q->kin)
@@ -130,14 +133,17 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 
         if (max_groups > CQ_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
-        q = calloc(1, sizeof(*q) + (size_t)max_groups * LISTS * sizeof(q->lists[0]));
+        q = calloc(1,
+                   sizeof(*q) + ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
         q->items = pages_map(max_items * sizeof(q->items[0])); /* aligned, unlike by calloc() */
         q->kin = pages_map(kin_for(max_items) * sizeof(q->kin[0]));
         q->prices = calloc(max_groups, sizeof(q->prices[0]));
         q->evict.max_items = max_items;
-        if (!q->items || !q->kin || !q->prices || ghosts_init(&q->ghosts, ghosts) < 0) {
+        if (!q->items || !q->kin || !q->prices ||
+            cq_promises_init(&q->promises, max_groups * LISTS) < 0 ||
+            ghosts_init(&q->ghosts, ghosts) < 0) {
                 cq_free(&q->evict);
                 return -ENOMEM;
         }
@@ -315,6 +321,8 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
 
         i->touched = cq_tick(q);
         i->time = cq_clock(q);
+        if (i->group == group && cq_is_promised(i))
+                return; /* the rest of a use must not take the item out of its promise */
         cq_unlink(q, item);
         if (i->group != group)
                 i->yields = i->is_contended = 0;
@@ -572,9 +580,15 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
+/* The list of a promise that was never made is all zero. */
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
         return link_item(cq_oldest(cq(e), list));
+}
+
+static uint32_t cq_group(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].group;
 }
 
 static uint32_t cq_after(const struct evict *e, uint32_t item)
@@ -628,6 +642,8 @@ const struct evict_policy evict_policy_cq = {
         .link = cq_link,
         .parent = cq_parent,
         .hint = cq_hint,
+        .promise = cq_promise,
+        .promised = cq_promised_item,
         .set_cost = cq_set_cost,
         .cost = cq_cost,
         .remove = cq_remove,
@@ -641,6 +657,8 @@ const struct evict_policy evict_policy_cq = {
         .chance = cq_chance,
         .explain = cq_explain,
         .lists = LISTS,
+        .extra_lists = MAX_PROMISES,
+        .group = cq_group,
         .first = cq_first,
         .after = cq_after,
         .get_stats = cq_get_stats,

@@ -401,6 +401,21 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
         return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
+/* An item in a lot stays there: the promise would take it out. */
+void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
+{
+        assert(evict_contains(e, item));
+        if (!e->policy->promise || evict_is_aside(e, item) || !e->policy->promise(e, item, promise))
+                evict_hint(e, item, evict_hint_return(promise->seconds));
+}
+
+void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise)
+{
+        e->expected_use = promise ? use : EVICT_NO_USE;
+        if (promise)
+                e->expected = *promise;
+}
+
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)
@@ -509,26 +524,36 @@ static bool is_before(const struct next *a, const struct next *b)
         return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
 }
 
+/* Returns the end of the group's promise number `n`, from the one worth least; see policy.h. */
+static struct next next_promised(const struct evict *e, uint32_t group, uint32_t n)
+{
+        return next_of(e, e->policy->promised ? e->policy->promised(e, group, n) : EVICT_NONE);
+}
+
+/* Promised items are visited in one more list, the chain of one promise after the other. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {
-        struct next oldest[MAX_LISTS];
-        uint32_t lists = e->policy->lists;
+        struct next oldest[MAX_LISTS + 1];
+        uint32_t lists = e->policy->lists, promises = 0;
 
         assert(group < e->max_groups && lists <= MAX_LISTS);
         for (uint32_t i = 0; i < lists; i++)
                 oldest[i] = next_of(e, e->policy->first(e, group * lists + i));
+        oldest[lists] = next_promised(e, group, promises++);
         while (n-- > 0) {
-                uint32_t least = MAX_LISTS;
+                uint32_t least = MAX_LISTS + 1;
 
-                for (uint32_t i = 0; i < lists; i++)
+                for (uint32_t i = 0; i <= lists; i++)
                         if (oldest[i].item != EVICT_NONE &&
-                            (least == MAX_LISTS || is_before(&oldest[i], &oldest[least])))
+                            (least > MAX_LISTS || is_before(&oldest[i], &oldest[least])))
                                 least = i;
-                if (least == MAX_LISTS)
+                if (least > MAX_LISTS)
                         return;
                 each(userdata, oldest[least].item);
                 oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
+                if (least == lists && oldest[least].item == EVICT_NONE)
+                        oldest[least] = next_promised(e, group, promises++);
         }
 }
 
