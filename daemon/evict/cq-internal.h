@@ -44,7 +44,8 @@ struct cq_item {
         uint8_t cost : 4;         /* evict_cost_level() */
         uint8_t turn : 2;         /* 0: unknown */
         uint8_t yields : 1;       /* the item gives way to those of other requests */
-        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since */
+        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since; if a
+                                   * return is announced: it is in a promise */
 };
 static_assert(sizeof(struct cq_item) == 32, "there is one for each chunk");
 static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
@@ -199,16 +200,35 @@ static inline uint32_t *cq_older_of(struct cq *q, uint32_t link)
                                : &q->items[link - 1].older;
 }
 
+static inline bool cq_has_hint(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class <= FINAL;
+}
+
+/* Returns whether a return of the item has been announced. */
+static inline bool cq_is_announced(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class < FINAL;
+}
+
+static inline bool cq_is_in_promise(const struct cq_item *i)
+{
+        return cq_is_announced(i) && i->is_contended;
+}
+
 /* Frees the promise whose list has become empty. */
 void cq_promise_end(struct cq *q, uint32_t list);
 
 static inline void cq_unlink(struct cq *q, uint32_t item)
 {
-        const struct cq_item *i = &q->items[item];
+        struct cq_item *i = &q->items[item];
 
         *cq_younger_of(q, i->older) = i->younger;
         *cq_older_of(q, i->younger) = i->older;
-        if (i->older & i->younger & LINK_END && (i->older & ~LINK_END) >= q->promises.first_list)
+        if (!cq_is_in_promise(i))
+                return;
+        i->is_contended = 0;
+        if (i->older & i->younger & LINK_END)
                 cq_promise_end(q, i->older & ~LINK_END);
 }
 
@@ -237,17 +257,6 @@ static inline void cq_append_to(struct cq *q, uint32_t item, uint32_t list)
 static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
         cq_append_to(q, item, group * LISTS + cq_list_of(&q->items[item]));
-}
-
-static inline bool cq_has_hint(const struct cq_item *i)
-{
-        return i->class >= FIRST_HINT && i->class <= FINAL;
-}
-
-/* Returns whether a return of the item has been announced. */
-static inline bool cq_is_promised(const struct cq_item *i)
-{
-        return i->class >= FIRST_HINT && i->class < FINAL;
 }
 
 /* --- cq-chain.c --- */
@@ -280,8 +289,8 @@ uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
  * the last one. No promise may be made or end meanwhile. */
 struct cq_promised cq_promised_of(const struct cq *q, uint32_t group);
 const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised *left);
-/* Returns the end of promise `n` of the group in that order, or EVICT_NONE. */
-uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n);
+/* Returns the end of promise `n` of the group in that order and its worth, or EVICT_NONE. */
+uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
 
 /* --- cq-victim.c --- */
 

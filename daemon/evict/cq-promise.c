@@ -128,7 +128,8 @@ bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *anno
         cq_unlink(q, item);
         q->promises.kept = NULL;
         i->class = (FIRST_HINT + evict_hint_return(announced->seconds) - EVICT_HINT_SOON) & 0xf;
-        i->yields = i->is_contended = 0;
+        i->yields = 0;
+        i->is_contended = 1;
         cq_append_to(q, item, q->promises.first_list + (uint32_t)(one - q->promises.all));
         return true;
 }
@@ -188,13 +189,18 @@ uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one)
         return q->promises.first_list + (uint32_t)(one - q->promises.all);
 }
 
-uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n)
+uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth)
 {
         const struct cq *q = cq(e);
         struct cq_promised left = cq_promised_of(q, group);
         const struct cq_promise *one = NULL;
+        uint32_t item;
 
         for (uint32_t i = 0; i <= n; i++)
                 one = cq_promised_next(q, &left);
-        return one ? link_item(cq_oldest(q, cq_promise_list(q, one))) : EVICT_NONE;
+        if (!one)
+                return EVICT_NONE;
+        item = cq_oldest(q, cq_promise_list(q, one)) - 1;
+        *ret_worth = (double)(cq_promise_density(q, one) * q->weight[q->items[item].cost]);
+        return item;
 }

@@ -184,7 +184,7 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
                         next = q->items[item].younger;
                         *ret_density = density * q->weight[q->items[item].cost];
                         if (end != item &&
-                            (cq_is_promised(&q->items[end]) ||
+                            (cq_is_announced(&q->items[end]) ||
                              old_end_at(q, end + 1, EVICT_NO_USE).density > *ret_density)) {
                                 leave_promise(q, item);
                                 if (next & LINK_END && cq_oldest(q, next & ~LINK_END) & LINK_END)
@@ -243,7 +243,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                 uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
                 uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (end != oldest && cq_is_promised(&q->items[end])) {
+                if (end != oldest && cq_is_announced(&q->items[end])) {
                         cq_unlink(q, oldest);
                         cq_append(q, oldest, group);
                         ends[list] = old_end_at(q, rotations-- > 0 ? next : LINK_END, spared);

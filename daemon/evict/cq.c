@@ -321,7 +321,7 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
 
         i->touched = cq_tick(q);
         i->time = cq_clock(q);
-        if (i->group == group && cq_is_promised(i))
+        if (i->group == group && cq_is_in_promise(i))
                 return; /* the rest of a use must not take the item out of its promise */
         cq_unlink(q, item);
         if (i->group != group)
@@ -341,10 +341,18 @@ static void cq_demote(struct evict *e, uint32_t item, uint32_t group)
         cq_append(q, item, group);
 }
 
+/* Takes the item out of a promise, too: a search that spares an item must not meet it again. */
 static void cq_promote(struct evict *e, uint32_t item, uint32_t group)
 {
-        cq(e)->items[item].yields = cq(e)->items[item].is_contended = 0;
-        cq_refresh(e, item, group);
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+
+        cq_unlink(q, item);
+        i->touched = cq_tick(q);
+        i->time = cq_clock(q);
+        i->yields = i->is_contended = 0;
+        i->group = (uint16_t)group;
+        cq_append(q, item, group);
 }
 
 static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
@@ -531,6 +539,10 @@ static void cq_set_cost(struct evict *e, uint32_t item, unsigned cost)
         q->n_cost[q->items[item].cost]--;
         q->n_cost[cost]++;
         q->lists_used = YIELDING;
+        if (cq_is_in_promise(&q->items[item])) {
+                q->items[item].cost = cost & 0xf;
+                return;
+        }
         cq_unlink(q, item);
         q->items[item].cost = cost & 0xf;
         decide_to_yield(q, item, q->items[item].group);

@@ -401,12 +401,26 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
         return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
-/* An item in a lot stays there: the promise would take it out. */
+/* Makes the group's next report due at once, if it had one. */
+static void hasten_report(struct evict *e, uint32_t group)
+{
+        if (group >= e->max_groups || e->until_report[group] == 0 ||
+            e->until_report[group] == REPORT_DUE)
+                return;
+        e->until_report[group] = REPORT_DUE;
+        e->reports_due++;
+}
+
+/* A demoted item, or one in a lot, stays so: the promise would take it out of its list. A promised
+ * item may be the next victim from now on, so it must be reported before the next evictions. */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
 {
         assert(evict_contains(e, item));
-        if (!e->policy->promise || evict_is_aside(e, item) || !e->policy->promise(e, item, promise))
+        if (!e->policy->promise || evict_is_aside(e, item) || evict_is_demoted(e, item) ||
+            !e->policy->promise(e, item, promise))
                 evict_hint(e, item, evict_hint_return(promise->seconds));
+        else
+                hasten_report(e, e->policy->group(e, item));
 }
 
 void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise)
@@ -527,7 +541,24 @@ static bool is_before(const struct next *a, const struct next *b)
 /* Returns the end of the group's promise number `n`, from the one worth least; see policy.h. */
 static struct next next_promised(const struct evict *e, uint32_t group, uint32_t n)
 {
-        return next_of(e, e->policy->promised ? e->policy->promised(e, group, n) : EVICT_NONE);
+        struct next next = { .item = EVICT_NONE };
+
+        if (e->policy->promised)
+                next.item = e->policy->promised(e, group, n, &next.worth);
+        if (next.item != EVICT_NONE)
+                next.touched = e->policy->touched(e, next.item);
+        return next;
+}
+
+/* Returns the item that follows in the same promise. All are worth the same. */
+static struct next next_in_promise(const struct evict *e, const struct next *one)
+{
+        struct next next = *one;
+
+        next.item = e->policy->after(e, one->item);
+        if (next.item != EVICT_NONE)
+                next.touched = e->policy->touched(e, next.item);
+        return next;
 }
 
 /* Promised items are visited in one more list, the chain of one promise after the other. */
@@ -551,7 +582,10 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 if (least > MAX_LISTS)
                         return;
                 each(userdata, oldest[least].item);
-                oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
+                if (least < lists)
+                        oldest[least] = next_of(e, e->policy->after(e, oldest[least].item));
+                else
+                        oldest[least] = next_in_promise(e, &oldest[least]);
                 if (least == lists && oldest[least].item == EVICT_NONE)
                         oldest[least] = next_promised(e, group, promises++);
         }
@@ -562,8 +596,12 @@ void evict_note_leaving(struct evict *e, uint32_t group)
         assert(group < e->max_groups);
         if (e->until_report[group] == REPORT_DUE)
                 return;
-        e->reports_due += e->until_report[group] == 0;
-        e->until_report[group]--; /* wraps from 0 to REPORT_DUE */
+        if (e->until_report[group] > 1) {
+                e->until_report[group]--;
+                return;
+        }
+        e->until_report[group] = REPORT_DUE;
+        e->reports_due++;
 }
 
 bool evict_reports_are_due(const struct evict *e)
@@ -582,7 +620,7 @@ void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
         if (e->until_report[group] != REPORT_DUE)
                 return;
         e->reports_due--;
-        e->until_report[group] = interval - 1;
+        e->until_report[group] = interval;
         evict_next(e, group, 2 * interval, each, userdata);
 }
 

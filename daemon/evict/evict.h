@@ -129,7 +129,8 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* Applies an announcement to an item, in the order of evict_hint(), in place of the hint of a
  * return. The item is kept as long as it is needed sooner than others. The promise ends with the
- * item's next use. A policy that knows no times, or too many promises, takes it as evict_hint(). */
+ * item's next use. A policy that knows no times, or too many promises, takes it as evict_hint(). A
+ * promise makes the next report due, see evict_note_leaving(). */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Has the new items of a use judged by what will be announced after it: a promise, or that the
  * chain is final (0 seconds). NULL ends that. */

@@ -53,7 +53,7 @@ struct evict_policy {
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
         /* Both NULL: return times are ignored. */
         bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
-        uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n);
+        uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);
@@ -74,7 +74,7 @@ struct evict_policy {
         /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.
          * Return an item or EVICT_NONE. `extra_lists` follow, each of items of one group(). */
         uint32_t lists, extra_lists;
-        uint32_t (*group)(const struct evict *e, uint32_t item); /* NULL without extra lists */
+        uint32_t (*group)(const struct evict *e, uint32_t item); /* NULL without promises */
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
@@ -101,7 +101,7 @@ struct evict {
         uint8_t *demoted; /* likewise */
         uint32_t n_demoted;
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint32_t *until_report;   /* by group: evictions; REPORT_DUE instead: now */
+        uint32_t *until_report;   /* by group: evictions; 0: until the first; REPORT_DUE: now */
         uint32_t reports_due;
         uint32_t served;       /* evict_serve() */
         bool admits_all;       /* evict_admit_all() */

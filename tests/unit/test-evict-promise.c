@@ -279,6 +279,111 @@ static void the_next_to_leave_include_promised_items(void **state)
         assert_int_equal(seen.items[0], 3);
 }
 
+/* Items without a promise are older, or younger, than promised ones that are needed earlier, or
+ * later. */
+static void the_next_to_leave_are_the_next_victims(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+        struct seen seen = { .n = 0 };
+
+        insert_chain(e, 0, 2);
+        at_second(e, 100);
+        insert_chain(e, 2, 2);
+        insert_chain(e, 4, 2);
+        at_second(e, 110);
+        insert_chain(e, 6, 2);
+        promise(e, 2, 2, 4);
+        promise(e, 4, 2, 3600);
+        evict_next(e, 0, 8, see, &seen);
+        assert_int_equal(seen.n, 8);
+        for (uint32_t i = 0; i < seen.n; i++)
+                assert_int_equal(seen.items[i], evict_one(e));
+        assert_int_equal(seen.items[0], 5);
+}
+
+/* A promise may make its items the next victims, which no report has listed yet. */
+static void a_promise_makes_a_report_due_once_items_were_evicted(void **state)
+{
+        enum { ITEMS = 64 };
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS);
+        struct seen seen = { .n = 0 };
+
+        for (uint32_t i = 0; i < ITEMS; i++)
+                insert_chain(e, i, 1);
+        promise(e, 60, 1, 3600);
+        assert_false(evict_reports_are_due(e));
+        evict_note_leaving(e, 0);
+        evict_report_leaving(e, 0, 32, see, &seen);
+        assert_false(evict_reports_are_due(e));
+        promise(e, 61, 1, 7200);
+        assert_true(evict_reports_are_due(e));
+        seen.n = 0;
+        evict_report_leaving(e, 0, 32, see, &seen);
+        assert_int_equal(seen.items[0], 61);
+        assert_false(evict_reports_are_due(e));
+        for (uint32_t i = 0; i < 3; i++) {
+                assert_false(evict_reports_are_due(e));
+                evict_note_leaving(e, 0);
+        }
+        assert_true(evict_reports_are_due(e)); /* after every third eviction, of 32 items */
+}
+
+static void a_refresh_or_a_cost_keeps_the_promise(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(4);
+
+        insert_chain(e, 0, 1);
+        insert_chain(e, 1, 1);
+        promise(e, 0, 1, 3600);
+        promise(e, 1, 1, 10);
+        evict_refresh(e, 0, 0);
+        evict_set_cost(e, 0, 1);
+        evict_set_cost(e, 1, 1);
+        assert_int_equal(evict_one(e), 0);
+        assert_int_equal(evict_one(e), 1);
+}
+
+static void a_spared_item_is_not_met_again_first(void **state)
+{
+        enum { ITEMS = 64 };
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS);
+
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                insert_chain(e, i, 1);
+                if (i % 2 == 0)
+                        promise(e, i, 1, 60);
+                else
+                        (void)evict_hint(e, i, EVICT_HINT_SOON);
+        }
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                uint32_t item = evict_victim(e, 0, NULL, NULL, 0);
+
+                assert_true(item != EVICT_NONE && evict_touched(e, item) <= 2 * ITEMS);
+                evict_spare(e, item, 0);
+        }
+}
+
+static void a_promise_leaves_a_demoted_item_demoted(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(4);
+
+        insert_chain(e, 0, 1);
+        insert_chain(e, 1, 1);
+        assert_true(evict_demote(e, 1, 0));
+        promise(e, 0, 1, 3600);
+        promise(e, 1, 1, 10);
+        assert_true(evict_gives_way(e, 1));
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 1);
+        assert_true(evict_promote(e, 1, 0)); /* a late one then goes before one due soon */
+        promise(e, 1, 1, 10);
+        assert_int_equal(evict_one(e), 0);
+        insert_chain(e, 2, 1);
+        promise(e, 2, 1, 3600);
+        assert_true(evict_demote(e, 1, 0)); /* it leaves its promise */
+        assert_int_equal(evict_one(e), 1);
+        assert_int_equal(evict_one(e), 2);
+}
+
 /* Draws operations in any order, and checks that each item is in exactly one list: that all of them
  * come out. */
 static void no_order_of_operations_loses_an_item(void **state)
@@ -345,6 +450,17 @@ static void no_order_of_operations_loses_an_item(void **state)
                                         is_in[victim] = false;
                                 }
                                 break;
+                        case 10:
+                                if (!evict_demote(e, item, group[item]))
+                                        (void)evict_promote(e, item, group[item]);
+                                break;
+                        case 11:
+                                (void)evict_hint(e, item, EVICT_HINT_SOON + (draw & 1));
+                                evict_refresh(e, item, group[item]);
+                                break;
+                        case 12:
+                                evict_spare(e, item, group[item]);
+                                break;
                         default:
                                 number += draw >> 30 & 1;
                                 evict_promise(e, item,
@@ -356,6 +472,8 @@ static void no_order_of_operations_loses_an_item(void **state)
                 }
                 if (seed % 2 == 0)
                         assert_int_equal(evict_switch(&e, "lru"), 1);
+                if (seed % 4 == 0)
+                        assert_int_equal(evict_switch(&e, "cq"), 1);
                 for (uint32_t i = 0; i < ITEMS; i++) {
                         n += is_in[i];
                         if (!is_in[i])
@@ -391,6 +509,11 @@ int main(void)
                 cmocka_unit_test(beyond_their_number_promises_count_by_class),
                 cmocka_unit_test(without_a_time_a_promise_is_a_hint),
                 cmocka_unit_test(the_next_to_leave_include_promised_items),
+                cmocka_unit_test(the_next_to_leave_are_the_next_victims),
+                cmocka_unit_test(a_promise_makes_a_report_due_once_items_were_evicted),
+                cmocka_unit_test(a_refresh_or_a_cost_keeps_the_promise),
+                cmocka_unit_test(a_spared_item_is_not_met_again_first),
+                cmocka_unit_test(a_promise_leaves_a_demoted_item_demoted),
                 cmocka_unit_test(no_order_of_operations_loses_an_item),
         };
 
