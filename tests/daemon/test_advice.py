@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Announced returns: believed as far as they came true, by user; chunks needed latest leave memory first. Demote, share, and bad codes."""
 
+import os
+
 import pytest
 
 import kvwire
-from harness import KIB, ctl, items, key_of
+from harness import KIB, ctl, get_all, items, key_of, put_all
 from kvwire import Ack, Op, Status, Tier
-from test_hints import FINAL, RETURN, hint, hinted
+from test_eviction import change
+from test_hints import FINAL, RETURN, fill, hint, hinted
+from test_tenants import ALICE, BOB, TENANTS, client_as
 
 TOOL_CALL, TURN_END, DEMOTE, SHARE = 5, 6, 7, 8
-AT_FIRST = 16  # announcements of a new user that may be open
+AT_FIRST, OF_USER = 16, 2048  # announcements of a new user, and of any user, that may be open
 
 
 @pytest.fixture
@@ -121,3 +125,71 @@ def test_a_put_says_when_its_chain_returns(small, code, good):
             with pytest.raises(kvwire.SessionEnded):
                 c.wait(tag)
         bystander.ping()
+
+
+def test_no_switch_of_the_policy_and_no_restart_loses_a_promised_chunk(make_daemon):
+    daemon = make_daemon(settings={"eviction.policy": None, "store.limit": "256MiB", "memory.pool": "16MiB"})
+    daemon.config = daemon.directory / "kvcache.yaml"
+    daemon.config.write_text("eviction:\n  policy: cq\n")
+    daemon.start()
+    chains = [items(f"chain-{i}", 4, 32 * KIB) for i in range(AT_FIRST)]
+    pairs = dict(sum(chains, []))
+
+    def announce_all(c, ns):
+        for i, chain in enumerate(chains):
+            assert hint(c, ns, [k for k, _ in chain], RETURN, 1 + i) == [Status.OK] * 4
+        assert daemon.metric("kvcache_hint_open_announcements") == AT_FIRST
+
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, list(pairs.items()), ack=Ack.WRITTEN)
+        for policy in ("lru", "cq"):
+            announce_all(c, ns)
+            change(daemon, policy)
+            assert all(t & Tier.MEMORY for t in c.exists(ns, list(pairs)))
+            fill(c, ns, policy, 100)  # evicts all from memory
+            assert not any(t & Tier.MEMORY for t in c.exists(ns, list(pairs)))
+            assert get_all(c, ns, list(pairs)) == pairs
+    for kill in (False, True):
+        with daemon.client() as c:
+            announce_all(c, c.namespace("n"))
+        daemon.restart(kill=kill)
+        with daemon.client() as c:
+            assert daemon.metric("kvcache_hint_open_announcements") == 0
+            assert get_all(c, c.namespace("n"), list(pairs)) == pairs
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
+def test_a_believed_user_leaves_announcements_to_others(make_daemon):
+    """One that has told the truth and then announces a return for everything."""
+    daemon = make_daemon(settings={"listen.mode": "0666", "store.limit": "256MiB"}).start()
+    with client_as(daemon, ALICE) as liar, client_as(daemon, BOB) as other:
+        ns = liar.namespace("n")
+        for i in range(AT_FIRST):
+            announce(liar, ns, f"true-{i}", 1, then_use=True)
+        keys = sum((put(liar, ns, f"more-{i}", keys=700) for i in range(3)), [])
+        for k in keys:
+            assert hint(liar, ns, [k], RETURN, 2**32 - 1) == [Status.OK]
+        assert daemon.metric("kvcache_hint_open_announcements") == OF_USER
+        assert outcomes(daemon, "unmeasured") == len(keys) - OF_USER
+        for i in range(100):
+            assert hint(liar, ns, [key_of(f"unknown-{i}-{j}") for j in range(1000)], RETURN, 1) == [Status.MISS] * 1000
+        assert daemon.metric("kvcache_hint_open_announcements") == OF_USER
+        announce(other, other.namespace("of another"), "k", 60, then_use=False)
+        assert daemon.metric("kvcache_hint_open_announcements") == OF_USER + 1
+        assert outcomes(daemon, "unmeasured") == len(keys) - OF_USER
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
+def test_advice_reaches_no_key_of_another_tenant(make_daemon):
+    daemon = make_daemon(settings={"listen.mode": "0666"})
+    daemon.config = daemon.directory / "kvcache.yaml"
+    daemon.config.write_text(TENANTS)
+    daemon.start()
+    with client_as(daemon, ALICE) as red, client_as(daemon, BOB) as blue:
+        keys = put(blue, blue.namespace("n"), "k")
+        ns = red.namespace("n")
+        for kind, seconds in ((RETURN, 1), (FINAL, 0), (TOOL_CALL, 0), (TURN_END, 0), (DEMOTE, 0), (SHARE, 0)):
+            assert hint(red, ns, keys, kind, seconds) == [Status.MISS] * 4
+        assert all(t & Tier.MEMORY for t in blue.exists(blue.namespace("n"), keys))
+        assert daemon.metric("kvcache_hint_open_announcements") == 0
