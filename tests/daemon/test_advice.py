@@ -161,7 +161,7 @@ def test_no_switch_of_the_policy_and_no_restart_loses_a_promised_chunk(make_daem
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 def test_a_believed_user_leaves_announcements_to_others(make_daemon):
-    """One that has told the truth and then announces a return for everything."""
+    """The user has told the truth, and then announces a return for everything."""
     daemon = make_daemon(settings={"listen.mode": "0666", "store.limit": "256MiB"}).start()
     with client_as(daemon, ALICE) as liar, client_as(daemon, BOB) as other:
         ns = liar.namespace("n")

@@ -379,7 +379,7 @@ static void a_promise_leaves_a_demoted_item_demoted(void **state)
         assert_int_equal(evict_one(e), 0);
         insert_chain(e, 2, 1);
         promise(e, 2, 1, 3600);
-        assert_true(evict_demote(e, 1, 0)); /* it leaves its promise */
+        assert_true(evict_demote(e, 1, 0)); /* the item leaves its promise */
         assert_int_equal(evict_one(e), 1);
         assert_int_equal(evict_one(e), 2);
 }
