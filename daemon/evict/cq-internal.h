@@ -280,8 +280,12 @@ uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
 int cq_promises_init(struct cq_promises *p, uint32_t first_list);
 void cq_promises_fini(struct cq_promises *p);
 bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *announced);
-/* Returns the expected hits of each of its items per unit of time. */
-float cq_promise_density(const struct cq *q, const struct cq_promise *one);
+/* Returns the expected hits of each of its items per unit of time, weighted by the cost of its end.
+ */
+float cq_promise_worth(const struct cq *q, const struct cq_promise *one);
+/* Returns the promise of an item, or NULL if it has none, or is too far from the end of the chain.
+ */
+const struct cq_promise *cq_promise_near(const struct cq *q, uint32_t item);
 /* Returns that of the items of the use that is announced already, see evict_expect(). */
 float cq_expected_density(const struct cq *q);
 uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);

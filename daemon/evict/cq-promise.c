@@ -134,20 +134,43 @@ bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *anno
         return true;
 }
 
-float cq_promise_density(const struct cq *q, const struct cq_promise *one)
+/* Returns the expected hits of an item per unit of time, if its use is so many ticks away. */
+static float density(const struct cq *q, float belief, uint64_t wait)
 {
-        uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
+        return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
+}
 
-        return one->belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
+static float density_of(const struct cq *q, const struct cq_promise *one)
+{
+        return density(q, one->belief,
+                       one->due > q->time ? one->due - q->time : q->time - one->due);
+}
+
+float cq_promise_worth(const struct cq *q, const struct cq_promise *one)
+{
+        uint32_t end = cq_oldest(q, cq_promise_list(q, one)) - 1;
+
+        return density_of(q, one) * q->weight[q->items[end].cost];
+}
+
+const struct cq_promise *cq_promise_near(const struct cq *q, uint32_t item)
+{
+        uint32_t link = item + 1;
+
+        if (!cq_is_in_promise(&q->items[item]))
+                return NULL;
+        for (unsigned steps = SEARCH_STEPS; !(link & LINK_END) && steps > 0; steps--)
+                link = q->items[link - 1].older;
+        return link & LINK_END ? &q->promises.all[(link & ~LINK_END) - q->promises.first_list]
+                               : NULL;
 }
 
 float cq_expected_density(const struct cq *q)
 {
         const struct evict_promise *p = &q->evict.expected;
-        uint64_t wait = (uint64_t)(p->seconds * GAP_TICKS_PER_S);
 
         return p->seconds == 0 ? 0
-                               : p->belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
+                               : density(q, p->belief, (uint64_t)(p->seconds * GAP_TICKS_PER_S));
 }
 
 /* Returns the first position of a group in the order. */
@@ -176,7 +199,7 @@ const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised
                 return NULL;
         overdue = &p->all[p->order[left->from]];
         latest = &p->all[p->order[left->to - 1]];
-        if (cq_promise_density(q, overdue) < cq_promise_density(q, latest)) {
+        if (density_of(q, overdue) < density_of(q, latest)) {
                 left->from++;
                 return overdue;
         }
@@ -194,13 +217,11 @@ uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, dou
         const struct cq *q = cq(e);
         struct cq_promised left = cq_promised_of(q, group);
         const struct cq_promise *one = NULL;
-        uint32_t item;
 
         for (uint32_t i = 0; i <= n; i++)
                 one = cq_promised_next(q, &left);
         if (!one)
                 return EVICT_NONE;
-        item = cq_oldest(q, cq_promise_list(q, one)) - 1;
-        *ret_worth = (double)(cq_promise_density(q, one) * q->weight[q->items[item].cost]);
-        return item;
+        *ret_worth = (double)cq_promise_worth(q, one);
+        return cq_oldest(q, cq_promise_list(q, one)) - 1;
 }

@@ -7,6 +7,7 @@
  * old ends would otherwise cost new items their place. A victim that is not of a quick chain counts
  * as worthless here: only a chain known to return soon may keep a new item out. */
 #include <math.h>
+#include <stddef.h>
 
 #include "checked.h"
 #include "evict/cq-internal.h"
@@ -109,13 +110,13 @@ static void note_price_of(struct cq *q, uint32_t group, const struct old_end *vi
                    judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP);
 }
 
-/* Returns the least worth of a group's promises, or `most` if that is less. */
-static float least_promised(const struct cq *q, uint32_t group, float most)
+/* Returns the promise of a group that is worth least, if it is worth less than `most`. */
+static const struct cq_promise *least_promised(const struct cq *q, uint32_t group, float most)
 {
         struct cq_promised left = cq_promised_of(q, group);
         const struct cq_promise *one = cq_promised_next(q, &left);
 
-        return one ? MIN(cq_promise_density(q, one), most) : most;
+        return one && cq_promise_worth(q, one) < most ? one : NULL;
 }
 
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
@@ -164,7 +165,7 @@ static void leave_promise(struct cq *q, uint32_t item)
  * less, and otherwise protects the item from the promise. */
 static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
                                 bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                                uint32_t *passes_left, float *ret_density)
+                                uint32_t *passes_left, float *ret_worth)
 {
         struct cq_promised left = cq_promised_of(q, group);
         unsigned steps = SEARCH_STEPS;
@@ -173,19 +174,18 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
 
         while ((one = cq_promised_next(q, &left))) {
                 uint32_t link = cq_oldest(q, cq_promise_list(q, one));
-                float density = cq_promise_density(q, one);
+                float worth = cq_promise_worth(q, one);
                 unsigned tries = PROMISE_TRIES;
 
-                if (density * q->weight[q->items[link - 1].cost] > limit)
+                if (worth > limit)
                         break;
+                *ret_worth = worth;
                 for (; !(link & LINK_END) && tries > 0; tries--, link = next) {
                         uint32_t item = link - 1, end = cq_end_of_chain(q, item, &steps);
 
                         next = q->items[item].younger;
-                        *ret_density = density * q->weight[q->items[item].cost];
-                        if (end != item &&
-                            (cq_is_announced(&q->items[end]) ||
-                             old_end_at(q, end + 1, EVICT_NO_USE).density > *ret_density)) {
+                        if (end != item && (cq_is_announced(&q->items[end]) ||
+                                            old_end_at(q, end + 1, EVICT_NO_USE).density > worth)) {
                                 leave_promise(q, item);
                                 if (next & LINK_END && cq_oldest(q, next & ~LINK_END) & LINK_END)
                                         left = cq_promised_of(q, group); /* the promise has ended */
@@ -209,13 +209,21 @@ static bool has_learned(const struct cq *q)
         return q->now >= MAX((uint64_t)TOUCHES, (uint64_t)q->items_in * TOUCHES_PER_ITEM);
 }
 
+/* Returns the worth below which promised items go before the end of a list. At first no class is
+ * known, and items without a promise would be worth nothing. */
+static float promise_limit(const struct cq *q, const struct old_end *end)
+{
+        return has_learned(q) ? end->density : (float)cq_worth(&q->evict, end->link - 1);
+}
+
 static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)
 {
         struct old_end ends[YIELDING];
-        unsigned steps = SEARCH_STEPS, rotations = SEARCH_STEPS, list;
-        float density, least;
+        unsigned steps = SEARCH_STEPS, list;
+        const struct cq_promise *one;
+        float worth, least;
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
@@ -224,29 +232,28 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
         least = list < YIELDING ? ends[list].density : INFINITY;
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
-                density = least_promised(q, group, least);
-                if (density < least)
-                        note_price(q, group, density, true);
+                one = least_promised(q, group, least);
+                if (one)
+                        note_price(q, group, cq_promise_worth(q, one), true);
                 else if (list < YIELDING)
                         note_price_of(q, group, &ends[list]);
                 return victim;
         }
-        /* At first no class is known, and items without a promise would be worth nothing. */
-        if (list < YIELDING && q->promises.n > 0 && !has_learned(q))
-                least = (float)cq_worth(&q->evict, ends[list].link - 1);
-        victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &density);
+        if (list < YIELDING && q->promises.n > 0)
+                least = promise_limit(q, &ends[list]);
+        victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &worth);
         if (victim != EVICT_NONE) {
-                note_price(q, group, density, true);
+                note_price(q, group, worth, true);
                 return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
                 uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
                 uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (end != oldest && cq_is_announced(&q->items[end])) {
+                if (end != oldest && cq_is_announced(&q->items[end])) { /* costs a step */
                         cq_unlink(q, oldest);
                         cq_append(q, oldest, group);
-                        ends[list] = old_end_at(q, rotations-- > 0 ? next : LINK_END, spared);
+                        ends[list] = old_end_at(q, next, spared);
                         continue;
                 }
                 if (nearest_to_end(q, oldest, end, may_evict, userdata, &max_passed, &victim)) {
@@ -257,9 +264,9 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                         return EVICT_NONE;
                 ends[list] = old_end_at(q, q->items[oldest].younger, spared);
         }
-        victim = promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed, &density);
+        victim = promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed, &worth);
         if (victim != EVICT_NONE)
-                note_price(q, group, density, true);
+                note_price(q, group, worth, true);
         return victim;
 }
 
@@ -311,7 +318,8 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
-        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING);
+        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING), next = EVICT_NONE;
+        const struct cq_promise *own = cq_promise_near(q, item), *promised;
         unsigned steps = SEARCH_STEPS, least;
         struct old_end ends[YIELDING];
 
@@ -319,14 +327,23 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
         for (unsigned list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
+        promised = least_promised(q, group,
+                                  least < YIELDING ? promise_limit(q, &ends[least]) : INFINITY);
+        if (promised)
+                next = cq_oldest(q, cq_promise_list(q, promised)) - 1;
+        else if (least < YIELDING)
+                next = cq_end_of_chain(q, ends[least].link - 1, &steps);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
                                               : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
                 .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
-                .density = i->yields ? 0 : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
-                .least_density = least < YIELDING ? ends[least].density : 0,
-                .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
-                                         cq_end_of_chain(q, ends[least].link - 1, &steps) == item),
+                .density = i->yields ? 0
+                           : own     ? (double)cq_promise_worth(q, own)
+                                     : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
+                .least_density = promised           ? (double)cq_promise_worth(q, promised)
+                                 : least < YIELDING ? (double)ends[least].density
+                                                    : 0,
+                .is_next = i->yields || (yielding & LINK_END && next == item),
                 .is_continued = i->child_link != 0,
                 .yields = i->yields,
                 .gap_s = gap_seconds(i->gap),

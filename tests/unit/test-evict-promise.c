@@ -301,6 +301,32 @@ static void the_next_to_leave_are_the_next_victims(void **state)
         assert_int_equal(seen.items[0], 5);
 }
 
+static void an_explanation_names_the_promised_chain_that_goes_next(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+        struct evict_standing late, soon, root;
+
+        insert_chain(e, 0, 2);
+        insert_chain(e, 2, 2);
+        insert_chain(e, 4, 2);
+        promise(e, 0, 2, 3600);
+        promise(e, 2, 2, 60);
+        evict_explain(e, 1, 0, &late);
+        evict_explain(e, 0, 0, &root);
+        evict_explain(e, 3, 0, &soon);
+        assert_true(late.is_next && !soon.is_next && !root.is_next);
+        assert_true(late.density > 0 && late.density == root.density);
+        assert_true(soon.density > 50 * late.density);
+        assert_true(late.least_density == late.density && soon.least_density == late.density);
+        assert_int_equal(evict_one(e), 1);
+        assert_true(evict_hint(e, 5, EVICT_HINT_FINAL));
+        evict_explain(e, 0, 0, &late);
+        assert_false(late.is_next);
+        evict_explain(e, 5, 0, &late);
+        assert_true(late.is_next);
+        assert_int_equal(evict_one(e), 5);
+}
+
 /* A promise may make its items the next victims, which no report has listed yet. */
 static void a_promise_makes_a_report_due_once_items_were_evicted(void **state)
 {
@@ -510,6 +536,7 @@ int main(void)
                 cmocka_unit_test(without_a_time_a_promise_is_a_hint),
                 cmocka_unit_test(the_next_to_leave_include_promised_items),
                 cmocka_unit_test(the_next_to_leave_are_the_next_victims),
+                cmocka_unit_test(an_explanation_names_the_promised_chain_that_goes_next),
                 cmocka_unit_test(a_promise_makes_a_report_due_once_items_were_evicted),
                 cmocka_unit_test(a_refresh_or_a_cost_keeps_the_promise),
                 cmocka_unit_test(a_spared_item_is_not_met_again_first),
