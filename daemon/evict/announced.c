@@ -40,7 +40,8 @@ struct source {
 struct announced {
         struct source sources[ANNOUNCED_SOURCES];
         uint32_t n_open;
-        uint32_t next_expired; /* bucket */
+        uint32_t next_expired;         /* bucket */
+        struct announced_stats former; /* those of sources that have lost their records */
         struct open open[BUCKETS][WAYS];
 };
 
@@ -85,6 +86,17 @@ static const struct source *known_source(const struct announced *a, uint32_t num
         return NULL;
 }
 
+static void add_stats(struct announced_stats *sum, const struct announced_stats *one)
+{
+        sum->made += one->made;
+        sum->unmeasured += one->unmeasured;
+        sum->disbelieved += one->disbelieved;
+        sum->came_true += one->came_true;
+        sum->early += one->early;
+        sum->late += one->late;
+        sum->open += one->open;
+}
+
 /* Returns the record of a source. A new one takes a free record, or that of the source without open
  * announcements that was silent for the longest time; otherwise the last record is shared. */
 static struct source *source_of(struct announced *a, uint32_t number)
@@ -102,6 +114,7 @@ static struct source *source_of(struct announced *a, uint32_t number)
         }
         if (!silent)
                 return &a->sources[ANNOUNCED_SOURCES - 1];
+        add_stats(&a->former, &silent->stats);
         *silent = (struct source){ .number = number, .is_used = true };
         return silent;
 }
@@ -259,18 +272,9 @@ bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uin
 
 void announced_get_stats(const struct announced *a, struct announced_stats *ret)
 {
-        *ret = (struct announced_stats){ 0 };
-        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++) {
-                const struct announced_stats *s = &a->sources[i].stats;
-
-                ret->made += s->made;
-                ret->unmeasured += s->unmeasured;
-                ret->disbelieved += s->disbelieved;
-                ret->came_true += s->came_true;
-                ret->early += s->early;
-                ret->late += s->late;
-                ret->open += s->open;
-        }
+        *ret = a->former;
+        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++)
+                add_stats(ret, &a->sources[i].stats);
 }
 
 void announced_each_source(const struct announced *a,

@@ -62,7 +62,7 @@ float announced_belief(const struct announced *a, uint32_t source);
  * announced use, negative if it is overdue. */
 bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uint32_t *ret_source,
                     int64_t *ret_left_ns);
-/* Adds up the statistics of all sources. */
+/* Adds up the statistics of all sources, also of those whose records were reused. */
 void announced_get_stats(const struct announced *a, struct announced_stats *ret);
 /* Calls each() for every source with a record. */
 void announced_each_source(const struct announced *a,

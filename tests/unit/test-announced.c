@@ -171,6 +171,7 @@ static void more_sources_than_records_share_the_last(void **state)
         /* Records without open announcements are given to new sources. */
         assert_true(announce(a, 99999, 1, 100, 200) > 0);
         assert_true(announced_belief(a, 99999) > 0.49F && announced_belief(a, 99999) < 0.51F);
+        assert_int_equal(stats_of(a).made, 3 * ANNOUNCED_SOURCES + 1); /* a counter never falls */
 }
 
 static void an_announcement_that_is_replaced_has_no_outcome(void **state)
