@@ -95,7 +95,7 @@ def return_seconds(seconds: int) -> int:
 
 def advice_number(advice: str, return_s: int) -> int:
     """Returns the advice and the time in one number, as Client._request() takes it."""
-    if advice not in c.ADVICE:
+    if not isinstance(advice, str) or advice not in c.ADVICE:
         raise ArgumentError(f"advice is one of {', '.join(c.ADVICE)}, not {advice!r}")
     seconds = return_seconds(return_s)
     if (advice == "return") != (seconds > 0):
