@@ -4,8 +4,9 @@
 #include "evict/announced.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <stddef.h>
 
+#include "base/pages.h"
 #include "checked.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -47,7 +48,7 @@ struct announced {
 
 int announced_new(struct announced **ret)
 {
-        struct announced *a = calloc(1, sizeof(*a));
+        struct announced *a = pages_map(sizeof(*a)); /* no memory while unused */
 
         if (!a)
                 return -ENOMEM;
@@ -57,7 +58,8 @@ int announced_new(struct announced **ret)
 
 struct announced *announced_free(struct announced *a)
 {
-        free(a);
+        if (a)
+                pages_unmap(a, sizeof(*a));
         return NULL;
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "evict/cq-internal.h"
 
@@ -27,7 +28,7 @@ enum {
 int cq_promises_init(struct cq_promises *p, uint32_t first_list)
 {
         *p = (struct cq_promises){ .first_list = first_list };
-        p->all = calloc(MAX_PROMISES, sizeof(p->all[0]));
+        p->all = pages_map(MAX_PROMISES * sizeof(p->all[0])); /* no memory while unused */
         p->order = calloc(MAX_PROMISES, sizeof(p->order[0]));
         p->spare = calloc(MAX_PROMISES, sizeof(p->spare[0]));
         return p->all && p->order && p->spare ? 0 : -1;
@@ -35,7 +36,8 @@ int cq_promises_init(struct cq_promises *p, uint32_t first_list)
 
 void cq_promises_fini(struct cq_promises *p)
 {
-        free(p->all);
+        if (p->all)
+                pages_unmap(p->all, MAX_PROMISES * sizeof(p->all[0]));
         free(p->order);
         free(p->spare);
 }
