@@ -42,7 +42,7 @@ struct announced {
         struct source sources[ANNOUNCED_SOURCES];
         uint32_t n_open;
         uint32_t next_expired;         /* bucket */
-        struct announced_stats former; /* those of sources that have lost their records */
+        struct announced_stats former; /* counts of sources that have lost their records */
         struct open open[BUCKETS][WAYS];
 };
 
