@@ -101,7 +101,7 @@ struct evict {
         uint8_t *demoted; /* likewise */
         uint32_t n_demoted;
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint32_t *until_report;   /* by group: evictions; 0: until the first; REPORT_DUE: now */
+        uint32_t *until_report;   /* by group: evictions; 0: until the first; the most: now */
         uint32_t reports_due;
         uint32_t served;       /* evict_serve() */
         bool admits_all;       /* evict_admit_all() */
@@ -113,5 +113,8 @@ struct evict {
 /* Returns the number of groups that a policy is made with: each of the owner's, one for the
  * retained items of each, and the lots. */
 uint32_t evict_policy_groups(uint32_t max_groups);
+
+/* Makes the group's next report due at once, if it had one; see evict_note_leaving(). */
+void evict_hasten_report(struct evict *e, uint32_t group);
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;
