@@ -23,6 +23,9 @@ enum {
         /* A use is assumed to be this much later than announced, so that a promise that is due now
          * is not worth infinitely much. */
         SLACK_TICKS = 1000,
+        /* Times are rounded up to this. A chain longer than a message is announced in parts, its end
+         * first, and all parts should be due at once. */
+        DUE_TICKS = 1024,
 };
 
 int cq_promises_init(struct cq_promises *p, uint32_t first_list)
@@ -104,7 +107,8 @@ static struct cq_promise *promise_of(struct cq *q, uint32_t group,
                 .group = group,
                 .belief = announced->belief,
                 .made = ++p->made,
-                .due = q->time + (uint64_t)(announced->seconds * GAP_TICKS_PER_S),
+                .due = round_up(q->time + (uint64_t)(announced->seconds * GAP_TICKS_PER_S),
+                                DUE_TICKS),
         };
         q->lists[p->first_list + number] = (struct cq_list){ 0 };
         at = position_of(p, one);

@@ -91,6 +91,22 @@ static void the_chain_that_returns_latest_goes_first_from_its_end(void **state)
         assert_int_equal(evict_one(e), EVICT_NONE);
 }
 
+/* A chain that is longer than a message is announced in parts, some time apart. */
+static void parts_of_a_chain_are_due_at_once(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8);
+
+        insert_chain(e, 0, 4);
+        insert_chain(e, 4, 2);
+        promise(e, 2, 2, 60);
+        evict_note_time(e, SECOND + SECOND / 100);
+        promise(e, 0, 2, 60);
+        promise(e, 4, 2, 58);
+        for (uint32_t i = 4; i-- > 0;)
+                assert_int_equal(evict_one(e), i);
+        assert_int_equal(evict_one(e), 5);
+}
+
 static void the_announcement_counts_from_its_own_time(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(4);
@@ -526,6 +542,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_chain_that_returns_latest_goes_first_from_its_end),
+                cmocka_unit_test(parts_of_a_chain_are_due_at_once),
                 cmocka_unit_test(the_announcement_counts_from_its_own_time),
                 cmocka_unit_test(a_long_overdue_chain_goes_before_one_due_soon),
                 cmocka_unit_test(a_weaker_belief_makes_a_promise_worth_less),
