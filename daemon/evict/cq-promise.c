@@ -23,8 +23,8 @@ enum {
         /* A use is assumed to be this much later than announced, so that a promise that is due now
          * is not worth infinitely much. */
         SLACK_TICKS = 1000,
-        /* Times are rounded up to this. A chain longer than a message is announced in parts, its end
-         * first, and all parts should be due at once. */
+        /* Times are rounded up to this. A chain longer than a message is announced in parts, its
+         * end first, and all parts should be due at once. */
         DUE_TICKS = 1024,
 };
 
