@@ -333,6 +333,37 @@ enum kvcache_op {
          * old. */
         KVCACHE_OP_PIN = 12,
         KVCACHE_OP_UNPIN = 13,
+        /* Gives the daemon `advice` about the keys: see enum kvcache_advice. Status of each key as
+         * for the operation that the advice names. -EOPNOTSUPP if the daemon is too old for this
+         * advice; only the advice is lost. */
+        KVCACHE_OP_ADVISE = 14,
+};
+
+/* Advice tells the daemon a chain's future, in the same form for every engine, with
+ * KVCACHE_OP_ADVISE. The keys are those of one chain, root first. Advice about reuse (RETURN,
+ * FINAL, TOOL_CALL, TURN_END) goes to the eviction policies of both tiers. Submit it when the
+ * requests that use the chain are complete; it ends with the chain's next use.
+ *
+ * The daemon measures, for each user, how many announcements came true, and ignores those of a user
+ * of whose announcements fewer than half did. A new user is believed for 16 chains at first.
+ * Announcing the same for every chain thus gains nothing. */
+enum kvcache_advice {
+        KVCACHE_ADVICE_NONE = 0,
+        KVCACHE_ADVICE_RETURN = 1,    /* used again in about `return_s` seconds, 1 or more. It comes
+                                         true between half and twice that time */
+        KVCACHE_ADVICE_FINAL = 2,     /* never used again: evicted first, except chunks that another
+                                         chain continues */
+        KVCACHE_ADVICE_TOOL_CALL = 3, /* the engine stopped for a tool call: used again soon; true
+                                         within two minutes */
+        KVCACHE_ADVICE_TURN_END = 4,  /* the engine ended its turn: used again later; true if
+                                         not within 20 seconds */
+        KVCACHE_ADVICE_PIN = 5,       /* as KVCACHE_OP_PIN */
+        KVCACHE_ADVICE_UNPIN = 6,     /* as KVCACHE_OP_UNPIN */
+        KVCACHE_ADVICE_DEMOTE = 7, /* drop the copy in memory: KVCACHE_OK; KVCACHE_BUSY if the chunk
+                                      is in use, or not on disk yet */
+        KVCACHE_ADVICE_PREFETCH = 8, /* as KVCACHE_OP_PREFETCH */
+        KVCACHE_ADVICE_SHARE = 9, /* other hosts will use the chunks: offer those in memory to the
+                                     shared tier. KVCACHE_OK also if there is none */
 };
 
 struct kvcache_lease {
@@ -480,18 +511,23 @@ struct kvcache_request {
         uint32_t tiers;       /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
-                                           TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN */
+                                           TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN, ADVISE */
         size_t count; /* any number; more than a message holds are sent as several messages of one
                          chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results;   /* `count` of them, owned by the caller; written before
                                              the completion is reaped. May be NULL for MATCH,
-                                             TOUCH, PREFETCH and HINT */
+                                             TOUCH, PREFETCH, HINT and ADVISE */
         uint64_t user_data;               /* returned with the completion */
         int timeout_ms;    /* 0: the handle's timeout. When it passes, the keys' status is
                               KVCACHE_PENDING */
-        uint32_t return_s; /* HINT: seconds, 0: final; else 0 */
+        uint32_t return_s; /* HINT: seconds, 0: final; KVCACHE_ADVICE_RETURN: seconds; else 0 */
         const struct kvcache_loan *loans; /* GIVE_BACK: `count` of them; else NULL */
+        /* ADVISE: the advice. PUT: KVCACHE_ADVICE_RETURN or KVCACHE_ADVICE_FINAL if that is known
+         * before the chunks are stored, so that chunks that are needed late do not displace those
+         * needed sooner; a daemon that is too old ignores it. Else 0. */
+        enum kvcache_advice advice;
+        uint32_t reserved;
 };
 
 /* --- preparing requests ---
@@ -598,6 +634,19 @@ static inline void kvcache_prep_hint(struct kvcache_request *request, uint32_t n
 {
         kvcache_prep(request, KVCACHE_OP_HINT, namespace_handle, count, results);
         request->keys = keys;
+        request->return_s = return_s;
+}
+
+/* Prepares an ADVISE. `return_s`: for KVCACHE_ADVICE_RETURN, 1 or more; otherwise 0. `results` may
+ * be NULL. */
+static inline void kvcache_prep_advise(struct kvcache_request *request, uint32_t namespace_handle,
+                                       const struct kvcache_key *keys, size_t count,
+                                       enum kvcache_advice advice, uint32_t return_s,
+                                       struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_ADVISE, namespace_handle, count, results);
+        request->keys = keys;
+        request->advice = advice;
         request->return_s = return_s;
 }
 

@@ -203,6 +203,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
         hits_tick(&s->service);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                announced_expire(s->tenants[i].announced, clock_mono_ns());
         sessions_end_revoked(s->sessions);
 }
 

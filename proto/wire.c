@@ -359,9 +359,11 @@ static const char *check_batch(const struct wire_batch *m, size_t bytes)
                 return check_hint(m);
         if (m->hdr.op == WIRE_PUT ? m->ack > WIRE_DURABLE : m->ack != 0)
                 return "batch with an unknown acknowledgement";
-        if (m->hdr.op == WIRE_EVICT ? m->tiers != WIRE_TIER_MEMORY && m->tiers != WIRE_TIER_ALL
-                                    : m->tiers != 0)
-                return "batch with unknown tiers";
+        if (m->hdr.op == WIRE_PUT
+                    ? m->expects > WIRE_EXPECTS_FINAL && m->expects < WIRE_EXPECTS_RETURN
+            : m->hdr.op == WIRE_EVICT ? m->tiers != WIRE_TIER_MEMORY && m->tiers != WIRE_TIER_ALL
+                                      : m->tiers != 0)
+                return "batch with unknown tiers or an unknown expectation";
         if (!op->parent && !key_is_root(&m->parent))
                 return "batch with a parent where none belongs";
 

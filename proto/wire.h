@@ -147,8 +147,40 @@ enum wire_hint {
         WIRE_HINT_RETURN = 2, /* the keys will be used again in about `return_s` */
         WIRE_HINT_PIN = 3,    /* keep the keys on disk; for WIRE_FEATURE_PIN */
         WIRE_HINT_UNPIN = 4,  /* end WIRE_HINT_PIN */
+        /* For WIRE_FEATURE_ADVICE: */
+        WIRE_HINT_TOOL_CALL = 5, /* generation stopped for a tool call: the chain returns soon */
+        WIRE_HINT_TURN_END = 6,  /* ... at the end of turn: it returns later, if at all */
+        WIRE_HINT_DEMOTE = 7,    /* drop the copies in memory of keys on disk */
+        WIRE_HINT_SHARE = 8,     /* other hosts will use the keys: offer them to the shared tier */
         WIRE_HINT_END,
 };
+
+/* A PUT announces the next use of its chain by this code; for WIRE_FEATURE_ADVICE. From
+ * WIRE_EXPECTS_RETURN on it is a time: n steps above it, (8 + n mod 8) << (n / 8) eighths of a
+ * second. */
+enum wire_expects {
+        WIRE_EXPECTS_NOTHING = 0,
+        WIRE_EXPECTS_FINAL = 1, /* there is none */
+        WIRE_EXPECTS_RETURN = 16,
+};
+/* Returns the code of a time of 1 s or more, rounded down to an eighth of an octave. */
+static inline uint8_t wire_expects_return(uint32_t seconds)
+{
+        unsigned octave = 31u - (unsigned)__builtin_clz(seconds | 1);
+        unsigned steps = (unsigned)(((uint64_t)seconds << 3) >> octave);
+
+        if (octave > 29)
+                return UINT8_MAX;
+        return (uint8_t)(WIRE_EXPECTS_RETURN + 8 * octave + steps - 8);
+}
+
+/* Returns the seconds of a code from WIRE_EXPECTS_RETURN on. */
+static inline uint32_t wire_expects_seconds(uint8_t code)
+{
+        unsigned steps = code - WIRE_EXPECTS_RETURN;
+
+        return (uint32_t)((uint64_t)(8 + steps % 8) << (steps / 8) >> 3);
+}
 
 /* Tiers in which a chunk is stored, as bits. */
 enum wire_tier {
@@ -216,7 +248,10 @@ struct wire_batch {
                 uint8_t ack;  /* 28  PUT: enum wire_ack; others: zero */
                 uint8_t hint; /* 28  HINT: enum wire_hint */
         };
-        uint8_t tiers;     /* 29  EVICT: enum wire_tier, memory or all; others: zero */
+        union {
+                uint8_t tiers;   /* 29  EVICT: enum wire_tier, memory or all; others: zero */
+                uint8_t expects; /* 29  PUT: enum wire_expects */
+        };
         uint16_t pieces;   /* 30  with WIRE_F_PIECES; else zero */
         struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first
                               is a root; others: zero */
@@ -588,6 +623,8 @@ enum wire_feature {
         WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
         WIRE_FEATURE_POOL_INDEX = 1 << 20, /* POOL_INDEX */
         WIRE_FEATURE_EVENTS = 1 << 21,     /* EVENTS */
+        WIRE_FEATURE_ADVICE =
+                1 << 22, /* HINT with the kinds from TOOL_CALL on, PUT with `expects` */
         WIRE_FEATURE_NAMESPACE_REPORT = 1 << 23, /* REPORT of WIRE_REPORT_NAMESPACES */
 };
 

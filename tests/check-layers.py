@@ -67,7 +67,7 @@ SHOWN = {
     "store": {"daemon/store/store.h"},
     "io": {"daemon/io/io.h", "daemon/io/liveness.h"},
     "slab": {"daemon/slab/slab.h"},
-    "evict": {"daemon/evict/evict.h", "daemon/evict/admission.h"},
+    "evict": {"daemon/evict/evict.h", "daemon/evict/admission.h", "daemon/evict/announced.h"},
     "remote": {f"daemon/remote/{name}.h" for name in ("remote", "breaker", "backend", "completions", "object")},
     "lib": {"client/lib/parts.h", "client/lib/abi.h", "client/lib/layout.h"},  # to gpu
     "gpu": {"client/gpu/gpu.h"},

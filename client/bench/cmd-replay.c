@@ -37,6 +37,8 @@ enum {
         OPTION_PLAYED,
         OPTION_PLOT,
         OPTION_SVG,
+        OPTION_RETURNS,
+        OPTION_STOPS,
         OPTION_BLOCK_TOKENS,
         OPTION_UNIT,
 };
@@ -74,6 +76,12 @@ static const struct option_row replay_options[] = {
         { OPTION_PLAYED, "played", "FILE",
           "write the workload as a trace, with the times at which its requests were sent;\n"
           "simulate then computes what a cache would have hit at this pace" },
+        { OPTION_RETURNS, "announce-returns", "SHARE",
+          "tell the daemon in how many seconds a session returns, with this share of the\n"
+          "requests that it does return after, divided by the speed; needs --speed\n"
+          "(default: 0%)" },
+        { OPTION_STOPS, "announce-stops", "SHARE",
+          "tell the daemon why the engine stopped, as in simulate (default: 0%)" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
           "how long to try to reach a daemon that does not answer (default: 2)" },
         { 0 },
@@ -84,7 +92,7 @@ struct arguments {
         const char *acks, *played, *svg;
         bool plots;
         unsigned long long block_bytes, clients;
-        double announced;
+        double announced, returns, stops;
         struct replay_options replay;
 };
 
@@ -142,6 +150,11 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
                 return true;
         case OPTION_ANNOUNCE:
                 return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
+        case OPTION_RETURNS:
+                return workload_source_share(ctl, self, "--announce-returns", argument,
+                                             &a->returns);
+        case OPTION_STOPS:
+                return workload_source_share(ctl, self, "--announce-stops", argument, &a->stops);
         case OPTION_RECONNECT:
                 if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6) {
                         ctl->exit_status = usage_error(
@@ -172,6 +185,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         r = workload_source_operand(self, argc, argv, first, &a->source);
         if (r != EXIT_OK)
                 return r;
+        if (a->returns > 0 && a->replay.speed <= 0)
+                return usage_error(self, "--announce-returns needs --speed");
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a line end in a name");
         if (a->played && strcmp(a->played, "-") == 0)
@@ -236,6 +251,7 @@ static int report_json(const struct arguments *a, struct replay_result *result, 
         cJSON_AddNumberToObject(object, "busy", (double)n->busy);
         cJSON_AddNumberToObject(object, "not_durable", (double)n->not_durable);
         cJSON_AddNumberToObject(object, "ends_announced", (double)n->ends_announced);
+        cJSON_AddNumberToObject(object, "returns_announced", (double)n->returns_announced);
         cJSON_AddNumberToObject(object, "reconnects", (double)n->reconnects);
         if (result->evictions_known)
                 cJSON_AddNumberToObject(object, "evictions", (double)result->evictions);
@@ -369,6 +385,10 @@ static void report(const struct arguments *a, struct replay_result *result)
                 human_things(n->ends_announced, "session", x);
                 line("announced", "the end of %s", x);
         }
+        if (n->returns_announced) {
+                human_things(n->returns_announced, "session", x);
+                line("announced", "the return, or the reason of the stop, of %s", x);
+        }
         if (result->evictions_known) {
                 human_count(result->evictions, x);
                 line("evictions", "%s", x);
@@ -425,7 +445,8 @@ static int final_status(const struct replay_result *result)
         return result->counts.errors > 0 ? EXIT_REFUSED : EXIT_OK;
 }
 
-static int choose_ends(const struct workload *workload, double announced, uint8_t **ret)
+static int choose_hints(const struct arguments *a, const struct workload *workload,
+                        struct simulated_hint **ret)
 {
         struct simulation simulation;
         int r = simulation_init(&simulation, workload);
@@ -435,8 +456,10 @@ static int choose_ends(const struct workload *workload, double announced, uint8_
                                 "too many different blocks to tell which sessions end");
         if (r < 0)
                 return complain_memory();
-        simulation.announced = announced;
-        r = simulation_choose_ends(&simulation, ret);
+        simulation.announced = a->announced;
+        simulation.returns = a->returns;
+        simulation.stops = a->stops;
+        r = simulation_choose_hints(&simulation, false, ret);
         simulation_fini(&simulation);
         return r < 0 ? complain_memory() : EXIT_OK;
 }
@@ -492,7 +515,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 },
         };
         _cleanup_(workload_freep) struct workload *workload = NULL;
-        _cleanup_(freep) uint8_t *ends = NULL;
+        _cleanup_(freep) struct simulated_hint *hints = NULL;
         _cleanup_(freep) uint64_t *sent_ns = NULL;
         _cleanup_(closep) int acks_fd = -1;
         struct replay_result result;
@@ -507,7 +530,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         r = workload_source_load(&a.source, CHAT_REQUESTS, &workload);
         if (r)
                 return r;
-        r = choose_ends(workload, a.announced, &ends);
+        r = choose_hints(&a, workload, &hints);
         if (r)
                 return r;
         if (a.played) {
@@ -537,7 +560,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         a.replay.block_bytes = a.block_bytes;
         a.replay.clients = (unsigned)a.clients;
         a.replay.acks_fd = acks_fd;
-        a.replay.ends = ends;
+        a.replay.hints = hints;
         a.replay.sent_ns = sent_ns;
         a.replay.userdata = &progress;
         replay_run(&a.replay, workload, &result);

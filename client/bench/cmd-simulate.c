@@ -32,6 +32,7 @@ struct run {
         const char *policy;
         const struct capacity *capacity;
         struct simulation_result result;
+        struct simulation_result silent; /* with --liars: while they give no hints */
 };
 
 static void add_writes(cJSON *object, const struct simulate_arguments *a,
@@ -46,6 +47,36 @@ static void add_writes(cJSON *object, const struct simulate_arguments *a,
         cJSON_AddNumberToObject(object, "write_budget", (double)a->write_budget);
         cJSON_AddNumberToObject(object, "refused_first", (double)r->refused_first);
         cJSON_AddNumberToObject(object, "refused_dry", (double)r->refused_dry);
+}
+
+static double others_ratio(const struct simulation_result *r)
+{
+        return ratio(r->blocks_hit - r->liars_hit, r->blocks_asked - r->liars_asked);
+}
+
+static double liars_ratio(const struct simulation_result *r)
+{
+        return ratio(r->liars_hit, r->liars_asked);
+}
+
+static void add_hints(cJSON *object, const struct simulate_arguments *a, const struct run *run)
+{
+        const struct announced_stats *s = &run->result.announced;
+
+        if (a->announced + a->returns + a->stops + a->liars == 0)
+                return;
+        cJSON_AddNumberToObject(object, "announced", (double)s->made);
+        cJSON_AddNumberToObject(object, "announced_true", (double)s->came_true);
+        cJSON_AddNumberToObject(object, "announced_early", (double)s->early);
+        cJSON_AddNumberToObject(object, "announced_late", (double)s->late);
+        cJSON_AddNumberToObject(object, "announced_unmeasured", (double)s->unmeasured);
+        cJSON_AddNumberToObject(object, "announced_disbelieved", (double)s->disbelieved);
+        if (a->liars == 0)
+                return;
+        cJSON_AddNumberToObject(object, "others_hit_ratio", others_ratio(&run->result));
+        cJSON_AddNumberToObject(object, "others_hit_ratio_silent", others_ratio(&run->silent));
+        cJSON_AddNumberToObject(object, "liars_hit_ratio", liars_ratio(&run->result));
+        cJSON_AddNumberToObject(object, "liars_hit_ratio_silent", liars_ratio(&run->silent));
 }
 
 static int report_json(const struct simulate_arguments *a, const struct run *runs, size_t n)
@@ -67,8 +98,10 @@ static int report_json(const struct simulate_arguments *a, const struct run *run
                 cJSON_AddNumberToObject(object, "blocks_asked", (double)r->blocks_asked);
                 cJSON_AddNumberToObject(object, "blocks_hit", (double)r->blocks_hit);
                 cJSON_AddNumberToObject(object, "evictions", (double)r->evictions);
-                if (strcmp(runs[i].policy, "opt") != 0)
+                if (strcmp(runs[i].policy, "opt") != 0) {
                         add_writes(object, a, r);
+                        add_hints(object, a, &runs[i]);
+                }
                 cJSON_AddNumberToObject(object, "touches_per_second",
                                         r->seconds > 0 ? (double)r->touches / r->seconds : 0);
                 cJSON_AddItemToArray(array, object);
@@ -123,6 +156,38 @@ static int print_writes(const struct simulate_arguments *a, const struct simulat
         return EXIT_OK;
 }
 
+/* Prints how the liars' hints change the hits of both users. */
+static int print_liars(const struct simulate_arguments *a, const struct run *runs)
+{
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("rlrrrr");
+        const char *head[] = { "CAPACITY", "POLICY", "OTHERS", "BEFORE", "LIARS", "BEFORE" };
+        char cells[ARRAY_SIZE(head)][CELL_BYTES];
+        const char *row[ARRAY_SIZE(head)];
+
+        if (!table)
+                return complain_memory();
+        text_table_add(table, head);
+        for (size_t i = 0; i < a->n_capacities * a->n_policies; i++) {
+                const struct run *run = &runs[i];
+                double ratios[] = { others_ratio(&run->result), others_ratio(&run->silent),
+                                    liars_ratio(&run->result), liars_ratio(&run->silent) };
+
+                if (strcmp(run->policy, "opt") == 0)
+                        continue;
+                capacity_text(run->capacity, cells[0]);
+                row[0] = cells[0];
+                row[1] = run->policy;
+                for (size_t k = 0; k < ARRAY_SIZE(ratios); k++) {
+                        snprintf(cells[k + 2], CELL_BYTES, "%.2f %%", 100 * ratios[k]);
+                        row[k + 2] = cells[k + 2];
+                }
+                text_table_add(table, row);
+        }
+        printf("Hits by user, and before the liars gave hints:\n");
+        text_table_print(table, "  ", stdout);
+        return EXIT_OK;
+}
+
 static int report_text(const struct simulate_arguments *a, const struct simulation *s,
                        const struct run *runs)
 {
@@ -162,6 +227,8 @@ static int report_text(const struct simulate_arguments *a, const struct simulati
         }
         text_table_print(table, "  ", stdout);
         if (a->write_budget > 0 && print_writes(a, s, runs) != EXIT_OK)
+                return EXIT_LOCAL;
+        if (a->liars > 0 && print_liars(a, runs) != EXIT_OK)
                 return EXIT_LOCAL;
         if (seconds > 0)
                 printf("%.1f million touches a second of CPU time\n", touches / seconds / 1e6);
@@ -294,6 +361,9 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
                                       (double)n / (double)(a->n_capacities * a->n_policies),
                                       "simulated", n, "cache");
                         r = simulation_run(s, a->policies[p], (uint32_t)blocks, &runs[n].result);
+                        if (r == 0 && a->liars > 0 && strcmp(a->policies[p], "opt") != 0)
+                                r = simulation_run_silent(s, a->policies[p], (uint32_t)blocks,
+                                                          &runs[n].silent);
                         if (r < 0)
                                 return r == -ENOMEM ? complain_memory()
                                                     : complain(EXIT_LOCAL, "%s: %s", a->policies[p],
@@ -422,6 +492,8 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         }
         s.announced = a.announced;
         s.returns = a.returns;
+        s.stops = a.stops;
+        s.liars = a.liars;
         s.write_budget = a.write_budget;
         s.block_bytes = a.block_bytes;
         if (s.n_blocks == 0)

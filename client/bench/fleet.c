@@ -404,6 +404,7 @@ static int play(const struct fleet *f, struct hosts *hosts, struct simulated_cac
                 const uint8_t *ends, struct plan *p, struct fleet_result *ret)
 {
         const struct workload *w = f->simulation->workload;
+        const struct simulated_hint final = { .kind = SIMULATED_HINT_FINAL };
         struct busiest busiest = { 0 };
         uint64_t begin_ms = w->n_requests > 0 ? w->requests[0].timestamp_ms : 0;
 
@@ -427,8 +428,7 @@ static int play(const struct fleet *f, struct hosts *hosts, struct simulated_cac
                 hosts->hosts[host].computed += r->n_ids - p->hits;
                 busiest_add(&busiest, r->timestamp_ms - MIN(r->timestamp_ms, begin_ms), p->reads);
                 simulated_cache_play(&hosts->hosts[host].cache, number, own, r->n_ids,
-                                     f->simulation->times_ns[i],
-                                     ends && ends[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE);
+                                     f->simulation->times_ns[i], ends && ends[i] ? &final : NULL);
                 if (shared)
                         use_shared(shared, p, number, blocks, r->n_ids);
         }

@@ -297,10 +297,13 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         uint64_t block_bytes = c->shared->options->block_bytes;
         struct kvcache_request request;
         size_t n = most;
+        bool is_expected = c->advice == KVCACHE_ADVICE_FINAL || c->advice == KVCACHE_ADVICE_RETURN;
         bool hold, in_staging;
         void *place;
         int r;
 
+        if (is_expected && at + n == c->n_blocks && n > 1)
+                n--; /* the last block may be partial, and is put alone */
         r = client_find_place(c, &n, &place, &in_staging);
         if (r < 0)
                 return r;
@@ -317,6 +320,10 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
                          c->results);
         request.flags = (hold ? KVCACHE_KEEP_LEASE : 0) | client_chain_flag(c, at + n);
         request.parent = at > 0 ? &c->keys[at - 1] : NULL;
+        if (is_expected && at + n < c->n_blocks) {
+                request.advice = c->advice;
+                request.return_s = c->return_s;
+        }
         r = client_call(c, &request, &c->put, NULL);
         if (in_staging)
                 kvcache_staging_release(c->kv, place);
@@ -468,17 +475,39 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         return 0;
 }
 
-/* Announces that the session has ended with this request and its blocks will not be used again. */
-static int client_announce_end(struct replay_client *c)
+/* Announces what is known of the session after this request. The last block may be partial, so that
+ * the session continues from the one before. */
+static int client_announce(struct replay_client *c)
 {
+        bool is_final = c->advice == KVCACHE_ADVICE_FINAL;
+        size_t n = c->n_blocks - (!is_final && c->n_blocks > 1);
         struct kvcache_request request;
         int r;
 
-        kvcache_prep_hint(&request, c->namespace, c->keys, c->n_blocks, 0, NULL);
+        if (c->advice == KVCACHE_ADVICE_NONE || c->n_blocks == 0)
+                return 0;
+        kvcache_prep_advise(&request, c->namespace, c->keys, n, c->advice, c->return_s, NULL);
         r = client_call(c, &request, NULL, NULL);
         if (r == 0)
-                c->counts.ends_announced++;
+                (*(is_final ? &c->counts.ends_announced : &c->counts.returns_announced))++;
         return r > 0 ? client_recover(c) : r;
+}
+
+static void client_take_hint(struct replay_client *c, const struct simulated_hint *hint)
+{
+        static const enum kvcache_advice advice[] = {
+                [SIMULATED_HINT_NONE] = KVCACHE_ADVICE_NONE,
+                [SIMULATED_HINT_FINAL] = KVCACHE_ADVICE_FINAL,
+                [SIMULATED_HINT_RETURN] = KVCACHE_ADVICE_RETURN,
+                [SIMULATED_HINT_TOOL_CALL] = KVCACHE_ADVICE_TOOL_CALL,
+                [SIMULATED_HINT_TURN_END] = KVCACHE_ADVICE_TURN_END,
+        };
+        double speed = c->shared->options->speed;
+
+        c->advice = hint ? advice[hint->kind] : KVCACHE_ADVICE_NONE;
+        c->return_s = 0;
+        if (c->advice == KVCACHE_ADVICE_RETURN)
+                c->return_s = (uint32_t)MAX((double)hint->return_s / (speed > 0 ? speed : 1), 1.0);
 }
 
 /* Waits until a request's time, by the workload's clock. */
@@ -516,6 +545,8 @@ int replay_client_play(struct replay_client *c, const struct workload_request *r
         c->ids = s->workload->ids + request->first_id;
         c->n_blocks = request->n_ids;
         c->hold = true;
+        client_take_hint(c, s->options->hints ? &s->options->hints[request - s->workload->requests]
+                                              : NULL);
         for (size_t i = 0; i < c->n_blocks; i++)
                 workload_key(s->workload, c->ids[i], &c->keys[i]);
 
@@ -536,12 +567,9 @@ int replay_client_play(struct replay_client *c, const struct workload_request *r
         if (r < 0)
                 return r;
         client_release_held(c);
-        if (s->options->ends && s->options->ends[request - s->workload->requests] &&
-            c->n_blocks > 0) {
-                r = client_announce_end(c);
-                if (r < 0)
-                        return r;
-        }
+        r = client_announce(c);
+        if (r < 0)
+                return r;
 
         tokens = c->n_blocks * s->workload->block_tokens;
         if (request->input_tokens > 0)

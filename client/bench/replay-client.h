@@ -56,6 +56,8 @@ struct replay_client {
         struct kvcache_result *results;
         struct kvcache_lease *held;
         size_t n_held;
+        enum kvcache_advice advice; /* announced after the request, with `return_s` */
+        uint32_t return_s;
         bool hold;   /* keep leases; false once the daemon has refused */
         void *spare; /* buffer for contents when the staging area has no room */
 

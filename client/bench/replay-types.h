@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "simulated-hints.h"
 #include "kvcache.h"
 
 enum { REPLAY_TEXT_BYTES = 640 };
@@ -31,11 +32,12 @@ struct replay_options {
                          possible */
         unsigned clients;
         enum kvcache_ack ack;
-        const uint8_t *ends; /* per request: announced as its session's last; NULL: none is */
-        uint64_t *sent_ns;   /* gets, per request, when it was sent, since the beginning of the
-                                replay, plus 1; 0: it was not. NULL: not wanted */
-        int acks_fd;         /* opened with O_APPEND; -1: none */
-        int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
+        /* Per request: what is announced after it; NULL: nothing. Times are divided by `speed`. */
+        const struct simulated_hint *hints;
+        uint64_t *sent_ns; /* gets, per request, when it was sent, since the beginning of the
+                              replay, plus 1; 0: it was not. NULL: not wanted */
+        int acks_fd;       /* opened with O_APPEND; -1: none */
+        int reconnect_ms;  /* time to try to reconnect after the daemon has ended */
         const atomic_int *interrupted; /* may be NULL */
         void (*progress)(void *userdata,
                          const struct replay_progress *progress); /* called ten times a second; may
@@ -58,7 +60,7 @@ struct replay_counts {
         uint64_t lost;   /* part of `errors` caused by the end of the daemon */
         uint64_t busy;   /* blocks refused for lack of room; not an error */
         uint64_t not_durable;
-        uint64_t ends_announced;
+        uint64_t ends_announced, returns_announced;
         uint64_t reconnects;
         uint64_t tokens_asked, tokens_saved; /* saved: tokens in leading runs, which an engine
                                                 would not compute again */

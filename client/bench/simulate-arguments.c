@@ -23,6 +23,8 @@ enum {
         OPTION_DISK,
         OPTION_ANNOUNCE,
         OPTION_RETURNS,
+        OPTION_STOPS,
+        OPTION_LIARS,
         OPTION_BUDGET,
         OPTION_SVG,
         OPTION_PLOT,
@@ -52,8 +54,15 @@ const struct option_row simulate_options[] = {
           "announce that a session has ended after its last request, for this share\n"
           "of the sessions: 50%; cq evicts those first (default: 0%)" },
         { OPTION_RETURNS, "announce-returns", "SHARE",
-          "announce in how many seconds a session returns, after this share of the\n"
-          "requests that it does return after: 50%; cq learns what that is worth\n"
+          "announce in how many seconds a session returns, with this share of the\n"
+          "requests that it does return after: 50%; cq keeps what returns soonest\n"
+          "(default: 0%)" },
+        { OPTION_STOPS, "announce-stops", "SHARE",
+          "announce why the engine stopped, a tool call or the end of turn, with this\n"
+          "share of the other requests; drawn by the length of the pause (default: 0%)" },
+        { OPTION_LIARS, "liars", "SHARE",
+          "let this share of the sessions belong to a user that announces a return in a\n"
+          "second with every request; prints what that changes for both users\n"
           "(default: 0%)" },
         { 'b', "bytes-per-block", "SIZE",
           "bytes of a block; kvcache-bench iosize computes those of a model" },
@@ -349,6 +358,10 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case OPTION_RETURNS:
                 return workload_source_share(ctl, self, "--announce-returns", argument,
                                              &a->returns);
+        case OPTION_STOPS:
+                return workload_source_share(ctl, self, "--announce-stops", argument, &a->stops);
+        case OPTION_LIARS:
+                return workload_source_share(ctl, self, "--liars", argument, &a->liars);
         case OPTION_SVG:
                 a->svg = argument;
                 return true;
@@ -383,6 +396,8 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
                 return usage_error(self, "--hosts has no --announce-returns");
         if (a->has_lag && a->route != FLEET_ROUTE_EVENTS)
                 return usage_error(self, "--lag needs --route events");
+        if (a->stops > 0 || a->liars > 0)
+                return usage_error(self, "--hosts has no --announce-stops and no --liars");
         if (a->shared.bytes > 0 && a->block_bytes == 0)
                 return usage_error(self, "--shared in bytes needs --bytes-per-block");
         if (a->prefill_rate > 0 && a->block_bytes == 0)

@@ -30,7 +30,7 @@ struct simulate_arguments {
         struct capacity capacities[SIMULATE_CAPACITIES];
         size_t n_policies, n_capacities;
         unsigned long long block_bytes, write_budget;
-        double announced, returns;
+        double announced, returns, stops, liars;
         const char *svg;
         bool plots;          /* in characters, to standard output */
         const char *explain; /* the block to explain: an id or a key; NULL: none */

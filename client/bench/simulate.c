@@ -9,10 +9,12 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "simulated-cache.h"
+#include "simulated-hints.h"
 
 #define NEVER UINT32_MAX
 
 DEFINE_CLEANUP(struct admission *, admission_free);
+DEFINE_CLEANUP(struct announced *, announced_free);
 
 double simulation_cpu_seconds(void)
 {
@@ -94,8 +96,6 @@ void simulation_fini(struct simulation *s)
 
 /* --- a policy of the daemon's --- */
 
-static int find_next_uses(const struct simulation *s, uint32_t **ret);
-
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
 {
         _cleanup_(freep) uint32_t *next = NULL;
@@ -105,7 +105,7 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
         if (s->announced == 0)
                 return 0;
         ends = calloc(MAX(s->workload->n_requests, (size_t)1), sizeof(*ends));
-        if (!ends || find_next_uses(s, &next) < 0) {
+        if (!ends || simulation_next_uses(s, &next) < 0) {
                 free(ends);
                 return -ENOMEM;
         }
@@ -118,40 +118,6 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
                         ends[i] = drawn < s->announced * 0x1p32;
         }
         *ret = ends;
-        return 0;
-}
-
-/* Chooses the hint that follows each request: the announced ends, and for a fixed share of the
- * other requests the time until the session returns. `*ret` is NULL if there is none. Returns 0 or
- * -ENOMEM. */
-static int choose_hints(const struct simulation *s, uint8_t **ret)
-{
-        _cleanup_(freep) uint32_t *next = NULL;
-        _cleanup_(freep) uint8_t *hints = NULL;
-        const struct workload *w = s->workload;
-
-        if (simulation_choose_ends(s, &hints) < 0)
-                return -ENOMEM;
-        for (size_t i = 0; hints && i < w->n_requests; i++)
-                hints[i] = hints[i] ? EVICT_HINT_FINAL : EVICT_HINT_NONE;
-        if (s->returns > 0) {
-                if (!hints)
-                        hints = calloc(MAX(w->n_requests, (size_t)1), sizeof(*hints));
-                if (!hints || find_next_uses(s, &next) < 0)
-                        return -ENOMEM;
-        }
-        for (size_t i = 0; next && i < w->n_requests; i++) {
-                const struct workload_request *r = &w->requests[i];
-                size_t last = r->n_ids - (r->n_ids > 1 ? 2 : 1);
-                uint32_t drawn = (uint32_t)(((uint64_t)i + 1) * UINT64_C(0xd1b54a32d192ed03) >> 32);
-                uint32_t at = r->n_ids > 0 ? next[r->first_id + last] : NEVER;
-
-                if (at != NEVER && drawn < s->returns * 0x1p32)
-                        hints[i] = (uint8_t)evict_hint_return((uint32_t)MIN(
-                                (w->requests[at].timestamp_ms - r->timestamp_ms) / 1000,
-                                (uint64_t)UINT32_MAX));
-        }
-        *ret = TAKE_PTR(hints);
         return 0;
 }
 
@@ -173,41 +139,81 @@ static int begin_admission(const struct simulation *s, uint32_t capacity, struct
         return 0;
 }
 
-static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity,
-                      const struct simulation_watch *watch, struct simulation_result *ret)
+int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret)
 {
-        _cleanup_(admission_freep) struct admission *admission = NULL;
-        _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
-        _cleanup_(freep) uint8_t *hints = NULL;
-        int r;
+        const struct simulated_shares shares = { .returns = s->returns,
+                                                 .stops = s->stops,
+                                                 .liars = s->liars };
+        _cleanup_(freep) uint32_t *next = NULL;
+        _cleanup_(freep) uint8_t *ends = NULL;
 
-        r = simulated_cache_init(&c, policy, capacity, s->n_blocks);
-        if (r < 0)
-                return r;
-        if (choose_hints(s, &hints) < 0 || begin_admission(s, capacity, &admission) < 0)
+        *ret = NULL;
+        if (s->announced == 0 && s->returns == 0 && s->stops == 0 && s->liars == 0)
+                return 0;
+        if (simulation_choose_ends(s, &ends) < 0 || simulation_next_uses(s, &next) < 0)
                 return -ENOMEM;
-        c.admission = admission;
-        c.block_bytes = s->block_bytes;
-        c.observer = watch ? watch->cache : NULL;
+        return simulated_hints_choose(s->workload, &shares, next, ends, lying, ret);
+}
+
+/* Plays the workload. `ret_liars`: the part of the result that belongs to the liars. */
+static int play(const struct simulation *s, struct simulated_cache *c, bool lying,
+                const struct simulation_watch *watch, struct simulation_result *ret,
+                struct simulation_result *ret_liars)
+{
+        _cleanup_(freep) struct simulated_hint *hints = NULL;
+
+        if (simulation_choose_hints(s, lying, &hints) < 0)
+                return -ENOMEM;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
                 const uint32_t *blocks = &s->blocks[request->first_id];
                 size_t hits = 0;
 
-                while (hits < request->n_ids && simulated_cache_has(&c, blocks[hits]))
+                while (hits < request->n_ids && simulated_cache_has(c, blocks[hits]))
                         hits++;
                 ret->blocks_asked += request->n_ids;
                 ret->blocks_hit += hits;
                 if (watch)
-                        watch->before(watch->userdata, &c, i, hits);
-                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
-                                     hints ? hints[i] : EVICT_HINT_NONE);
+                        watch->before(watch->userdata, c, i, hits);
+                if (hints && hints[i].user == SIMULATED_LIARS) {
+                        ret_liars->blocks_asked += request->n_ids;
+                        ret_liars->blocks_hit += hits;
+                }
+                simulated_cache_play(c, (uint32_t)i + 1, blocks, request->n_ids, s->times_ns[i],
+                                     hints ? &hints[i] : NULL);
                 if (watch)
-                        watch->after(watch->userdata, &c, i);
+                        watch->after(watch->userdata, c, i);
         }
-        ret->touches = c.touches;
-        ret->evictions = c.evictions;
-        ret->writes = c.writes;
+        ret->touches = c->touches;
+        ret->evictions = c->evictions;
+        ret->writes = c->writes;
+        return 0;
+}
+
+static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity, bool lying,
+                      const struct simulation_watch *watch, struct simulation_result *ret)
+{
+        _cleanup_(admission_freep) struct admission *admission = NULL;
+        _cleanup_(announced_freep) struct announced *announced = NULL;
+        _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
+        struct simulation_result liars = { 0 };
+        int r;
+
+        r = simulated_cache_init(&c, policy, capacity, s->n_blocks);
+        if (r < 0)
+                return r;
+        if (begin_admission(s, capacity, &admission) < 0 || announced_new(&announced) < 0)
+                return -ENOMEM;
+        c.admission = admission;
+        c.announced = announced;
+        c.block_bytes = s->block_bytes;
+        c.observer = watch ? watch->cache : NULL;
+        r = play(s, &c, lying, watch, ret, &liars);
+        if (r < 0)
+                return r;
+        ret->liars_asked = liars.blocks_asked;
+        ret->liars_hit = liars.blocks_hit;
+        announced_get_stats(announced, &ret->announced);
         if (admission) {
                 struct admission_stats stats;
 
@@ -267,7 +273,7 @@ static struct use heap_take(struct heap *h)
 }
 
 /* Computes, for each position in workload.ids, the next request with the same block. */
-static int find_next_uses(const struct simulation *s, uint32_t **ret)
+int simulation_next_uses(const struct simulation *s, uint32_t **ret)
 {
         _cleanup_(freep) uint32_t *later = malloc(MAX(s->n_blocks, 1U) * sizeof(*later));
         uint32_t *next = malloc(MAX(s->workload->n_ids, (size_t)1) * sizeof(*next));
@@ -300,7 +306,7 @@ static int run_optimum(const struct simulation *s, uint32_t capacity, struct sim
         struct heap heap = { .uses = uses };
         uint32_t n_cached = 0;
 
-        if (!cached || !uses || find_next_uses(s, &next) < 0)
+        if (!cached || !uses || simulation_next_uses(s, &next) < 0)
                 return -ENOMEM;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
@@ -352,7 +358,7 @@ int simulation_run(const struct simulation *s, const char *policy, uint32_t capa
         if (strcmp(policy, "opt") == 0)
                 r = run_optimum(s, capacity, ret);
         else
-                r = run_policy(s, policy, capacity, NULL, ret);
+                r = run_policy(s, policy, capacity, true, NULL, ret);
         ret->seconds = simulation_cpu_seconds() - start;
         return r;
 }
@@ -363,5 +369,14 @@ int simulation_run_watched(const struct simulation *s, const char *policy, uint3
         *ret = (struct simulation_result){ 0 };
         if (capacity == 0 || strcmp(policy, "opt") == 0 || !simulation_policy_exists(policy))
                 return -EINVAL;
-        return run_policy(s, policy, capacity, watch, ret);
+        return run_policy(s, policy, capacity, true, watch, ret);
+}
+
+int simulation_run_silent(const struct simulation *s, const char *policy, uint32_t capacity,
+                          struct simulation_result *ret)
+{
+        *ret = (struct simulation_result){ 0 };
+        if (capacity == 0 || !evict_policy_exists(policy))
+                return -EINVAL;
+        return run_policy(s, policy, capacity, false, NULL, ret);
 }

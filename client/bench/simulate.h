@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "evict/announced.h"
 #include "workload.h"
 
 struct simulated_cache;
@@ -24,6 +25,8 @@ struct simulation {
         uint64_t *times_ns; /* times of the requests; all 0 if the workload has no times */
         double announced;   /* announced share of the ends of sessions; set after init */
         double returns;     /* announced share of the returns of sessions; set after init */
+        double stops;       /* share of the other requests with the reason of the stop; likewise */
+        double liars;       /* share of the sessions that announce a return in a second; likewise */
         /* Bytes per day that may be written, according to the workload's timestamps, and bytes of a
          * block. 0: unlimited. "opt" ignores them. Set after init. */
         uint64_t write_budget, block_bytes;
@@ -35,6 +38,8 @@ struct simulation_result {
         uint64_t writes;                     /* blocks inserted */
         uint64_t refused_first, refused_dry; /* blocks not inserted, by reasons of
                                                 evict/admission.h */
+        uint64_t liars_asked, liars_hit;     /* the liars' part of the blocks */
+        struct announced_stats announced;    /* how far announced returns came true */
         double seconds;                      /* CPU time */
 };
 
@@ -48,6 +53,12 @@ void simulation_fini(struct simulation *s);
  * requests without a continuation, a fixed share is announced. `*ret` is NULL if none is. Returns 0
  * or -ENOMEM. */
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
+
+/* Chooses what is announced after each request, by the shares of `s`. `lying`: liars announce a
+ * return in a second; otherwise nothing. `*ret` is NULL if there is nothing. Returns 0 or
+ * -ENOMEM. */
+struct simulated_hint;
+int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret);
 
 /* Returns whether the policy is "lru", "cq" or "opt". */
 bool simulation_policy_exists(const char *policy);
@@ -71,6 +82,13 @@ struct simulation_watch {
 /* Simulates a policy of the daemon, not "opt", and reports to an observer. */
 int simulation_run_watched(const struct simulation *s, const char *policy, uint32_t capacity,
                            const struct simulation_watch *watch, struct simulation_result *ret);
+/* Simulates a policy of the daemon with liars that give no hints, for comparison. */
+int simulation_run_silent(const struct simulation *s, const char *policy, uint32_t capacity,
+                          struct simulation_result *ret);
+
+/* Computes, for each position in workload.ids, the next request with the same block, or UINT32_MAX.
+ * Returns 0 or -ENOMEM. */
+int simulation_next_uses(const struct simulation *s, uint32_t **ret);
 
 /* Returns the CPU time of this thread, to measure the speed of a simulation. */
 double simulation_cpu_seconds(void);

@@ -136,15 +136,66 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
         return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
 }
 
+/* A hint in the form that the policy takes. */
+struct advice {
+        bool is_final, is_expected;
+        enum evict_hint hint; /* used if no time is known */
+        struct evict_promise promise;
+};
+
+static struct advice advice_of(const struct simulated_hint *hint, float belief, uint32_t request)
+{
+        struct advice a = { .promise = { .number = request, .belief = belief } };
+
+        switch (hint->kind) {
+        case SIMULATED_HINT_FINAL:
+                a.is_final = a.is_expected = true;
+                a.hint = EVICT_HINT_FINAL;
+                break;
+        case SIMULATED_HINT_RETURN:
+                a.promise.seconds = hint->return_s;
+                a.is_expected = true;
+                break;
+        case SIMULATED_HINT_TOOL_CALL:
+                a.hint = EVICT_HINT_SOON;
+                break;
+        default:
+                a.hint = EVICT_HINT_LATER;
+                break;
+        }
+        return a;
+}
+
+/* Records the hint of a request. Returns whether it is believed. */
+static bool believe(struct simulated_cache *c, const struct simulated_hint *hint,
+                    const uint32_t *blocks, size_t n, uint64_t now_ns, struct advice *ret)
+{
+        enum announced_kind kind = hint->kind == SIMULATED_HINT_RETURN      ? ANNOUNCED_RETURN
+                                   : hint->kind == SIMULATED_HINT_TOOL_CALL ? ANNOUNCED_TOOL_CALL
+                                                                            : ANNOUNCED_TURN_END;
+        uint64_t end = ghost_id(blocks[n - (n > 1 ? 2 : 1)]);
+        float belief = hint->kind == SIMULATED_HINT_FINAL
+                               ? 1
+                               : announced_make(c->announced, hint->user, end, kind, hint->return_s,
+                                                now_ns);
+
+        *ret = advice_of(hint, belief, c->request);
+        return belief > 0;
+}
+
 /* Applies a hint to the cached blocks of a chain from its end on. That of an end stops at a block
  * from which another session continues. */
-static void announce(struct simulated_cache *c, const uint32_t *blocks, size_t n,
-                     enum evict_hint hint)
+static void apply(struct simulated_cache *c, const uint32_t *blocks, size_t n,
+                  const struct advice *advice)
 {
         while (n-- > 0) {
                 uint32_t item = c->blocks[blocks[n]].item;
 
-                if (item != EVICT_NONE && !evict_hint(c->evict, item, hint))
+                if (item == EVICT_NONE)
+                        continue;
+                if (advice->promise.seconds > 0)
+                        evict_promise(c->evict, item, &advice->promise);
+                else if (!evict_hint(c->evict, item, advice->hint))
                         return;
         }
 }
@@ -214,18 +265,29 @@ static void link_chain(struct simulated_cache *c, const uint32_t *blocks, size_t
 /* Inserts from the root on, so that blocks that give way leave a prefix. Then the whole request is
  * touched again, because a block must be older than its predecessors. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, enum evict_hint hint)
+                          size_t n, uint64_t now_ns, const struct simulated_hint *hint)
 {
         enum { EARLY_TURNS = 2 };
         size_t most = MIN(n, (size_t)c->capacity);
+        bool is_believed = false;
+        struct advice advice;
         uint32_t turn;
         uint8_t gap;
 
         if (n == 0)
                 return;
         evict_note_time(c->evict, now_ns);
+        if (c->announced) {
+                announced_expire(c->announced, now_ns);
+                for (size_t i = 0; i < n; i++)
+                        announced_use(c->announced, ghost_id(blocks[i]), now_ns);
+        }
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);
+        if (hint &&
+            (c->announced ? hint->kind != SIMULATED_HINT_NONE : hint->kind == SIMULATED_HINT_FINAL))
+                is_believed = believe(c, hint, blocks, n, now_ns, &advice);
+        evict_expect(c->evict, request, is_believed && advice.is_expected ? &advice.promise : NULL);
         if (c->admission)
                 admit(c, blocks, most, now_ns);
         if (touch_cached(c, blocks, most, gap) < most) {
@@ -240,6 +302,6 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
                 link_chain(c, blocks, n);
                 touch_cached(c, blocks, most, gap);
         }
-        if (hint != EVICT_HINT_NONE)
-                announce(c, blocks, n, hint);
+        if (is_believed)
+                apply(c, blocks, n, &advice);
 }

@@ -8,7 +8,9 @@
 #include <stdint.h>
 
 #include "evict/admission.h"
+#include "evict/announced.h"
 #include "evict/evict.h"
+#include "simulated-hints.h"
 
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
@@ -37,6 +39,7 @@ struct simulated_cache {
         struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
         uint64_t block_bytes;        /* for the admission */
         const struct simulated_observer *observer; /* borrowed; may be NULL. Set after init */
+        struct announced *announced; /* borrowed; NULL: hints are ignored. Set after init */
         uint64_t touches, evictions;
         uint64_t writes; /* blocks inserted */
 };
@@ -66,6 +69,6 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
 /* Touches a block of the current request, or inserts it if it is missing and there is room. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
 /* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
- * the first `capacity`. `hint`: what is announced after the request. */
+ * the first `capacity`. `hint`: what its client says of it; NULL: nothing. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
-                          size_t n, uint64_t now_ns, enum evict_hint hint);
+                          size_t n, uint64_t now_ns, const struct simulated_hint *hint);

@@ -9,6 +9,7 @@
 #include "keys.h"
 
 enum { OPTION_FROM = OPTION_LONG };
+enum { RETURN = 1 }; /* in hint_actions[] */
 
 static const struct option_row hint_options[] = {
         NAMESPACE_OPTION,
@@ -18,18 +19,25 @@ static const struct option_row hint_options[] = {
 
 struct hint {
         uint32_t return_s;
-        uint64_t found, missing;
+        enum kvcache_advice advice;    /* NONE: a hint of `return_s` */
+        uint64_t found, missing, busy; /* busy: not demoted, in use or not on disk */
 };
 
 static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
         struct hint *h = userdata;
         _cleanup_(freep) struct kvcache_result *results = NULL;
-        int r = keys_ask(ctl, batch, "hint", KVCACHE_OP_HINT, h->return_s, &results);
+        int r = h->advice != KVCACHE_ADVICE_NONE
+                        ? keys_ask(ctl, batch, "hint", KVCACHE_OP_ADVISE, h->advice, &results)
+                        : keys_ask(ctl, batch, "hint", KVCACHE_OP_HINT, h->return_s, &results);
 
         if (r)
                 return r;
         for (size_t i = 0; i < batch->n; i++) {
+                if (results[i].status == KVCACHE_BUSY && h->advice == KVCACHE_ADVICE_DEMOTE) {
+                        h->busy++;
+                        continue;
+                }
                 if (results[i].status != KVCACHE_OK && results[i].status != KVCACHE_MISS)
                         return complain_status(results[i].status, "hint");
                 h->found += results[i].status == KVCACHE_OK;
@@ -38,9 +46,14 @@ static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userd
         return EXIT_OK;
 }
 
-static const char *const hint_actions[] = { "final", "return", NULL };
+static const char *const hint_actions[] = { "final",  "return", "tool-call", "turn-end",
+                                            "demote", "share",  NULL };
+static const enum kvcache_advice advice_of_action[] = {
+        KVCACHE_ADVICE_NONE,     KVCACHE_ADVICE_NONE,   KVCACHE_ADVICE_TOOL_CALL,
+        KVCACHE_ADVICE_TURN_END, KVCACHE_ADVICE_DEMOTE, KVCACHE_ADVICE_SHARE,
+};
 
-/* Parses `final` or `return SECONDS`, and advances `*first` past it. */
+/* Parses the kind of hint, for `return` with its seconds, and advances `*first` past it. */
 static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, char **argv,
                       int *first, struct hint *ret)
 {
@@ -53,8 +66,11 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
                 return false;
         }
         kind = action_index(ctl, self, argv[(*first)++]);
-        if (kind <= 0)
-                return kind == 0;
+        if (kind < 0)
+                return false;
+        ret->advice = advice_of_action[kind];
+        if (kind != RETURN)
+                return true;
         if (*first == argc) {
                 ctl->exit_status = usage_error(self, "'hint return': in how many seconds?");
                 return false;
@@ -68,7 +84,7 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
 static int run_hint(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
-        char found[HUMAN_BYTES], missing[HUMAN_BYTES];
+        char found[HUMAN_BYTES], missing[HUMAN_BYTES], busy[HUMAN_BYTES];
         struct hint h = { 0 };
         const char *argument;
         int r, first;
@@ -86,27 +102,36 @@ static int run_hint(struct ctl *ctl, const struct command *self, int argc, char 
 
                 cJSON_AddNumberToObject(object, "hinted", (double)h.found);
                 cJSON_AddNumberToObject(object, "missing", (double)h.missing);
+                if (h.advice == KVCACHE_ADVICE_DEMOTE)
+                        cJSON_AddNumberToObject(object, "busy", (double)h.busy);
                 r = print_json(object);
         } else {
                 human_count(h.found, found);
                 human_count(h.missing, missing);
-                printf("%s hinted, %s missing\n", found, missing);
+                printf("%s hinted, %s missing", found, missing);
+                if (h.busy > 0)
+                        printf(", %s in use or not on disk", human_count(h.busy, busy));
+                printf("\n");
         }
-        return r ? r : h.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+        return r ? r : h.missing > 0 ? EXIT_NOT_FOUND : h.busy > 0 ? EXIT_REFUSED : EXIT_OK;
 }
 
 const struct command command_hint = {
         .name = "hint",
-        .arguments = "final | return SECONDS  KEY... | --from FILE",
+        .arguments = "final | return SECONDS | tool-call | turn-end | demote | share  KEY... | "
+                     "--from FILE",
         .summary = "announce when chunks will be used again",
         .help = "Tells the daemon that a chain of chunks, root first, will not be used again\n"
-                "(`final`), or in how many seconds it will be (`return`). Final chunks are "
-                "evicted\n"
-                "first, except those that another chain shares. Hints are advice: the daemon "
-                "learns\n"
-                "how reliable they are, and the next use of a chunk ends its hint. With --from, up "
-                "to\n"
-                "4,096 consecutive keys of one namespace form a chain.\n"
+                "(`final`), in how many seconds it will be (`return`), or why the engine stopped\n"
+                "(`tool-call`, `turn-end`). Final chunks are evicted first, except those that "
+                "another\n"
+                "chain shares. Announced returns are advice: they are believed as far as those of "
+                "this\n"
+                "user came true, and end with the next use of the chunk. `demote` drops the copies "
+                "in\n"
+                "memory of chunks on disk; `share` offers chunks in memory to the shared tier. "
+                "With\n"
+                "--from, up to 4,096 consecutive keys of one namespace form a chain.\n"
                 "\n" KEY_HELP,
         .options = hint_options,
         .actions = hint_actions,

@@ -100,7 +100,9 @@ int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command
         } else {
                 kvcache_prep(&request, op, batch->namespace_handle, batch->n, results);
                 request.keys = batch->keys;
-                if (op == KVCACHE_OP_HINT)
+                if (op == KVCACHE_OP_ADVISE)
+                        request.advice = (enum kvcache_advice)tiers;
+                else if (op == KVCACHE_OP_HINT)
                         request.return_s = tiers;
                 else
                         request.tiers = tiers;

@@ -391,6 +391,31 @@ static void print_returns(cJSON *eviction)
         section_rest(returns);
 }
 
+/* Prints how far announced returns came true, if there were any. */
+static void print_announced(cJSON *eviction)
+{
+        _cleanup_(cJSON_Deletep) cJSON *announced = section_object(eviction, "announced_returns");
+        uint64_t open, came_true, wrong, ignored;
+        char texts[4][HUMAN_BYTES];
+        double belief = 1;
+
+        if (!announced)
+                return;
+        open = section_count(announced, "open");
+        came_true = section_count(announced, "true");
+        wrong = section_count(announced, "early") + section_count(announced, "late");
+        ignored = section_count(announced, "unmeasured") + section_count(announced, "disbelieved");
+        section_number(announced, "least_belief", &belief);
+        if (open + came_true + wrong + ignored > 0)
+                section_line("announced",
+                             "%s returns open; %s came true, %s did not, %s were not "
+                             "believed; the least belief in a user is %.0f %%",
+                             human_count(open, texts[0]), human_count(came_true, texts[1]),
+                             human_count(wrong, texts[2]), human_count(ignored, texts[3]),
+                             100 * belief);
+        section_rest(announced);
+}
+
 void status_print_eviction(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *eviction = section_object(status, "eviction");
@@ -407,5 +432,6 @@ void status_print_eviction(cJSON *status, bool detail)
         print_ghosts(eviction, "memory");
         print_ghosts(eviction, "disk");
         print_returns(eviction);
+        print_announced(eviction);
         section_rest(eviction);
 }

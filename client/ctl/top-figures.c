@@ -340,6 +340,20 @@ static void add_returns(cJSON *root, const struct interval *t)
                   rate(t, "kvcache_prefetched_chunks_total", ""));
 }
 
+/* Adds the announced returns of clients, and how many of those before came true. */
+static void add_announced(cJSON *root, const struct interval *t)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "announced");
+        double came_true = rate(t, "kvcache_hint_announcements_total", "true");
+        double wrong = rate(t, "kvcache_hint_announcements_total", "early") +
+                       rate(t, "kvcache_hint_announcements_total", "late");
+
+        add_now(o, "open", t, "kvcache_hint_open_announcements", "");
+        json_add_number(o, "true_per_second", came_true);
+        json_add_number(o, "false_per_second", wrong);
+        add_ratio(o, "true_ratio", came_true, came_true + wrong);
+}
+
 /* Adds the queues in which requests wait, from the socket to the device. */
 static void add_queues(cJSON *root, const struct interval *t)
 {
@@ -363,6 +377,7 @@ cJSON *top_figures(const struct samples *now, const struct samples *before, doub
         add_lookups(root, &t);
         add_tiers(root, &t);
         add_returns(root, &t);
+        add_announced(root, &t);
         add_queues(root, &t);
         add_rows(root, "volumes", &t, "kvcache_volume_up", volume_row);
         add_rows(root, "tenants", &t, "kvcache_tenant_connections", tenant_row);

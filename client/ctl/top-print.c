@@ -185,6 +185,18 @@ static void print_returns(const cJSON *returns, FILE *out)
         fputc('\n', out);
 }
 
+/* Prints nothing while clients announce no returns. */
+static void print_announced(const cJSON *announced, FILE *out)
+{
+        char a[CELL_BYTES], b[CELL_BYTES];
+
+        if (!(number_of(announced, "open") > 0) && isnan(number_of(announced, "true_ratio")))
+                return;
+        print_label("announced", out);
+        fprintf(out, "%s returns, %s came true\n", format(announced, "open", COUNT, a),
+                format(announced, "true_ratio", RATIO, b));
+}
+
 static void print_tiers(const cJSON *figures, FILE *out)
 {
         const cJSON *pool = cJSON_GetObjectItemCaseSensitive(figures, "pool"),
@@ -209,6 +221,7 @@ static void print_tiers(const cJSON *figures, FILE *out)
                         format(gets, "evicted_miss_ratio", RATIO, a));
         fputc('\n', out);
         print_returns(cJSON_GetObjectItemCaseSensitive(figures, "returns"), out);
+        print_announced(cJSON_GetObjectItemCaseSensitive(figures, "announced"), out);
         print_label("queues", out);
         fprintf(out, "%s deferred, %s reads, %s writes, %s for a ring; %s at devices\n",
                 format(queues, "deferred_requests", COUNT, a), format(queues, "reads", COUNT, b),

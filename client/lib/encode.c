@@ -19,9 +19,9 @@
 #include "checked.h"
 #include "lib/abi.h"
 
-unsigned encode_wire_op(enum kvcache_op op)
+unsigned encode_wire_op(const struct kvcache_request *user)
 {
-        switch (op) {
+        switch (user->op) {
         case KVCACHE_OP_PUT:
                 return WIRE_PUT;
         case KVCACHE_OP_GET:
@@ -45,6 +45,8 @@ unsigned encode_wire_op(enum kvcache_op op)
         case KVCACHE_OP_PIN:
         case KVCACHE_OP_UNPIN:
                 return WIRE_HINT;
+        case KVCACHE_OP_ADVISE:
+                return user->advice == KVCACHE_ADVICE_PREFETCH ? WIRE_PREFETCH : WIRE_HINT;
         }
         return 0;
 }
@@ -55,8 +57,57 @@ static const struct resolved_key *encode_key(const struct encode *b, size_t i)
         return &b->keys->keys[i];
 }
 
+/* Returns the hint of an ADVISE; 0 for advice that is another message. */
+static enum wire_hint hint_of_advice(enum kvcache_advice advice)
+{
+        static const uint8_t hints[] = {
+                [KVCACHE_ADVICE_RETURN] = WIRE_HINT_RETURN,
+                [KVCACHE_ADVICE_FINAL] = WIRE_HINT_FINAL,
+                [KVCACHE_ADVICE_TOOL_CALL] = WIRE_HINT_TOOL_CALL,
+                [KVCACHE_ADVICE_TURN_END] = WIRE_HINT_TURN_END,
+                [KVCACHE_ADVICE_PIN] = WIRE_HINT_PIN,
+                [KVCACHE_ADVICE_UNPIN] = WIRE_HINT_UNPIN,
+                [KVCACHE_ADVICE_DEMOTE] = WIRE_HINT_DEMOTE,
+                [KVCACHE_ADVICE_PREFETCH] = 0,
+                [KVCACHE_ADVICE_SHARE] = WIRE_HINT_SHARE,
+        };
+
+        return (unsigned)advice < ARRAY_SIZE(hints) ? (enum wire_hint)hints[advice] : 0;
+}
+
+unsigned encode_feature_of(const struct kvcache_request *user)
+{
+        switch (user->op == KVCACHE_OP_ADVISE ? user->advice : KVCACHE_ADVICE_NONE) {
+        case KVCACHE_ADVICE_RETURN:
+        case KVCACHE_ADVICE_FINAL:
+                return WIRE_FEATURE_HINT;
+        case KVCACHE_ADVICE_PIN:
+        case KVCACHE_ADVICE_UNPIN:
+                return WIRE_FEATURE_PIN;
+        case KVCACHE_ADVICE_PREFETCH:
+                return WIRE_FEATURE_PREFETCH;
+        case KVCACHE_ADVICE_NONE:
+                return 0;
+        default:
+                return WIRE_FEATURE_ADVICE;
+        }
+}
+
+/* Returns what a PUT says of the return of its chain. */
+static uint8_t expects(const struct encode *b)
+{
+        const struct kvcache_request *u = b->user;
+
+        if (u->advice == KVCACHE_ADVICE_NONE || !(b->kv->conn->features & WIRE_FEATURE_ADVICE))
+                return WIRE_EXPECTS_NOTHING;
+        return u->advice == KVCACHE_ADVICE_FINAL ? WIRE_EXPECTS_FINAL
+                                                 : wire_expects_return(u->return_s);
+}
+
 static enum wire_hint wire_hint(const struct kvcache_request *user)
 {
+        if (user->op == KVCACHE_OP_ADVISE)
+                return hint_of_advice(user->advice);
         switch (user->op) {
         case KVCACHE_OP_PIN:
                 return WIRE_HINT_PIN;
@@ -221,7 +272,7 @@ static int encode_get(struct encode *b, struct message *m)
 static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
 {
         const struct kvcache_request *u = b->user;
-        unsigned op = encode_wire_op(u->op);
+        unsigned op = encode_wire_op(u);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
         const struct kvcache_key *parent =
@@ -262,6 +313,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         switch (op) {
         case WIRE_PUT:
                 batch->ack = (uint8_t)u->ack;
+                batch->expects = expects(b);
                 if (u->flags & KVCACHE_KEEP_LEASE)
                         batch->hdr.flags |= WIRE_F_LEASE;
                 r = encode_put(b, m);
@@ -310,7 +362,7 @@ static uint32_t encode_pieces(const struct encode *b, size_t i)
  * each is one place. */
 static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pieces)
 {
-        size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user->op));
+        size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user));
         uint64_t pieces = 0, bytes;
         bool in_pieces = false;
         uint32_t n = 0;
@@ -398,7 +450,7 @@ static void encode_prepare(struct encode *b)
 
         b->per_message = (uint32_t)MIN((size_t)kv->conn->max_keys,
                                        (kv->conn->max_message - sizeof(struct wire_batch)) /
-                                               wire_entry_bytes(encode_wire_op(u->op)));
+                                               wire_entry_bytes(encode_wire_op(u)));
         b->into = u->op == KVCACHE_OP_GET_INTO && b->keys->all_shared;
         b->lease_into = library_copies(b);
 }

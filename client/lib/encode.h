@@ -23,8 +23,10 @@ struct encode {
         uint32_t per_message;
 };
 
-/* Returns the wire op of `op`, or 0 if it is unknown. */
-unsigned encode_wire_op(enum kvcache_op op);
+/* Returns the wire op of a request, or 0 if it is unknown. */
+unsigned encode_wire_op(const struct kvcache_request *user);
+/* Returns the feature that the advice of an ADVISE needs, or 0. */
+unsigned encode_feature_of(const struct kvcache_request *user);
 
 /* Appends the request's messages to `b->messages`, which the caller has initialized. `more`: the
  * chain continues after the last message. Returns 0; -ENOMEM; -ENOBUFS or -E2BIG if the data does

@@ -36,6 +36,8 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
         if (user->op == KVCACHE_OP_HINT && !(kv->conn->features & WIRE_FEATURE_HINT))
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no hints");
+        if (encode_feature_of(user) & ~kv->conn->features)
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no such advice");
         if ((user->op == KVCACHE_OP_PIN || user->op == KVCACHE_OP_UNPIN) &&
             !(kv->conn->features & WIRE_FEATURE_PIN))
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot pin chunks");
@@ -173,6 +175,24 @@ static int check_entries(struct kvcache *kv, const struct kvcache_request *u)
         return 0;
 }
 
+/* Returns whether the advice is known, belongs to the operation, and has a time if it needs one. */
+static bool advice_is_valid(const struct kvcache_request *u)
+{
+        bool is_timed = u->advice == KVCACHE_ADVICE_RETURN;
+
+        switch (u->op) {
+        case KVCACHE_OP_ADVISE:
+                return (unsigned)u->advice > KVCACHE_ADVICE_NONE &&
+                       (unsigned)u->advice <= KVCACHE_ADVICE_SHARE && is_timed == (u->return_s > 0);
+        case KVCACHE_OP_PUT:
+                return (u->advice == KVCACHE_ADVICE_NONE || u->advice == KVCACHE_ADVICE_FINAL ||
+                        is_timed) &&
+                       is_timed == (u->return_s > 0);
+        default:
+                return u->advice == KVCACHE_ADVICE_NONE;
+        }
+}
+
 int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                      struct kvcache_request *ret)
 {
@@ -181,12 +201,17 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
 
         if (!user || !abi_size_is_valid(user->size, ABI_REQUEST_MIN))
                 return handle_fail(kv, -EINVAL, "the request's size is not set");
-        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 ||
-            (u.return_s != 0 && u.op != KVCACHE_OP_HINT))
+        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0 ||
+            (u.return_s != 0 && u.op != KVCACHE_OP_HINT && u.advice == KVCACHE_ADVICE_NONE))
                 return handle_is_newer(kv, "request");
 
-        if (encode_wire_op(u.op) == 0)
+        if (encode_wire_op(&u) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
+        if (!advice_is_valid(&u))
+                return handle_fail(
+                        kv, -EINVAL,
+                        "advice %d with a return in %u s is not valid for this operation",
+                        (int)u.advice, u.return_s);
         if (u.op == KVCACHE_OP_PUT)
                 flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_GET)
@@ -224,7 +249,7 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
-            u.op != KVCACHE_OP_PREFETCH && u.op != KVCACHE_OP_HINT)
+            u.op != KVCACHE_OP_PREFETCH && u.op != KVCACHE_OP_HINT && u.op != KVCACHE_OP_ADVISE)
                 return handle_fail(kv, -EINVAL, "this operation needs room for its results");
         if (u.results && !abi_size_is_valid(u.result_size, ABI_RESULT_MIN))
                 return handle_fail(kv, -EINVAL, "the request's result_size is not set");

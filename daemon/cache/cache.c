@@ -457,6 +457,29 @@ bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hin
         return true;
 }
 
+void cache_promise(struct cache *c, const struct cache_place *place,
+                   const struct evict_promise *promise)
+{
+        const struct pool_chunk *pc;
+        struct write *w;
+
+        store_hint(c->params.store, place->ref, evict_hint_return(promise->seconds));
+        if (place->chunk == POOL_NONE)
+                return;
+        pool_promise(c->params.pool, place->chunk, place->generation, promise);
+        pc = pool_chunk(c->params.pool, place->chunk);
+        w = pc->generation == place->generation ? write_of(pc) : NULL;
+        if (w)
+                w->store.hint = evict_hint_return(promise->seconds);
+}
+
+void cache_share(struct cache *c, const struct cache_place *place)
+{
+        if (place->chunk != POOL_NONE &&
+            pool_chunk(c->params.pool, place->chunk)->generation == place->generation)
+                cache_remote_offer_chunk(c, place->chunk, true);
+}
+
 enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
                                uint64_t limit)
 {

@@ -115,7 +115,8 @@ struct cache_request {
         /* put */
         struct key parent;
         uint32_t length;
-        uint8_t cost; /* evict_cost_level() */
+        uint8_t cost;                 /* evict_cost_level() */
+        struct evict_promise promise; /* evict_expect(); number 0: nothing is expected */
         enum cache_ack ack;
         uint64_t batch; /* batch number for struct store_put; 0 if none */
         struct cache_fetched
@@ -240,6 +241,13 @@ uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
  * another chain continues from the chunk (see evict.h). */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
+/* Passes a believed announcement of a return to them, likewise. The pool keeps the chain by its
+ * time; the store, which holds far more than what returns soon, takes the hint's class. In replays
+ * against a small store, times there cost more hits than they brought. */
+void cache_promise(struct cache *c, const struct cache_place *place,
+                   const struct evict_promise *promise);
+/* Offers a chunk in memory to the shared tier as one that was used again. */
+void cache_share(struct cache *c, const struct cache_place *place);
 
 /* Pins a chunk for a client as in store_retain(), or ends the pin. Returns CACHE_OK; CACHE_MISS if
  * the chunk is in memory only; CACHE_BUSY if it is being written to disk, perhaps by this call, and

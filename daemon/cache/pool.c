@@ -608,6 +608,18 @@ uint32_t pool_demoted(const struct pool *p)
         return evict_demoted(p->evict);
 }
 
+void pool_promise(struct pool *p, uint32_t chunk, uint32_t generation,
+                  const struct evict_promise *promise)
+{
+        if (is_at(p, chunk, generation))
+                evict_promise(p->evict, chunk, promise);
+}
+
+void pool_expect(struct pool *p, uint32_t use, const struct evict_promise *promise)
+{
+        evict_expect(p->evict, use, promise);
+}
+
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret)
 {
         *ret = (struct evict_standing){ 0 };

@@ -253,6 +253,11 @@ bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_h
 bool pool_demote(struct pool *p, uint32_t chunk);
 bool pool_promote(struct pool *p, uint32_t chunk);
 uint32_t pool_demoted(const struct pool *p); /* the number of demoted chunks */
+/* Applies evict_promise(), unless the chunk has another generation. */
+void pool_promise(struct pool *p, uint32_t chunk, uint32_t generation,
+                  const struct evict_promise *promise);
+/* Calls evict_expect() for the chunks of a use that are committed next. NULL ends that. */
+void pool_expect(struct pool *p, uint32_t use, const struct evict_promise *promise);
 /* Fills in evict_explain()'s answer for a resident chunk, and zeros for any other. */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
 /* Returns whether the policy remembers evicting the chunk of this hash from the pool. */

@@ -217,7 +217,9 @@ static void on_copied(struct kio_request *copy)
                 return;
         }
 
+        pool_expect(c->params.pool, pc->use, w->store.promise.number ? &w->store.promise : NULL);
         pool_commit(c->params.pool, w->chunk, copy->crc);
+        pool_expect(c->params.pool, pc->use, NULL);
         w->store.crc = copy->crc;
         if (!req->fetched) {
                 c->stats.puts++;
@@ -287,6 +289,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .parent = req->parent,
                 .use = req->use,
                 .gap = req->gap,
+                .promise = req->promise,
                 .place = req->chain_place,
                 .buf = pool_at(c->params.pool, chunk),
                 .length = pc->length,

@@ -44,7 +44,8 @@ struct cq_item {
         uint8_t cost : 4;         /* evict_cost_level() */
         uint8_t turn : 2;         /* 0: unknown */
         uint8_t yields : 1;       /* the item gives way to those of other requests */
-        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since */
+        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since; if a
+                                   * return is announced: it is in a promise */
 };
 static_assert(sizeof(struct cq_item) == 32, "there is one for each chunk");
 static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
@@ -67,6 +68,34 @@ static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has 
  * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
         uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are its end */
+};
+
+enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
+
+/* An announced use of a chain, see cq-promise.c. Its list has the number cq_promise_list(). */
+struct cq_promise {
+        uint64_t announcement; /* evict_promise.number; 0: free */
+        uint64_t due;          /* in ticks */
+        uint64_t made;         /* counts promises */
+        uint32_t group;
+        float belief;
+};
+
+struct cq_promises {
+        struct cq_promise *all;
+        uint16_t *order; /* the numbers of the promises in use, by group and time */
+        uint16_t *spare; /* numbers that are free again */
+        uint32_t n, high, n_spare;
+        uint32_t first_list;
+        uint64_t made;
+        uint16_t recent[RECENT_PROMISES]; /* the latest: a chain is announced item by item */
+        uint32_t next_recent;
+        const struct cq_promise *kept; /* not ended if its list becomes empty */
+};
+
+/* The promises of a group that a search has not visited yet, as positions in the order. */
+struct cq_promised {
+        uint32_t from, to;
 };
 
 /* The price of a slot in a group, as the searches for a victim found it. */
@@ -95,10 +124,11 @@ struct cq {
         struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;
         struct density density;
+        struct cq_promises promises;
         uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
         float weight[EVICT_COSTS];    /* weight of a hit by cost level, per byte */
         unsigned lists_used;          /* YIELDING, or CLASSES while no item has a cost */
-        struct cq_list lists[];       /* LISTS per group */
+        struct cq_list lists[];       /* LISTS per group, then one per promise */
 };
 
 static inline struct cq *cq(const struct evict *e)
@@ -170,12 +200,36 @@ static inline uint32_t *cq_older_of(struct cq *q, uint32_t link)
                                : &q->items[link - 1].older;
 }
 
+static inline bool cq_has_hint(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class <= FINAL;
+}
+
+/* Returns whether a return of the item has been announced. */
+static inline bool cq_is_announced(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT && i->class < FINAL;
+}
+
+static inline bool cq_is_in_promise(const struct cq_item *i)
+{
+        return cq_is_announced(i) && i->is_contended;
+}
+
+/* Frees the promise whose list has become empty. */
+void cq_promise_end(struct cq *q, uint32_t list);
+
 static inline void cq_unlink(struct cq *q, uint32_t item)
 {
-        const struct cq_item *i = &q->items[item];
+        struct cq_item *i = &q->items[item];
 
         *cq_younger_of(q, i->older) = i->younger;
         *cq_older_of(q, i->younger) = i->older;
+        if (!cq_is_in_promise(i))
+                return;
+        i->is_contended = 0;
+        if (i->older & i->younger & LINK_END)
+                cq_promise_end(q, i->older & ~LINK_END);
 }
 
 /* Returns an item's list within its group. Each class has a list for unknown cost and one per cost
@@ -189,10 +243,9 @@ static inline uint32_t cq_list_of(const struct cq_item *i)
         return (i->cost == 0 ? 0 : 1 + (i->cost - 1U) / LEVELS) * CLASSES + i->class;
 }
 
-/* Appends an item to its list. Its class, cost and `yields` must be set. */
-static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
+static inline void cq_append_to(struct cq *q, uint32_t item, uint32_t list)
 {
-        uint32_t list = group * LISTS + cq_list_of(&q->items[item]), older = cq_youngest(q, list);
+        uint32_t older = cq_youngest(q, list);
 
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;
@@ -200,9 +253,10 @@ static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
         q->lists[list].youngest_or_0 = item + 1;
 }
 
-static inline bool cq_has_hint(const struct cq_item *i)
+/* Appends an item to its list. Its class, cost and `yields` must be set. */
+static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
-        return i->class >= FIRST_HINT && i->class <= FINAL;
+        cq_append_to(q, item, group * LISTS + cq_list_of(&q->items[item]));
 }
 
 /* --- cq-chain.c --- */
@@ -219,6 +273,28 @@ bool cq_is_continued(const struct cq *q, const struct cq_item *i);
  * item. The walk stops before a child of another group, whose eviction would free no room in this
  * one. */
 uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
+
+/* --- cq-promise.c --- */
+
+/* Returns 0, or -1 without memory; cq_promises_fini() may follow in any case. */
+int cq_promises_init(struct cq_promises *p, uint32_t first_list);
+void cq_promises_fini(struct cq_promises *p);
+bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *announced);
+/* Returns the expected hits of each of its items per unit of time, weighted by the cost of its end.
+ */
+float cq_promise_worth(const struct cq *q, const struct cq_promise *one);
+/* Returns the promise of an item, or NULL if it has none, or is too far from the end of the chain.
+ */
+const struct cq_promise *cq_promise_near(const struct cq *q, uint32_t item);
+/* Returns that of the items of the use that is announced already, see evict_expect(). */
+float cq_expected_density(const struct cq *q);
+uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
+/* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after
+ * the last one. No promise may be made or end meanwhile. */
+struct cq_promised cq_promised_of(const struct cq *q, uint32_t group);
+const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised *left);
+/* Returns the end of promise `n` of the group in that order and its worth, or EVICT_NONE. */
+uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
 
 /* --- cq-victim.c --- */
 

@@ -89,6 +89,7 @@ bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struc
         i->gap = r->gap;
         i->yields = (r->flags & EVICT_RECORD_YIELDS) != 0;
         i->class = r->class & 0xf;
+        i->is_contended = 0;
         i->uses = MIN(r->uses, (uint8_t)MAX_USES) & 0xf;
         i->turn = r->turn & 0x3;
         cq_append(q, item, group);

@@ -7,12 +7,16 @@
  * old ends would otherwise cost new items their place. A victim that is not of a quick chain counts
  * as worthless here: only a chain known to return soon may keep a new item out. */
 #include <math.h>
+#include <stddef.h>
 
 #include "checked.h"
 #include "evict/cq-internal.h"
 
 /* The mean price fades with this share of the items present, per search. */
 enum { PRICE_SHARE = 6 };
+/* Items of a promise that a search examines. A chain that was just put is promised late and still
+ * being written, and must not use up the passes of the search. */
+enum { PROMISE_TRIES = 4 };
 
 /* The candidate of one list in a search for a victim. */
 struct old_end {
@@ -90,21 +94,37 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
         }
 }
 
-static void note_price(struct cq *q, uint32_t group, const struct old_end *victim)
+static void note_price(struct cq *q, uint32_t group, float density, bool is_quick)
 {
         struct cq_price *price = &q->prices[group];
         float share = 1.0F / (float)(1 + q->items_in / PRICE_SHARE);
-        bool is_quick = judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP;
 
-        price->least = is_quick ? victim->density : 0;
-        price->mean += share * (victim->density - price->mean);
+        price->least = is_quick ? density : 0;
+        price->mean += share * (density - price->mean);
         price->searches += price->searches < UINT32_MAX;
+}
+
+static void note_price_of(struct cq *q, uint32_t group, const struct old_end *victim)
+{
+        note_price(q, group, victim->density,
+                   judged_class(q, &q->items[victim->link - 1]) >= FIRST_GAP);
+}
+
+/* Returns the promise of a group that is worth least, if it is worth less than `most`. */
+static const struct cq_promise *least_promised(const struct cq *q, uint32_t group, float most)
+{
+        struct cq_promised left = cq_promised_of(q, group);
+        const struct cq_promise *one = cq_promised_next(q, &left);
+
+        return one && cq_promise_worth(q, one) < most ? one : NULL;
 }
 
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
 {
         const struct cq_price *price = &q->prices[group];
 
+        if (q->evict.expected_use != EVICT_NO_USE && i->last_use == cq_use(q->evict.expected_use))
+                return cq_expected_density(q) * q->weight[i->cost] < price->least;
         return q->density.is_known[i->class] &&
                density_at(&q->density, i->class, 0) * q->weight[i->cost] <
                        MIN(price->mean, price->least);
@@ -130,36 +150,124 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
         return EVICT_NONE;
 }
 
+/* Makes an item of a promise that another chain continues one of its class again. */
+static void leave_promise(struct cq *q, uint32_t item)
+{
+        struct cq_item *i = &q->items[item];
+
+        cq_unlink(q, item);
+        i->class = cq_class_of(i->uses, cq_place_of(i->turn), i->gap) & 0xf;
+        cq_append(q, item, i->group);
+}
+
+/* Returns the promised item of a group that is worth least and may be evicted, or EVICT_NONE if all
+ * are worth more than `limit`. Another chain that continues the item goes first if it is worth
+ * less, and otherwise protects the item from the promise. */
+static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
+                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                                uint32_t *passes_left, float *ret_worth)
+{
+        struct cq_promised left = cq_promised_of(q, group);
+        unsigned steps = SEARCH_STEPS;
+        const struct cq_promise *one;
+        uint32_t next;
+
+        while ((one = cq_promised_next(q, &left))) {
+                uint32_t link = cq_oldest(q, cq_promise_list(q, one));
+                float worth = cq_promise_worth(q, one);
+                unsigned tries = PROMISE_TRIES;
+
+                if (worth > limit)
+                        break;
+                *ret_worth = worth;
+                for (; !(link & LINK_END) && tries > 0; tries--, link = next) {
+                        uint32_t item = link - 1, end = cq_end_of_chain(q, item, &steps);
+
+                        next = q->items[item].younger;
+                        if (end != item && (cq_is_announced(&q->items[end]) ||
+                                            old_end_at(q, end + 1, EVICT_NO_USE).density > worth)) {
+                                leave_promise(q, item);
+                                if (next & LINK_END && cq_oldest(q, next & ~LINK_END) & LINK_END)
+                                        left = cq_promised_of(q, group); /* the promise has ended */
+                        } else if (!may_evict || may_evict(userdata, end)) {
+                                return end;
+                        }
+                        if (*passes_left == 0)
+                                return EVICT_NONE;
+                        --*passes_left;
+                }
+        }
+        return EVICT_NONE;
+}
+
+/* Returns whether there was time to learn the common classes. Classes that are still unknown then
+ * are rare. */
+static bool has_learned(const struct cq *q)
+{
+        enum { TOUCHES = 16384, TOUCHES_PER_ITEM = 1 };
+
+        return q->now >= MAX((uint64_t)TOUCHES, (uint64_t)q->items_in * TOUCHES_PER_ITEM);
+}
+
+/* Returns the worth below which promised items go before the end of a list. At first no class is
+ * known, and items without a promise would be worth nothing. */
+static float promise_limit(const struct cq *q, const struct old_end *end)
+{
+        return has_learned(q) ? end->density : (float)cq_worth(&q->evict, end->link - 1);
+}
+
 static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)
 {
         struct old_end ends[YIELDING];
         unsigned steps = SEARCH_STEPS, list;
+        const struct cq_promise *one;
+        float worth, least;
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), spared);
         list = worth_least(ends, q->lists_used);
+        least = list < YIELDING ? ends[list].density : INFINITY;
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
-                if (list < YIELDING)
-                        note_price(q, group, &ends[list]);
+                one = least_promised(q, group, least);
+                if (one)
+                        note_price(q, group, cq_promise_worth(q, one), true);
+                else if (list < YIELDING)
+                        note_price_of(q, group, &ends[list]);
+                return victim;
+        }
+        if (list < YIELDING && q->promises.n > 0)
+                least = promise_limit(q, &ends[list]);
+        victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &worth);
+        if (victim != EVICT_NONE) {
+                note_price(q, group, worth, true);
                 return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
-                uint32_t oldest = ends[list].link - 1;
+                uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
+                uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (nearest_to_end(q, oldest, cq_end_of_chain(q, oldest, &steps), may_evict,
-                                   userdata, &max_passed, &victim)) {
-                        note_price(q, group, &ends[list]);
+                if (end != oldest && cq_is_announced(&q->items[end])) { /* costs a step */
+                        cq_unlink(q, oldest);
+                        cq_append(q, oldest, group);
+                        ends[list] = old_end_at(q, next, spared);
+                        continue;
+                }
+                if (nearest_to_end(q, oldest, end, may_evict, userdata, &max_passed, &victim)) {
+                        note_price_of(q, group, &ends[list]);
                         return victim;
                 }
                 if (max_passed-- == 0)
-                        break;
+                        return EVICT_NONE;
                 ends[list] = old_end_at(q, q->items[oldest].younger, spared);
         }
-        return EVICT_NONE;
+        victim = promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed, &worth);
+        if (victim != EVICT_NONE)
+                note_price(q, group, worth, true);
+        return victim;
 }
 
 uint32_t cq_victim(struct evict *e, uint32_t group,
@@ -210,7 +318,8 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
 {
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
-        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING);
+        uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING), next = EVICT_NONE;
+        const struct cq_promise *own = cq_promise_near(q, item), *promised;
         unsigned steps = SEARCH_STEPS, least;
         struct old_end ends[YIELDING];
 
@@ -218,14 +327,23 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
         for (unsigned list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
+        promised = least_promised(q, group,
+                                  least < YIELDING ? promise_limit(q, &ends[least]) : INFINITY);
+        if (promised)
+                next = cq_oldest(q, cq_promise_list(q, promised)) - 1;
+        else if (least < YIELDING)
+                next = cq_end_of_chain(q, ends[least].link - 1, &steps);
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
                                               : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
                 .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
-                .density = i->yields ? 0 : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
-                .least_density = least < YIELDING ? ends[least].density : 0,
-                .is_next = i->yields || (least < YIELDING && yielding & LINK_END &&
-                                         cq_end_of_chain(q, ends[least].link - 1, &steps) == item),
+                .density = i->yields ? 0
+                           : own     ? (double)cq_promise_worth(q, own)
+                                     : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,
+                .least_density = promised           ? (double)cq_promise_worth(q, promised)
+                                 : least < YIELDING ? (double)ends[least].density
+                                                    : 0,
+                .is_next = i->yields || (yielding & LINK_END && next == item),
                 .is_continued = i->child_link != 0,
                 .yields = i->yields,
                 .gap_s = gap_seconds(i->gap),

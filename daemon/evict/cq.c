@@ -10,7 +10,9 @@
  * return, and one for items said not to return. The trust in hints is learned like everything else,
  * so that false hints soon count for nothing. Until a list of returning items has been learned, its
  * items count as if they had no hint; the list of final items is believed until it is learned. The
- * hint of a return within a minute is ignored for chains known to be quick.
+ * hint of a return within a minute is ignored for chains known to be quick. A return whose time is
+ * announced is a promise instead (cq-promise.c), which is judged by that time and by the belief in
+ * its user.
  *
  * A chain that returns quickly, as an agent's does after a tool call, is better described by the
  * mean gap between its uses than by their number. Each item and each ghost keeps that mean in one
@@ -115,6 +117,7 @@ static void cq_free(struct evict *e)
         struct cq *q = cq(e);
 
         ghosts_fini(&q->ghosts);
+        cq_promises_fini(&q->promises);
         if (q->items)
                 pages_unmap(q->items, e->max_items * sizeof(q->items[0]));
         if (q->kin)
@@ -130,14 +133,17 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 
         if (max_groups > CQ_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
-        q = calloc(1, sizeof(*q) + (size_t)max_groups * LISTS * sizeof(q->lists[0]));
+        q = calloc(1,
+                   sizeof(*q) + ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
         q->items = pages_map(max_items * sizeof(q->items[0])); /* aligned, unlike by calloc() */
         q->kin = pages_map(kin_for(max_items) * sizeof(q->kin[0]));
         q->prices = calloc(max_groups, sizeof(q->prices[0]));
         q->evict.max_items = max_items;
-        if (!q->items || !q->kin || !q->prices || ghosts_init(&q->ghosts, ghosts) < 0) {
+        if (!q->items || !q->kin || !q->prices ||
+            cq_promises_init(&q->promises, max_groups * LISTS) < 0 ||
+            ghosts_init(&q->ghosts, ghosts) < 0) {
                 cq_free(&q->evict);
                 return -ENOMEM;
         }
@@ -315,6 +321,8 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
 
         i->touched = cq_tick(q);
         i->time = cq_clock(q);
+        if (i->group == group && cq_is_in_promise(i))
+                return; /* the rest of a use must not take the item out of its promise */
         cq_unlink(q, item);
         if (i->group != group)
                 i->yields = i->is_contended = 0;
@@ -333,10 +341,18 @@ static void cq_demote(struct evict *e, uint32_t item, uint32_t group)
         cq_append(q, item, group);
 }
 
+/* Takes the item out of a promise, too: a search that spares an item must not meet it again. */
 static void cq_promote(struct evict *e, uint32_t item, uint32_t group)
 {
-        cq(e)->items[item].yields = cq(e)->items[item].is_contended = 0;
-        cq_refresh(e, item, group);
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+
+        cq_unlink(q, item);
+        i->touched = cq_tick(q);
+        i->time = cq_clock(q);
+        i->yields = i->is_contended = 0;
+        i->group = (uint16_t)group;
+        cq_append(q, item, group);
 }
 
 static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
@@ -523,6 +539,10 @@ static void cq_set_cost(struct evict *e, uint32_t item, unsigned cost)
         q->n_cost[q->items[item].cost]--;
         q->n_cost[cost]++;
         q->lists_used = YIELDING;
+        if (cq_is_in_promise(&q->items[item])) {
+                q->items[item].cost = cost & 0xf;
+                return;
+        }
         cq_unlink(q, item);
         q->items[item].cost = cost & 0xf;
         decide_to_yield(q, item, q->items[item].group);
@@ -572,9 +592,15 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
+/* The list of a promise that was never made is all zero. */
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
         return link_item(cq_oldest(cq(e), list));
+}
+
+static uint32_t cq_group(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].group;
 }
 
 static uint32_t cq_after(const struct evict *e, uint32_t item)
@@ -639,6 +665,8 @@ const struct evict_policy evict_policy_cq = {
         .link = cq_link,
         .parent = cq_parent,
         .hint = cq_hint,
+        .promise = cq_promise,
+        .promised = cq_promised_item,
         .set_cost = cq_set_cost,
         .cost = cq_cost,
         .remove = cq_remove,
@@ -652,6 +680,8 @@ const struct evict_policy evict_policy_cq = {
         .chance = cq_chance,
         .explain = cq_explain,
         .lists = LISTS,
+        .extra_lists = MAX_PROMISES,
+        .group = cq_group,
         .first = cq_first,
         .after = cq_after,
         .first_victim = cq_first_victim,

@@ -21,9 +21,6 @@
 #include "evict/gap.h"
 #include "evict/policy.h"
 
-enum { MAX_LISTS = 72 }; /* per group, for any policy */
-#define REPORT_DUE UINT32_MAX
-
 static const struct evict_policy *const policies[] = {
         &evict_policy_lru,
         &evict_policy_cq,
@@ -401,6 +398,25 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
         return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
+/* A demoted item, or one in a lot, stays so: the promise would take it out of its list. A promised
+ * item may be the next victim from now on, so it must be reported before the next evictions. */
+void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
+{
+        assert(evict_contains(e, item));
+        if (!e->policy->promise || evict_is_aside(e, item) || evict_is_demoted(e, item) ||
+            !e->policy->promise(e, item, promise))
+                evict_hint(e, item, evict_hint_return(promise->seconds));
+        else
+                evict_hasten_report(e, e->policy->group(e, item));
+}
+
+void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise)
+{
+        e->expected_use = promise ? use : EVICT_NO_USE;
+        if (promise)
+                e->expected = *promise;
+}
+
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)
@@ -486,84 +502,6 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
         if (by_recency || !e->policy->worth)
                 return 1.0 / (double)(e->policy->now(e) - e->policy->touched(e, item) + 1);
         return e->policy->worth(e, item);
-}
-
-/* An item that may be the next of a group to be evicted. */
-struct next {
-        uint32_t item;
-        double worth;
-        uint64_t touched;
-};
-
-/* Items that give way precede those that are worth nothing. */
-static struct next next_of(const struct evict *e, uint32_t item)
-{
-        if (item == EVICT_NONE)
-                return (struct next){ .item = item };
-        return (struct next){ .item = item,
-                              .worth = evict_gives_way(e, item) ? -1 : evict_worth(e, item, false),
-                              .touched = e->policy->touched(e, item) };
-}
-
-static bool is_before(const struct next *a, const struct next *b)
-{
-        return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
-}
-
-void evict_next(const struct evict *e, uint32_t group, uint32_t n,
-                void (*each)(void *userdata, uint32_t item), void *userdata)
-{
-        struct next oldest[MAX_LISTS];
-        uint32_t lists = e->policy->lists;
-        uint32_t (*first)(const struct evict *, uint32_t) =
-                e->policy->first_victim ?: e->policy->first;
-        uint32_t (*after)(const struct evict *, uint32_t) =
-                e->policy->victim_after ?: e->policy->after;
-
-        assert(group < e->max_groups && lists <= MAX_LISTS);
-        for (uint32_t i = 0; i < lists; i++)
-                oldest[i] = next_of(e, first(e, group * lists + i));
-        while (n-- > 0) {
-                uint32_t least = MAX_LISTS;
-
-                for (uint32_t i = 0; i < lists; i++)
-                        if (oldest[i].item != EVICT_NONE &&
-                            (least == MAX_LISTS || is_before(&oldest[i], &oldest[least])))
-                                least = i;
-                if (least == MAX_LISTS)
-                        return;
-                each(userdata, oldest[least].item);
-                oldest[least] = next_of(e, after(e, oldest[least].item));
-        }
-}
-
-void evict_note_leaving(struct evict *e, uint32_t group)
-{
-        assert(group < e->max_groups);
-        if (e->until_report[group] == REPORT_DUE)
-                return;
-        e->reports_due += e->until_report[group] == 0;
-        e->until_report[group]--; /* wraps from 0 to REPORT_DUE */
-}
-
-bool evict_reports_are_due(const struct evict *e)
-{
-        return e->reports_due > 0;
-}
-
-/* The interval is at most a sixteenth of the group, so that reported items are near the end of
- * their stay. */
-void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
-                          void (*each)(void *userdata, uint32_t item), void *userdata)
-{
-        uint32_t interval = (uint32_t)MIN(items / 16 + 1, UINT64_C(128));
-
-        assert(group < e->max_groups);
-        if (e->until_report[group] != REPORT_DUE)
-                return;
-        e->reports_due--;
-        e->until_report[group] = interval - 1;
-        evict_next(e, group, 2 * interval, each, userdata);
 }
 
 double evict_chance(const struct evict *e, uint32_t item)

@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "evict/promise.h"
+
 #define EVICT_NONE UINT32_MAX
 
 struct evict;
@@ -125,6 +127,14 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
  * a change, for EVICT_HINT_FINAL if another chain continues the item; the caller should then
  * stop. */
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
+/* Applies an announcement to an item, in the order of evict_hint(), in place of the hint of a
+ * return. The item is kept as long as it is needed sooner than others. The promise ends with the
+ * item's next use. A policy that knows no times, or too many promises, takes it as evict_hint(). A
+ * promise makes the next report due, see evict_note_leaving(). */
+void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
+/* Has the new items of a use judged by what will be announced after it: a promise, or that the
+ * chain is final (0 seconds). NULL ends that. */
+void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise);
 /* Prefetches memory before many touches in a row: call step 0 for each item, somewhat later step 1,
  * then evict_touch(). */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "evict/ages.h"
+#include "evict/promise.h"
 
 struct evict;
 struct evict_stats;
@@ -50,6 +51,9 @@ struct evict_policy {
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
         uint32_t (*parent)(const struct evict *e, uint32_t item);      /* with link, or both NULL */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
+        /* Both NULL: return times are ignored. */
+        bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
+        uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);
@@ -68,8 +72,9 @@ struct evict_policy {
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is all zero before */
         /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.
-         * Return an item or EVICT_NONE. */
-        uint32_t lists;
+         * Return an item or EVICT_NONE. `extra_lists` follow, each of items of one group(). */
+        uint32_t lists, extra_lists;
+        uint32_t (*group)(const struct evict *e, uint32_t item); /* NULL without promises */
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         /* Return the items of a list in the order in which they leave. Both NULL: from the
@@ -100,15 +105,20 @@ struct evict {
         uint8_t *demoted; /* likewise */
         uint32_t n_demoted;
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint32_t *until_report;   /* by group: evictions; REPORT_DUE instead: now */
+        uint32_t *until_report;   /* by group: evictions; 0: until the first; the most: now */
         uint32_t reports_due;
-        uint32_t served;  /* evict_serve() */
-        bool admits_all;  /* evict_admit_all() */
+        uint32_t served;       /* evict_serve() */
+        bool admits_all;       /* evict_admit_all() */
+        uint32_t expected_use; /* evict_expect() */
+        struct evict_promise expected;
         struct ages ages; /* used by evict.c */
 };
 
 /* Returns the number of groups that a policy is made with: each of the owner's, one for the
  * retained items of each, and the lots. */
 uint32_t evict_policy_groups(uint32_t max_groups);
+
+/* Makes the group's next report due at once, if it had one; see evict_note_leaving(). */
+void evict_hasten_report(struct evict *e, uint32_t group);
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;

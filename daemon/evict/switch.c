@@ -89,6 +89,7 @@ int evict_switch(struct evict **e, const char *policy)
 {
         struct evict *from = *e;
         uint32_t lists = from->policy->lists, groups = evict_policy_groups(from->max_groups);
+        uint32_t all = groups * lists + from->policy->extra_lists;
         _cleanup_(freep) struct head *heads = NULL;
         struct heap heap;
         struct evict *to;
@@ -96,21 +97,22 @@ int evict_switch(struct evict **e, const char *policy)
 
         if (strcmp(evict_policy(from), policy) == 0)
                 return 0;
-        heads = calloc((size_t)groups * lists, sizeof(*heads));
+        heads = calloc(all, sizeof(*heads));
         if (!heads)
                 return -ENOMEM;
         r = evict_new(&to, policy, from->max_items, from->max_groups);
         if (r < 0)
                 return r;
         heap = (struct heap){ .heads = heads };
-        for (uint32_t i = 0; i < groups * lists; i++) {
+        for (uint32_t i = 0; i < all; i++) {
                 uint32_t item = from->policy->first(from, i);
 
                 if (item != EVICT_NONE)
                         heads[heap.n++] = (struct head){
                                 .touched = from->policy->touched(from, item),
                                 .item = item,
-                                .group = i / lists,
+                                .group = i < groups * lists ? i / lists
+                                                            : from->policy->group(from, item),
                         };
         }
         hand_over(from, to, &heap);

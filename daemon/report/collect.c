@@ -210,10 +210,34 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->replies_held = (double)sessions.replies_held;
 }
 
+static void note_belief(void *userdata, uint32_t source, float belief,
+                        const struct announced_stats *stats)
+{
+        struct metrics *s = userdata;
+
+        if (stats->made > 0)
+                s->hint_belief = MIN(s->hint_belief, (double)belief);
+}
+
+static void collect_announced(struct metrics *s, const struct tenant *of)
+{
+        struct announced_stats stats;
+
+        announced_get_stats(of->announced, &stats);
+        s->hint_announcements[0] += (double)stats.came_true;
+        s->hint_announcements[1] += (double)stats.early;
+        s->hint_announcements[2] += (double)stats.late;
+        s->hint_announcements[3] += (double)stats.unmeasured;
+        s->hint_announcements[4] += (double)stats.disbelieved;
+        s->hint_open += (double)stats.open;
+        announced_each_source(of->announced, note_belief, s);
+}
+
 /* Collects the metrics of tenants: of `only`, or of all if it is NULL. */
 static void collect_tenants(const struct service *service, const struct tenant *only,
                             struct metrics *s)
 {
+        s->hint_belief = 1;
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 const struct tenant *of = &service->tenants[i];
                 struct store_tenant_usage stored;
@@ -247,6 +271,7 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->chains_split += (double)of->traffic.chains_split;
                 for (unsigned h = 0; h < METRICS_HINTS; h++)
                         s->hints[h] += (double)of->traffic.hints[h];
+                collect_announced(s, of);
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
                 s->tenant_pinned_bytes[i] = (double)stored.retained;

@@ -71,7 +71,9 @@ VALUES(remote_way_value, "read", "write");
 VALUES(remote_purge_value, "own", "other_host");
 VALUES(queued_value, "read", "write", "copy");
 VALUES(lookup_value, "daemon", "client");
-VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refused", "pin_early");
+VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refused", "pin_early",
+       "tool_call", "turn_end", "disbelieved", "demoted", "demote_busy", "offered");
+VALUES(announced_value, "true", "early", "late", "unmeasured", "disbelieved");
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");

@@ -219,10 +219,23 @@ static void print_health(FILE *out, const struct page *page, const cJSON *status
 
 /* --- key figures --- */
 
+/* Prints how many of the announced returns came true. */
+static void print_announced(FILE *out, const cJSON *announced)
+{
+        double came_true = number(announced, "true");
+        double judged = came_true + number(announced, "early") + number(announced, "late");
+
+        if (!(judged > 0))
+                return;
+        fputs(GAP "announced, came true: ", out);
+        html_ratio(out, came_true / judged);
+}
+
 /* Prints how many of the chains that were expected back came in time, and what prefetches brought.
  */
-static void print_returns(FILE *out, const cJSON *returns)
+static void print_returns(FILE *out, const cJSON *eviction)
 {
+        const cJSON *returns = member(eviction, "returns");
         double in_time = number(returns, "in_time"), judged = in_time + number(returns, "missed");
 
         fputs("<div><dt>Returns in time</dt><dd>", out);
@@ -233,6 +246,7 @@ static void print_returns(FILE *out, const cJSON *returns)
                 fputs(GAP "prefetched, used: ", out);
                 html_ratio(out, ratio(returns, "prefetch_hits", "prefetched"));
         }
+        print_announced(out, member(eviction, "announced_returns"));
         fputs("</small></dd></div>\n", out);
 }
 
@@ -283,7 +297,7 @@ static void print_tiles(FILE *out, const struct page *page, const cJSON *status)
                 fputs("no budget set", out);
         }
         fputs("</small></dd></div>\n", out);
-        print_returns(out, member(member(status, "eviction"), "returns"));
+        print_returns(out, member(status, "eviction"));
         fputs("</dl>\n", out);
 }
 

@@ -136,6 +136,19 @@ static void add_returns(cJSON *eviction, const struct metrics *s)
         cJSON_AddNumberToObject(o, "prefetch_hits", s->prefetch_hits);
 }
 
+/* Adds how far announced returns came true. */
+static void add_announced(cJSON *eviction, const struct metrics *s)
+{
+        static const char *const outcomes[METRICS_ANNOUNCED] = { "true", "early", "late",
+                                                                 "unmeasured", "disbelieved" };
+        cJSON *o = cJSON_AddObjectToObject(eviction, "announced_returns");
+
+        cJSON_AddNumberToObject(o, "open", s->hint_open);
+        for (unsigned i = 0; i < METRICS_ANNOUNCED; i++)
+                cJSON_AddNumberToObject(o, outcomes[i], s->hint_announcements[i]);
+        cJSON_AddNumberToObject(o, "least_belief", s->hint_belief);
+}
+
 /* Adds the eviction policy, its memory and its statistics by tier. */
 static void add_eviction(cJSON *root, const char *policy, const struct metrics *s)
 {
@@ -155,6 +168,7 @@ static void add_eviction(cJSON *root, const char *policy, const struct metrics *
                 add_ages(tier, &s->evicted_ages[i]);
         }
         add_returns(o, s);
+        add_announced(o, s);
 }
 
 static void add_pool(cJSON *root, const struct service *service, const struct metrics *s)

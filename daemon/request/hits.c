@@ -174,13 +174,20 @@ static bool touch_some(struct client *client, uint32_t at_once, uint32_t *most)
         static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* too large for the stack */
         static struct cache_place places[POOL_MAX_TOUCHES];
         struct cache *cache = client->tenant->cache;
+        uint64_t now_ns = announced_is_empty(client->tenant->announced) ? 0 : clock_mono_ns();
         uint32_t words;
         int n = pool_index_take_touches(&client->hits, at_once, touches, &words);
 
         if (n < 0)
                 return false;
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
                 places[i] = cache_place_used(cache, touches[i].chunk);
+                if (now_ns > 0 && places[i].chunk != POOL_NONE)
+                        announced_use(
+                                client->tenant->announced,
+                                evict_id(pool_chunk(client->tenant->pool, places[i].chunk)->hash),
+                                now_ns);
+        }
         if (n > 0)
                 chain_touch(cache, places, (uint32_t)n);
         *most -= MIN(*most, words);

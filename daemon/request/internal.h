@@ -34,16 +34,18 @@ struct batch {
         uint64_t started_ns, submitted_ns;     /* start of the first key and of the last; 0 unless
                                                 * stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
-        uint32_t value;            /* MATCH: length of the run; otherwise stale releases */
-        uint64_t value64;          /* MATCH: keys that follow on the shared tier */
-        uint32_t resident;         /* GET: keys found in memory whose time is not
-                                    * counted yet */
-        struct lookup_counts keys; /* counts of EXISTS, MATCH and GET so far */
-        bool running;              /* request_run() is using the batch and ends it */
-        bool cancelled;            /* by CANCEL */
-        bool is_expired;           /* the key being started has expired and was dropped */
-        uint64_t born_after_ms;    /* chunks put before this time have expired; 0: none */
-        bool is_shared;            /* HINT: the remaining keys belong to another chain, too */
+        uint32_t value;               /* MATCH: length of the run; otherwise stale releases */
+        uint64_t value64;             /* MATCH: keys that follow on the shared tier */
+        uint32_t resident;            /* GET: keys found in memory whose time is not
+                                       * counted yet */
+        struct lookup_counts keys;    /* counts of EXISTS, MATCH and GET so far */
+        bool running;                 /* request_run() is using the batch and ends it */
+        bool cancelled;               /* by CANCEL */
+        bool is_expired;              /* the key being started has expired and was dropped */
+        uint64_t born_after_ms;       /* chunks put before this time have expired; 0: none */
+        bool is_shared;               /* HINT: the remaining keys belong to another chain, too */
+        bool is_announced;            /* HINT: `promise` is of its chain */
+        struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
         uint8_t *entries;           /* followed by the pieces */
         struct slot *slots;         /* for PUT, and for GET once a key has to wait */
@@ -131,6 +133,18 @@ uint32_t loans_end_some(struct client *client, uint32_t most);
 void recorder_start(struct request req, const struct wire_record *msg);
 void recorder_put(struct recorder *r, const struct batch *b);
 void recorder_got(struct recorder *r, const struct batch *b);
+
+/* hint.c */
+/* Orders the keys of a hint from the end of the chain to its root, if its kind needs that. */
+void hint_begin(struct batch *b);
+/* Handles one key of a HINT. */
+enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
+                              const struct key *key, uint64_t hash);
+/* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed.
+ */
+void hint_expect(struct batch *b);
+/* Ends the announcement for key `i` of a batch that uses it. */
+void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);

@@ -15,13 +15,16 @@ enum { BLOCK_BYTES = 32 * 1024 }; /* enough for most batches */
 int request_init(struct tenant *tenant)
 {
         tenant->request_memory = calloc(1, sizeof(*tenant->request_memory));
-        return tenant->request_memory ? mappings_new(&tenant->mappings) : -ENOMEM;
+        if (!tenant->request_memory || announced_new(&tenant->announced) < 0)
+                return -ENOMEM;
+        return mappings_new(&tenant->mappings);
 }
 
 void request_fini(struct tenant *tenant)
 {
         struct request_memory *m = tenant->request_memory;
 
+        tenant->announced = announced_free(tenant->announced);
         if (!m)
                 return;
         assert(m->n_unused == m->n_blocks);

@@ -66,6 +66,7 @@ void request_put(struct batch *b, uint32_t i)
         s->req.cost = (uint8_t)evict_cost_level(UINT64_C(1000) * entry->cost_us, entry->length);
         s->req.ack = (enum cache_ack)b->head.ack;
         s->req.batch = b->number;
+        s->req.promise = b->promise;
         /* A lease requires the chunk in the pool. */
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;
         s->req.parent =

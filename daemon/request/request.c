@@ -122,71 +122,6 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
         return tiers ? WIRE_OK : WIRE_MISS;
 }
 
-static unsigned hint_of_pin(bool retained, enum cache_status status)
-{
-        if (!retained)
-                return HINTS_UNPINNED;
-        return status == CACHE_OK      ? HINTS_PINNED
-               : status == CACHE_QUOTA ? HINTS_PIN_REFUSED
-                                       : HINTS_PIN_EARLY;
-}
-
-static enum wire_status look_up_pin(struct batch *b, uint32_t i, struct cache *cache,
-                                    const struct key *key, uint64_t hash)
-{
-        bool retained = b->head.hint == WIRE_HINT_PIN;
-        struct tenant *tenant = b->request.client->tenant;
-        enum cache_status status = CACHE_MISS;
-        struct cache_place place;
-
-        if (cache_find(cache, b->head.namespace_id, key, hash, &place, NULL)) {
-                status = cache_retain(cache, &place, retained, tenant->pinned_limit);
-                tenant->traffic.hints[hint_of_pin(retained, status)]++;
-        }
-        *(uint16_t *)batch_result(b, i) = (uint16_t)batch_status(status);
-        return batch_status(status);
-}
-
-/* Returns whether a hint applies to a chain, which is processed from its end to its root. */
-static bool hint_is_of_reuse(const struct wire_batch *head)
-{
-        return head->hint == WIRE_HINT_FINAL || head->hint == WIRE_HINT_RETURN;
-}
-
-/* Handles one key of such a hint, in the order from the end of the chain to its root. */
-static enum wire_status look_up_hint(struct batch *b, uint32_t i, struct cache *cache,
-                                     const struct key *key, uint64_t hash)
-{
-        bool is_final = b->head.hint == WIRE_HINT_FINAL;
-        struct cache_place place;
-        enum wire_status status = WIRE_MISS;
-
-        if (cache_find(cache, b->head.namespace_id, key, hash, &place, NULL)) {
-                status = WIRE_OK;
-                if (!b->is_shared)
-                        b->is_shared = !cache_hint(cache, &place,
-                                                   is_final ? EVICT_HINT_FINAL
-                                                            : evict_hint_return(b->head.return_s));
-                b->request.client->tenant->traffic.hints[b->is_shared ? HINTS_SHARED
-                                                         : is_final   ? HINTS_FINAL
-                                                                      : HINTS_RETURN]++;
-        }
-        *(uint16_t *)batch_result(b, b->head.count - 1 - i) = (uint16_t)status;
-        return status;
-}
-
-static void hint_reverse(struct batch *b)
-{
-        struct key *keys = (struct key *)b->entries;
-
-        for (uint32_t i = 0; i < b->head.count / 2u; i++) {
-                struct key key = keys[i];
-
-                keys[i] = keys[b->head.count - 1u - i];
-                keys[b->head.count - 1u - i] = key;
-        }
-}
-
 static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = batch_entry(b, i);
@@ -223,8 +158,7 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_HINT:
-                status = hint_is_of_reuse(&b->head) ? look_up_hint(b, i, cache, key, hash)
-                                                    : look_up_pin(b, i, cache, key, hash);
+                status = hint_look_up(b, i, cache, key, hash);
                 break;
         case WIRE_GIVE_BACK:
                 status = loan_end(b->request.client, batch_entry(b, i));
@@ -322,8 +256,10 @@ static void request_batch(struct request req, const struct wire_batch *msg)
                                      req.received_ns, b->part_room);
         if (op == WIRE_PUT && cache_wants_chains(client->tenant->cache))
                 find_remembered_gap(b);
-        if (op == WIRE_HINT && hint_is_of_reuse(&b->head))
-                hint_reverse(b);
+        if (op == WIRE_HINT)
+                hint_begin(b);
+        else if (op == WIRE_PUT)
+                hint_expect(b);
         b->regions = batch_regions(client, msg);
         buffers_use(client, b->regions);
         client->keys_inflight += msg->count;
@@ -416,6 +352,7 @@ bool request_run(struct client *client)
                         warm_next(b, i);
                         if (b->born_after_ms > 0)
                                 expire(b, i);
+                        hint_note_use(b, i, batch_hash(b, i));
                         if (client->ended) {
                                 if (batch_is_settled_at_its_end(b))
                                         *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;

@@ -13,6 +13,7 @@
 #include "base/stages.h"
 #include "cache/cache.h"
 #include "cache/lease.h"
+#include "evict/announced.h"
 #include "lookup/counters.h"
 #include "tenant/namespace-counts.h"
 #include "tenant/quota.h"
@@ -74,7 +75,8 @@ struct service {
         uint64_t staging_max;
         uint64_t wait_ms; /* the wait for room if a request names no timeout */
         enum service_gds gds, gds_puts;
-        uint64_t batches; /* number of batches so far; see store_put.batch */
+        uint64_t batches;       /* number of batches so far; see store_put.batch */
+        uint64_t announcements; /* number of announced returns so far; see evict_promise.number */
         bool stopping;
         /* Prints the part of a report that `client` may see. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
@@ -89,10 +91,12 @@ struct service {
         void *server_userdata; /* for reload() and namespace_changed() */
 };
 
-/* The outcome of a hint for an existing key: passed to the eviction policies (FINAL, RETURN); not
- * applied, because another chain continues from the key (SHARED); pinned or unpinned; or not
- * pinned, because the tenant's limit is reached (PIN_REFUSED) or the chunk is not on disk yet
- * (PIN_EARLY). */
+/* The outcome of a hint for an existing key: passed to the eviction policies (FINAL, RETURN,
+ * TOOL_CALL, TURN_END); not applied, because another chain continues from the key (SHARED) or the
+ * user's announcements do not come true (DISBELIEVED); pinned or unpinned; not pinned, because the
+ * tenant's limit is reached (PIN_REFUSED) or the chunk is not on disk yet (PIN_EARLY); dropped from
+ * memory (DEMOTED), or not, because it is in use or not on disk (DEMOTE_BUSY); or offered to the
+ * shared tier. */
 enum {
         HINTS_FINAL,
         HINTS_RETURN,
@@ -101,6 +105,12 @@ enum {
         HINTS_UNPINNED,
         HINTS_PIN_REFUSED,
         HINTS_PIN_EARLY,
+        HINTS_TOOL_CALL,
+        HINTS_TURN_END,
+        HINTS_DISBELIEVED,
+        HINTS_DEMOTED,
+        HINTS_DEMOTE_BUSY,
+        HINTS_OFFERED,
         HINTS
 };
 
@@ -145,6 +155,8 @@ struct tenant {
         struct cache *cache;
         struct leases *leases;
         struct pool_index *pool_index; /* NULL if disabled */
+        struct announced *announced;   /* used by the request layer: how far its users'
+                                        * announcements come true */
         uint64_t retry_ns; /* used by request/hits.c: when requests that found no room are tried
                               again */
         struct request_memory *request_memory; /* used by the request layer */

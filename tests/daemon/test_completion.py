@@ -90,7 +90,7 @@ TYPED = {
     "kvcachectl": [
         (["relo"], ["reload"]), (["--j"], ["--json"]), (["--socket", "/s", "devi"], ["device"]), (["--socket=/s", "devi"], ["device"]),
         (["--color", "never", "devi"], ["device"]), (["device", ""], ["ls", "suspend", "resume"]), (["device", "su"], ["suspend"]),
-        (["hint", ""], ["final", "return"]), (["put", "--namespace", ""], []), (["put", "-n", "l"], []),
+        (["hint", ""], ["final", "return", "tool-call", "turn-end", "demote", "share"]), (["put", "--namespace", ""], []), (["put", "-n", "l"], []),
         (["evict", "--js"], ["--json"]), (["put", "--ack", ""], ["accepted", "written", "durable"]), (["put", "--ack=w"], ["written"]),
         (["put", "--ack="], ["accepted", "written", "durable"]), (["evict", "--tier", "m"], ["memory"]),
         (["status", "names"], ["namespaces"]), (["status", "--color", "n"], ["never"]), (["--color", ""], ["auto", "always", "never"]),

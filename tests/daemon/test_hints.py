@@ -150,7 +150,7 @@ def test_stat_under_lru_goes_by_recency(make_daemon):
 
 
 @pytest.mark.parametrize("kind, seconds, how", [
-    (0, 0, {}), (3, 1, {}), (4, 1, {}), (5, 0, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
+    (0, 0, {}), (3, 1, {}), (4, 1, {}), (9, 0, {}), (5, 1, {}), (7, 1, {}), (8, 1, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
     (FINAL, 0, {"parent": key_of("p")}), (3, 0, {"parent": key_of("p")})])
 def test_a_malformed_hint_ends_the_session(small, kind, seconds, how):
     with small.client() as c, small.client() as bystander:

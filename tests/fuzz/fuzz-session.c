@@ -728,8 +728,10 @@ static void say_batch(int fd)
         msg.head.timeout_ms = flags >> 4 & 1 ? 1 : 0;
         if (msg.head.hdr.op == WIRE_PUT)
                 msg.head.ack = (uint8_t)(x >> 4) % 3;
+        if (msg.head.hdr.op == WIRE_PUT && flags >> 6 & 1)
+                msg.head.expects = (uint8_t)(x | 16);
         if (msg.head.hdr.op == WIRE_HINT) {
-                msg.head.hint = (uint8_t)(1 + (x >> 4 & 3));
+                msg.head.hint = (uint8_t)(1 + (x >> 4 & 3) + (flags >> 5 & 1 ? 4 : 0));
                 msg.head.return_s = msg.head.hint == WIRE_HINT_RETURN ? 1u << (x >> 6) : 0;
         }
         if (msg.head.hdr.op == WIRE_EVICT)

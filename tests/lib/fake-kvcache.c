@@ -512,7 +512,7 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
                 *ret_value = n;
                 return 0;
         }
-        if (request->op == KVCACHE_OP_HINT) {
+        if (request->op == KVCACHE_OP_HINT || request->op == KVCACHE_OP_ADVISE) {
                 fake.hints++;
                 if (!request->results)
                         return 0;

@@ -34,6 +34,8 @@ def test_requests_are_awaited(daemon):
             assert set(await blocks.evict(KEYS, memory_only=True)) == {kvcache.OK}
             assert set(await blocks.prefetch(KEYS)) == {kvcache.OK}
             assert set(await blocks.hint(KEYS)) == set(await blocks.hint(KEYS, 60)) == {kvcache.OK}
+            assert set(await blocks.advise(KEYS, "return", 60)) == set(await blocks.advise(KEYS, "turn_end")) == {kvcache.OK}
+            assert (await blocks.put(KEYS, VALUES, return_s=60)).ok
             region = client.allocate(32 * LENGTH)
             done = await blocks.get(KEYS, (region, range(0, 32 * LENGTH, LENGTH), LENGTH))
             assert done.ok and bytes(region.memory) == b"".join(VALUES)

@@ -55,6 +55,19 @@ def test_lookups(blocks):
         with pytest.raises(kvcache.ArgumentError, match="return_s"):
             blocks.hint(keys[:2], wrong)
     wait_until(lambda: set(blocks.tiers(keys[:2])) == {kvcache.TIER_ALL}, "the chunks are in memory")
+    for advice in ("final", "tool_call", "turn_end", "pin", "unpin", "prefetch", "share"):
+        assert set(blocks.advise(keys[:2], advice)) == {kvcache.OK}, advice
+    assert blocks.advise(keys[6:8], "return", 60) == bytes([kvcache.OK, kvcache.MISS])
+    assert set(blocks.advise(keys[:1], "demote")) == {kvcache.OK} and set(blocks.tiers(keys[:1])) == {kvcache.TIER_DISK}
+    for wrong in (("return", 0), ("return", 1 << 32), ("return", 10**400), ("return", -1), ("return", float("nan")), ("final", 1), ("stay", 0),
+                  ("", 0), (None, 0), ([], 0)):
+        with pytest.raises(kvcache.ArgumentError):
+            blocks.advise(keys[:2], *wrong)
+    for wrong in (-1, 1 << 32, float("nan"), float("inf"), "60"):
+        with pytest.raises(kvcache.ArgumentError, match="return_s"):
+            blocks.put(keys[7:8], values[7:8], return_s=wrong)
+    assert blocks.put(keys[7:8], values[7:8], return_s=600).ok and blocks.put(keys[7:8], values[7:8], return_s=0).ok
+    assert set(blocks.evict(keys[7:8])) == {kvcache.OK}
     assert set(blocks.touch(keys[:2])) == {kvcache.OK} and blocks.touch(keys[7:8]) == bytes([kvcache.MISS])
     assert set(blocks.evict(keys)) == {kvcache.OK, kvcache.MISS}
     assert blocks.match(keys) == 0

@@ -290,10 +290,10 @@ def test_layouts_are_those_of_the_header(tmp_path):
     if not compiler:
         pytest.skip("there is no C compiler")
     structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
-               "buffer_options": _library.BUFFER_OPTIONS.size, "completion": _library.COMPLETION.size,
+               "buffer_options": _library.BUFFER_OPTIONS.size, "request": _library.REQUEST.size, "completion": _library.COMPLETION.size,
                "entry": 8 * _library.ENTRY_WORDS, "key": _library.KEY_BYTES, "lease": 8, "info": _library.INFO.size}
     # These structures are longer in C; Python uses only their beginning.
-    offsets = {("request", "loans"): _library.REQUEST.size, ("info", "gets_local"): _library.INFO.size - 8,
+    offsets = {("request", "return_s"): 84, ("request", "advice"): 96, ("info", "gets_local"): _library.INFO.size - 8,
                ("result", "loan"): 8 * _library.RESULT_WORDS,
                ("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,
                ("result", "tiers"): 4, ("result", "length"): 8, ("result", "data"): 24, ("result", "lease"): 32,

@@ -20,6 +20,7 @@ import vllm_scenarios  # noqa: E402
 from kvcache import vllm as adapter  # noqa: E402
 from kvcache.engine import private  # noqa: E402
 from kvcache.vllm import identity  # noqa: E402
+from test_vllm_hints import envelope  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -142,6 +143,28 @@ def test_what_is_no_time_is_no_hint(make, daemon, params):
     host.reset()
     vllm_scenarios.check_load(host, "b", keys)
     assert (hinted(daemon, "final"), hinted(daemon, "return")) == before
+
+
+@pytest.mark.parametrize("actions, kinds", [
+    ([("kv.return", {"return_s": 60})], {"return"}), ([("kv_hint.deref.v1", {})], {"final"}),
+    ([("kv.retain", {"directives": [{"start": 0, "end": 16, "priority": 80, "duration": 60.0}]})], {"tool_call"}),
+    ([("kv.retain", {"directives": [{"priority": 80, "duration": 600}]}), ("kv.pin", {})], {"return", "pinned"})])
+def test_kv_hints_reach_the_daemon(make, daemon, actions, kinds):
+    host = make()
+    if not host.new:
+        pytest.skip("this vLLM has no kv_hints")
+    keys = vllm_scenarios.keys_of(f"kv-hints-{actions}", 6)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    before = {k: hinted(daemon, k) + hinted(daemon, "pin_early") * (k == "pinned") for k in kinds}
+    context = fake_vllm.ReqContext33("b", None, envelope(*actions))
+    host.tier.on_new_request(context)
+    host.lookup(keys, context)
+    host.finish(context)
+    host.reset()
+    for kind, n in before.items():
+        harness.wait_until(lambda k=kind, n=n: hinted(daemon, k) + hinted(daemon, "pin_early") * (k == "pinned") == n + len(keys),
+                           f"the daemon has {kind}")
 
 
 def test_a_store_says_what_the_chunks_cost(make, daemon):

@@ -236,6 +236,30 @@ static void hint_passes_the_time_of_return(void **state)
         has(ctl_err, "hint: a limit of this user or tenant is reached");
 }
 
+static void hint_passes_advice(void **state)
+{
+        static const struct {
+                const char *action;
+                enum kvcache_advice advice;
+        } cases[] = {
+                { "tool-call", KVCACHE_ADVICE_TOOL_CALL },
+                { "turn-end", KVCACHE_ADVICE_TURN_END },
+                { "demote", KVCACHE_ADVICE_DEMOTE },
+                { "share", KVCACHE_ADVICE_SHARE },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                answer(1, KVCACHE_OK);
+                ctl_expect(EXIT_OK, "1 hinted, 0 missing\n", "", "hint", cases[i].action, "a");
+                assert_int_equal(fake.request.op, KVCACHE_OP_ADVISE);
+                assert_int_equal(fake.request.advice, cases[i].advice);
+                assert_int_equal(fake.request.return_s, 0);
+        }
+        answer(2, KVCACHE_OK, KVCACHE_BUSY);
+        ctl_expect(EXIT_REFUSED, "1 hinted, 0 missing, 1 in use or not on disk\n", "", "hint",
+                   "demote", "a", "b");
+}
+
 static void hint_explains_wrong_usage(void **state)
 {
 #define SEE_HINT "See: kvcachectl hint --help\n"
@@ -254,10 +278,10 @@ static void hint_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: unknown action 'finl'; did you mean \"hint final\"?\n" SEE_HINT,
                    "hint", "finl", "k");
-        ctl_expect(
-                EXIT_WRONG_USAGE, "",
-                "kvcachectl: unknown action 'xyzzy'; the actions are final and return\n" SEE_HINT,
-                "hint", "xyzzy", "k");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: unknown action 'xyzzy'; the actions are final, return, tool-call, "
+                   "turn-end, demote and share\n" SEE_HINT,
+                   "hint", "xyzzy", "k");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: either keys or --from FILE are needed\n" SEE_HINT, "hint", "final");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
@@ -301,6 +325,7 @@ int main(void)
                 CTL_TEST(commands_on_keys_report_a_status_that_they_do_not_expect),
                 CTL_TEST(prefetch_counts_keys_by_their_answer),
                 CTL_TEST(hint_passes_the_time_of_return),
+                CTL_TEST(hint_passes_advice),
                 CTL_TEST(hint_explains_wrong_usage),
                 CTL_TEST(pin_counts_keys_by_their_answer),
         };

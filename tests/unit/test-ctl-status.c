@@ -383,7 +383,8 @@ static void eviction_section_is_shown_in_full_only(void **state)
                 "{'eviction':{'policy':'learned','chunk_bytes':40,'ghost_bytes':16,"
                 "'memory':{'ghosts':1,'ghosts_max':10,'ghost_hits':3,"
                 "'evicted_age_seconds':{'p10':1,'p50':41.7,'p90':4123}},'disk':{'ghosts_max':0,'"
-                "later':1}}}";
+                "later':1},'announced_returns':{'open':2,'true':1000,'early':3,'late':4,"
+                "'unmeasured':5,'disbelieved':6,'least_belief':0.25}}}";
 
         section("eviction", eviction,
                 "\nEviction\n"
@@ -393,7 +394,9 @@ static void eviction_section_is_shown_in_full_only(void **state)
                 "  memory ages       a tenth of what was evicted had been unused for at most 1.0 "
                 "s, "
                 "half for at most 42 s, nine tenths for at most 1 h 10 min\n"
-                "  later             1\n");
+                "  later             1\n"
+                "  announced         2 returns open; 1,000 came true, 7 did not, 11 were not "
+                "believed; the least belief in a user is 25 %\n");
         section(NULL, eviction, "");
 }
 

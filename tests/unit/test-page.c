@@ -188,7 +188,8 @@ static const char full[] =
         " \"since_unix_ms\": 1750000000000, \"full\": true, \"errors\": {\"read\": 3, \"write\": "
         "1}}"
         "]}, \"eviction\": {\"returns\": {\"expected\": 34, \"in_time\": 87, \"missed\": 13, "
-        "\"prefetched\": 8, \"prefetch_hits\": 2}}, \"totals\": {\"hit_ratio\": 0.4567, "
+        "\"prefetched\": 8, \"prefetch_hits\": 2}, \"announced_returns\": {\"true\": 3, "
+        "\"early\": 2, \"late\": 1}}, \"totals\": {\"hit_ratio\": 0.4567, "
         "\"hit_ratio_of\": \"lookups\"},"
         "\"sessions\": {\"connections\": 12, \"leases\": 34},"
         "\"writes\": {\"day_bytes\": 5368709120, \"budget_bytes\": 10737418240},"
@@ -252,6 +253,7 @@ static void it_shows_what_a_person_looks_for(void **state)
                 "<dt>Returns in time</dt><dd><data value=\"0.87\">87.0&#8239;%</data>",
                 "chains expected now: <data value=\"34\">34</data>",
                 "prefetched, used: <data value=\"0.25\">25.0&#8239;%",
+                "announced, came true: <data value=\"0.5\">50.0&#8239;%",
                 /* tenants and namespaces */
                 "<bdi>red</bdi>", "1 KiB</data> of <data", "<data value=\"0.25\">25.0&#8239;%",
                 "<bdi>llama</bdi>", "<data value=\"0.75\">75.0&#8239;%",
@@ -373,6 +375,8 @@ static void it_stands_whatever_the_status_is(void **state)
                 " \"uptime_seconds\": 1e300, \"totals\": {\"hit_ratio\": -1e300}}",
                 "{\"eviction\": {\"returns\": {\"in_time\": -1, \"missed\": 1e300, "
                 "\"expected\": \"x\", \"prefetched\": 1, \"prefetch_hits\": 1e308}}}",
+                "{\"eviction\": {\"announced_returns\": {\"true\": 1e308, \"early\": 1e308, "
+                "\"late\": \"x\"}}}",
                 "{\"eviction\": [1]}",
                 "{\"store\": {\"volumes\": [{\"since_unix_ms\": -1, \"chunks\": \"x\"},"
                 " {\"since_unix_ms\": 1e300, \"errors\": {\"read\": -5, \"write\": 1e300}}]}}",

@@ -512,6 +512,87 @@ static void a_budget_is_kept(void **state)
         simulation_fini(&s);
 }
 
+/* Sessions of 6 blocks that return after 7 s or after 40 s, each with another last block. */
+static void trace_of_returns(struct trace *t)
+{
+        enum { SESSIONS = 24, QUICK = 8, QUICK_S = 7, SLOW_S = 40, SECONDS = 160, BLOCKS = 6 };
+
+        trace_init(t);
+        for (uint64_t second = 0; second < SECONDS; second++)
+                for (uint64_t i = 0; i < SESSIONS; i++) {
+                        uint64_t ids[BLOCKS], period = i < QUICK ? QUICK_S : SLOW_S;
+
+                        if (second % period != i % period)
+                                continue;
+                        for (uint64_t k = 0; k < BLOCKS; k++)
+                                ids[k] = 1000 * i + k;
+                        ids[BLOCKS - 1] += 10 + second;
+                        trace_add(t, 1000 * second, ids, BLOCKS);
+                }
+}
+
+static void announced_returns_bring_hits_up_to_the_optimum(void **state)
+{
+        enum { CAPACITY = 70 };
+        static struct trace t;
+        struct simulation s;
+        uint64_t plain, half, all;
+
+        trace_of_returns(&t);
+        assert_int_equal(simulation_init(&s, &t.workload), 0);
+        plain = run(&s, "cq", CAPACITY).blocks_hit;
+        s.returns = 0.5;
+        half = run(&s, "cq", CAPACITY).blocks_hit;
+        s.returns = s.announced = 1;
+        all = run(&s, "cq", CAPACITY).blocks_hit;
+        assert_true(half > plain);
+        assert_true(all > half);
+        assert_true(all <= run(&s, "opt", CAPACITY).blocks_hit);
+        assert_int_equal(run(&s, "cq", CAPACITY).announced.late, 0);
+        assert_true(run(&s, "cq", CAPACITY).announced.came_true > 100);
+        simulation_fini(&s);
+}
+
+static void reasons_of_stops_are_announced_for_all_requests(void **state)
+{
+        static struct trace t;
+        struct simulation s;
+        struct simulation_result r;
+
+        trace_of_returns(&t);
+        assert_int_equal(simulation_init(&s, &t.workload), 0);
+        s.stops = 1;
+        r = run(&s, "cq", 70);
+        assert_int_equal(r.announced.made, t.workload.n_requests);
+        assert_true(r.announced.came_true > r.announced.made / 2);
+        simulation_fini(&s);
+}
+
+static void liars_change_little_for_others_and_gain_nothing(void **state)
+{
+        static struct trace t;
+        struct simulation s;
+        struct simulation_result lying, silent;
+        double others_asked, others, before, liars;
+
+        trace_of_returns(&t);
+        assert_int_equal(simulation_init(&s, &t.workload), 0);
+        s.returns = 1;
+        s.liars = 0.3;
+        lying = run(&s, "cq", 70);
+        assert_int_equal(simulation_run_silent(&s, "cq", 70, &silent), 0);
+        assert_int_equal(lying.liars_asked, silent.liars_asked);
+        assert_in_range(lying.liars_asked, 1, lying.blocks_asked - 1);
+        assert_true(lying.announced.disbelieved > 0);
+        others_asked = (double)(lying.blocks_asked - lying.liars_asked);
+        others = (double)(lying.blocks_hit - lying.liars_hit) / others_asked;
+        before = (double)(silent.blocks_hit - silent.liars_hit) / others_asked;
+        liars = ((double)lying.liars_hit - (double)silent.liars_hit) / (double)lying.liars_asked;
+        assert_true(others > before - 0.02); /* a few hundred blocks: one is 0.1 points */
+        assert_true(liars < 0.02);
+        simulation_fini(&s);
+}
+
 static void a_cache_counts_turns_of_a_session(void **state)
 {
         struct simulated_cache c;
@@ -543,6 +624,9 @@ int main(void)
                 cmocka_unit_test(the_last_request_of_a_session_is_its_end),
                 cmocka_unit_test(a_share_of_the_ends_is_announced),
                 cmocka_unit_test(announced_ends_make_room_for_sessions_that_go_on),
+                cmocka_unit_test(announced_returns_bring_hits_up_to_the_optimum),
+                cmocka_unit_test(reasons_of_stops_are_announced_for_all_requests),
+                cmocka_unit_test(liars_change_little_for_others_and_gain_nothing),
                 cmocka_unit_test(a_budget_of_a_byte_lets_one_block_in_at_most),
                 cmocka_unit_test(a_budget_is_kept),
                 cmocka_unit_test(a_cache_counts_turns_of_a_session),

@@ -332,23 +332,28 @@ static void low_screen_has_namespaces_and_operations_at_least(void **state)
 /* Prepares figures of a busy daemon on a large host. */
 static void head_fits_80_columns(void **state)
 {
-        static const char *const growing[] = { "kvcache_requests_total{op=\"GET\"}",
-                                               "kvcache_busy_answers_total",
-                                               "kvcache_tenant_quota_refusals_total{tenant=\"a\"}",
-                                               "kvcache_lookup_keys_total{by=\"client\"}",
-                                               "kvcache_loads_declined_total",
-                                               "kvcache_hits_total{tier=\"memory\"}",
-                                               "kvcache_hits_total{tier=\"disk\"}",
-                                               "kvcache_misses_total{reason=\"evicted_disk\"}",
-                                               "kvcache_pool_evictions_total",
-                                               "kvcache_evictions_total",
-                                               "kvcache_puts_total",
-                                               "kvcache_return_outcomes_total{outcome=\"in_time\"}",
-                                               "kvcache_return_outcomes_total{outcome=\"missed\"}",
-                                               "kvcache_return_late_total",
-                                               "kvcache_return_evicted_total",
-                                               "kvcache_prefetched_chunks_total",
-                                               "kvcache_prefetch_hits_total" };
+        static const char *const growing[] = {
+                "kvcache_requests_total{op=\"GET\"}",
+                "kvcache_busy_answers_total",
+                "kvcache_tenant_quota_refusals_total{tenant=\"a\"}",
+                "kvcache_lookup_keys_total{by=\"client\"}",
+                "kvcache_loads_declined_total",
+                "kvcache_hits_total{tier=\"memory\"}",
+                "kvcache_hits_total{tier=\"disk\"}",
+                "kvcache_misses_total{reason=\"evicted_disk\"}",
+                "kvcache_pool_evictions_total",
+                "kvcache_evictions_total",
+                "kvcache_puts_total",
+                "kvcache_return_outcomes_total{outcome=\"in_time\"}",
+                "kvcache_return_outcomes_total{outcome=\"missed\"}",
+                "kvcache_return_late_total",
+                "kvcache_return_evicted_total",
+                "kvcache_prefetched_chunks_total",
+                "kvcache_prefetch_hits_total",
+                "kvcache_hint_announcements_total{outcome=\"true\"}",
+                "kvcache_hint_announcements_total{outcome=\"early\"}",
+                "kvcache_hint_announcements_total{outcome=\"late\"}"
+        };
         static const char *const bytes[] = { "kvcache_get_bytes_total{by=\"x\"}",
                                              "kvcache_put_bytes_total",
                                              "kvcache_store_read_bytes_total",
@@ -363,7 +368,8 @@ static void head_fits_80_columns(void **state)
                                      "kvcache_sessions 4096\nkvcache_leases 123456\n"
                                      "kvcache_deferred_requests 1234\nkvcache_queued_reads 123\n"
                                      "kvcache_queued_writes 123\nkvcache_io_queued 123\n"
-                                     "kvcache_io_inflight 123\nkvcache_return_expected 123456\n";
+                                     "kvcache_io_inflight 123\nkvcache_return_expected 123456\n"
+                                     "kvcache_hint_open_announcements 4096\n";
         struct samples before, now;
         cJSON *figures;
         char *text;
@@ -383,7 +389,8 @@ static void head_fits_80_columns(void **state)
         figures = top_figures(&now, &before, 1);
         text = print(figures, 0);
         assert_non_null(strstr(text, "\nreturns   123,456 expected, 50.0 % in time; prefetched "
-                                     "123,456/s, 100.0 % used\n"));
+                                     "123,456/s, 100.0 % used\n"
+                                     "announced 4,096 returns, 33.3 % came true\n"));
         assert_non_null(strstr(text, "\ngets      370,368/s, 12.3 GiB/s: 33.3 % memory, "));
         for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
                 if (end - line > 80)

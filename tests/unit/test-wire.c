@@ -532,8 +532,10 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
                 for (unsigned tiers = 0; tiers < 256; tiers++) {
                         minimal(&m, op);
                         m.batch.tiers = (uint8_t)tiers;
-                        if (op == WIRE_EVICT ? tiers == WIRE_TIER_MEMORY || tiers == WIRE_TIER_ALL
-                                             : tiers == 0)
+                        if (op == WIRE_PUT
+                                    ? tiers <= WIRE_EXPECTS_FINAL || tiers >= WIRE_EXPECTS_RETURN
+                            : op == WIRE_EVICT ? tiers == WIRE_TIER_MEMORY || tiers == WIRE_TIER_ALL
+                                               : tiers == 0)
                                 assert_accepted(&m);
                         else
                                 assert_refused(&m);

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _library as c
-from ._arguments import ack_number, batch_of, return_seconds
+from ._arguments import ack_number, advice_number, batch_of, expected_number, return_seconds
 from ._client import Client
 from ._leases import Leased
 from ._namespace import Namespace, reach_of
@@ -119,9 +119,9 @@ class AsyncNamespace:
         return f"<AsyncNamespace of {self.namespace!r}>"
 
     async def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-                  parent: Buffer | None = None, timeout: float | None = None) -> Done:
-        batch = batch_of(keys, places, False)
-        return await self._client._await(self.namespace, c.OP_PUT, batch, ack_number(ack), parent, timeout)
+                  parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None) -> Done:
+        batch, expected = batch_of(keys, places, False), expected_number(return_s)
+        return await self._client._await(self.namespace, c.OP_PUT, batch, ack_number(ack), parent, timeout, expected)
 
     async def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
                   timeout: float | None = None) -> Done:
@@ -151,6 +151,10 @@ class AsyncNamespace:
     async def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
         seconds = return_seconds(return_s)
         return (await self._client._await(self.namespace, c.OP_HINT, Keys(keys), timeout=timeout, tiers=seconds)).status
+
+    async def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
+        number = advice_number(advice, return_s)
+        return (await self._client._await(self.namespace, c.OP_ADVISE, Keys(keys), timeout=timeout, tiers=number)).status
 
     async def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         return (await self._client._await(self.namespace, c.OP_PIN, Keys(keys), timeout=timeout)).status

@@ -93,6 +93,21 @@ def return_seconds(seconds: int) -> int:
     return seconds
 
 
+def advice_number(advice: str, return_s: int) -> int:
+    """Returns the advice and the time in one number, as Client._request() takes it."""
+    if not isinstance(advice, str) or advice not in c.ADVICE:
+        raise ArgumentError(f"advice is one of {', '.join(c.ADVICE)}, not {advice!r}")
+    seconds = return_seconds(return_s)
+    if (advice == "return") != (seconds > 0):
+        raise ArgumentError(f"return_s is 1 or more for the advice 'return' and 0 for others, not {return_s!r} for {advice!r}")
+    return c.ADVICE[advice] << c.ADVICE_SHIFT | seconds
+
+
+def expected_number(return_s: int | None) -> int:
+    """Does so for what a put says of the return of its chain: None for nothing, 0 for never."""
+    return 0 if return_s is None else advice_number("return" if return_s else "final", return_s)
+
+
 def ack_number(name: str) -> int:
     try:
         return c.ACKS[name]

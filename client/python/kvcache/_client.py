@@ -444,12 +444,13 @@ class Client:
 
     def _request(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None,
                  user_data: int, ack: int, tiers: int, parent: int, ms: int) -> bytes:
-        """`tiers`: of an evict; of a hint its return_s; of a match and an exists TIER_REMOTE, or 0."""
-        return_s, tiers = (tiers, 0) if op == c.OP_HINT else (0, tiers)
+        """`tiers`: of an evict; of a hint its return_s; of an advise and a put advice_number(); of a match and an exists TIER_REMOTE, or 0."""
+        advice, return_s = divmod(tiers, 1 << c.ADVICE_SHIFT) if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else (0, 0)
+        tiers = 0 if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else tiers
         flags, tiers = (c.REMOTE, 0) if tiers == c.TIER_REMOTE else (0, tiers)
         return c.REQUEST.pack(c.REQUEST.size, 8 * c.ENTRY_WORDS, 8 * c.RESULT_WORDS, op, namespace._id, flags, ack, tiers, entries,
                               keys if count else 0, count, parent, words.buffer_info()[0] if words else 0, user_data, ms,
-                              return_s)
+                              return_s, advice, 0)
 
     def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
               value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,

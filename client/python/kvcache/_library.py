@@ -41,11 +41,15 @@ MISMATCH, NO_NAMESPACE, VERSION, SHUTDOWN, NO_SPACE, NOT_EMPTY = range(11, 17)
 LOST, PENDING, CANCELLED = 100, 101, 102
 
 # enum kvcache_op
-OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH, OP_GIVE_BACK, OP_HINT, OP_PIN, OP_UNPIN = range(1, 14)
+OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH, OP_GIVE_BACK, OP_HINT, OP_PIN, OP_UNPIN, OP_ADVISE = range(1, 15)
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
 REMOTE = 1 << 4  # a flag of struct kvcache_request: includes the shared tier
+
+# enum kvcache_advice, by the names that advise() takes
+ADVICE = {name: i for i, name in enumerate(("return", "final", "tool_call", "turn_end", "pin", "unpin", "demote", "prefetch", "share"), 1)}
+ADVICE_SHIFT = 32  # where _request() takes it, above return_s
 
 PURGE = 1 << 0  # of kvcache_namespace_remove()
 POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
@@ -55,7 +59,7 @@ POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
 OPTIONS = struct.Struct("<IIQQiiQ")
 NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
-REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI")
+REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI8xii")
 COMPLETION = struct.Struct("<QQiiQ")
 NAMESPACE_INFO = struct.Struct("@256s64sII5Q4I")
 INFO = struct.Struct("<IIQQQQ16sQQ16xQQ")

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from . import _library as c
-from ._arguments import ack_number, batch_of, fingerprint_text, return_seconds
+from ._arguments import ack_number, advice_number, batch_of, expected_number, fingerprint_text, return_seconds
 from ._errors import ArgumentError
 from ._leases import Leased, statuses
 from ._memory import Batch, Keys
@@ -129,6 +129,14 @@ class Namespace:
         it when the requests that use the chain are complete."""
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
+    def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
+        """Gives advice about the chain, root first, whatever engine it is from. Returns one status for each key.
+
+        "return": used again in about `return_s` seconds, 1 or more. "final": never. "tool_call", "turn_end": why the engine stopped. "pin" and
+        "unpin" as pin() and unpin(). "demote": drop the copy in memory of chunks on disk. "prefetch" as prefetch(). "share": offer the chunks to
+        the shared tier. Announced returns are believed as far as those of the same user came true."""
+        return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s)))[0]
+
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         """Keeps the chunks on disk until unpin(), exempt from eviction. Returns one status for each key. BUSY: the chunk is being written, so
         retry when its put is WRITTEN; QUOTA: the tenant has reached its limit of pinned bytes; MISS: the chunk is not on disk."""
@@ -150,10 +158,11 @@ class Namespace:
     # --- blocking ---
 
     def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-            parent: Buffer | None = None, timeout: float | None = None) -> Done:
+            parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None) -> Done:
         """Stores the bytes at each place. `ack`: "accepted" (visible; may be lost with the daemon), "written" (survives kill
-        -9 of the daemon), "durable" (survives power loss)."""
-        return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout)
+        -9 of the daemon), "durable" (survives power loss). `return_s`: seconds until the chain is used again, 0 for never, if that is known:
+        chunks that are needed late then do not displace those needed sooner."""
+        return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout, expected_number(return_s))
 
     def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
             timeout: float | None = None) -> Done:
@@ -161,9 +170,9 @@ class Namespace:
         may hold anything."""
         return self._move(c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
 
-    def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None) -> Done:
+    def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None, advice: int = 0) -> Done:
         words = LOST_RESULT * batch.count
-        r, why = self._client._call(self, op, batch.count, batch.address(), 0, words, ack=ack, parent=parent, timeout=timeout)
+        r, why = self._client._call(self, op, batch.count, batch.address(), 0, words, ack=ack, tiers=advice, parent=parent, timeout=timeout)
         return Done(None, -r, why, words)
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
@@ -174,9 +183,10 @@ class Namespace:
     # --- submitted: Client.reap() returns their Done, each with its `tag` ---
 
     def submit_put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-                   parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None) -> None:
+                   parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None, return_s: int | None = None) -> None:
         batch = batch_of(keys, places, False)
-        self._client._submit(self, c.OP_PUT, batch.count, batch.address(), 0, batch, tag, ack_number(ack), parent, timeout)
+        self._client._submit(self, c.OP_PUT, batch.count, batch.address(), 0, batch, tag, ack_number(ack), parent, timeout,
+                             expected_number(return_s))
 
     def submit_get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
                    tag: Hashable = 0, timeout: float | None = None) -> None:
@@ -192,6 +202,9 @@ class Namespace:
 
     def submit_hint(self, keys: KeysLike, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_HINT, keys, tag, timeout, return_seconds(return_s))
+
+    def submit_advise(self, keys: KeysLike, advice: str, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None) -> None:
+        self._submit_keys(c.OP_ADVISE, keys, tag, timeout, advice_number(advice, return_s))
 
     def submit_touch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_TOUCH, keys, tag, timeout)

@@ -221,7 +221,8 @@ struct store_put {
         uint64_t created_ms; /* Unix time of the put; 0 means now */
         uint8_t hint;        /* enum evict_hint that arrived before the put was submitted */
         uint8_t cost;        /* evict_cost_level() */
-        bool durable;        /* complete only after a sync */
+        struct evict_promise promise; /* used by the cache: the expected return of the chain */
+        bool durable;                 /* complete only after a sync */
         uint64_t batch;  /* puts with the same number are answered together, so their entries wait
                             shortly for each other; 0 if alone */
         bool of_one;     /* store_sync(): sync the chunk `ref` only, instead of all */

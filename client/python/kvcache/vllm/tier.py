@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from .. import TIER_MEMORY
 from ..engine import former
 from . import identity
+from .hints import Advice, advice_of
 from .learned import GAUGES, Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .shared import SharedTier, Sought
@@ -45,6 +46,8 @@ COUNTERS = {
     "vllm:kv_offload_kvcache_loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "vllm:kv_offload_kvcache_loaded_disk_bytes": "Bytes loaded from the daemon's disk.",
     "vllm:kv_offload_kvcache_loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
+    "vllm:kv_offload_kvcache_hints": "Advice to the daemon that requests gave, by kv_hints or kv_transfer_params.",
+    "vllm:kv_offload_kvcache_hints_ignored": "Actions of kv_hints and parameters that are unknown, malformed or too many.",
     "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
     "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
     "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
@@ -55,10 +58,10 @@ _PREFIX = "vllm:kv_offload_kvcache_"
 class _Request:
     """What a request was answered."""
 
-    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished", "sought",
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "advice", "keys", "stores", "finished", "sought",
                  "search_untils", "fetched")
 
-    def __init__(self, return_s: int | None = None) -> None:
+    def __init__(self, advice: tuple[Advice, ...] = ()) -> None:
         self.answers: dict[bytes, bool] = {}
         self.failed: set[bytes] = set()
         self.declined: set[int] = set()  # groups of which no more is loaded
@@ -67,19 +70,10 @@ class _Request:
         self.fetched: set[bytes] = set()  # keys that came from there
         self.asked_at = 0.0
         self.touched = False
-        self.return_s = return_s  # what the client says of when the chain comes back; None: nothing
+        self.advice = advice  # for the daemon, once the request has ended
         self.keys: dict[bytes, None] = {}  # then: those that vLLM has asked for or stored, in their order
         self.stores = 0  # under way
         self.finished = False
-
-
-def _return_of(context: Any) -> int | None:
-    """`kvcache_return_s` of the request's kv_transfer_params: seconds, 0 for never."""
-    params = getattr(context, "kv_transfer_params", None)
-    value = params.get("kvcache_return_s") if isinstance(params, dict) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**32 - 1:
-        return None
-    return math.ceil(value)
 
 
 class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
@@ -170,17 +164,26 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._counts[_PREFIX + name] += n
 
     def _request(self, context: Any) -> _Request:
-        return self._requests.setdefault(context.req_id, _Request(_return_of(context)))
+        request = self._requests.get(context.req_id)
+        if request is None:
+            request = self._requests[context.req_id] = self._new_request(context)
+        return request
+
+    def _new_request(self, context: Any) -> _Request:
+        advice, ignored = advice_of(context)
+        self._count("hints", len(advice))
+        self._count("hints_ignored", ignored)
+        return _Request(advice)
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._drop(self._requests.get(req_context.req_id))
-        self._requests[req_context.req_id] = _Request(_return_of(req_context))
+        self._requests[req_context.req_id] = self._new_request(req_context)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
         self._drop(request)
-        if request is None or request.return_s is None:
+        if request is None or not request.advice:
             return
         request.finished = True
         self._ended[req_context.req_id] = request
@@ -196,18 +199,19 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _hint(self, request: _Request) -> None:
         """Once the request has ended and all of it is stored."""
-        if not request.finished or request.stores > 0 or request.return_s is None:
+        if not request.finished or request.stores > 0 or not request.advice:
             return
         groups: dict[int, list[bytes]] = {}
         for key in request.keys:
             groups.setdefault(identity.group_of(key), []).append(key)
         for listed in groups.values():
-            self._transfers.hint(listed, request.return_s)
+            for advice, return_s in request.advice:
+                self._transfers.advise(listed, advice, return_s)
 
     def _note_store(self, job: Any) -> None:
         name = job.req_context.req_id
         request = self._requests.get(name) or self._ended.get(name)
-        if request is not None and request.return_s is not None:
+        if request is not None and request.advice:
             request.keys.update(dict.fromkeys(job.keys))
             request.stores += 1
             self._stores[job.job_id] = request
@@ -215,7 +219,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         request = self._request(req_context)
         request.asked_at = time.monotonic()
-        if request.return_s is not None:
+        if request.advice:
             request.keys[key] = None
         if key in request.failed:
             return LookupResult.MISS

@@ -203,14 +203,14 @@ class Transfers:
         finally:
             self._lock.release()
 
-    def hint(self, keys: Sequence[bytes], return_s: int) -> None:
-        """The chain, of one group and root first, is used again in so many seconds; 0: never. Nothing is reported."""
+    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> None:
+        """Gives advice about a chain, of one group and root first, as Namespace.advise() takes it. Nothing is reported."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
-                namespace.submit_hint([p for k in keys for p in parts_of(k, self.parts)], return_s, tag=None, timeout=5.0)
+                namespace.submit_advise([p for k in keys for p in parts_of(k, self.parts)], advice, return_s, tag=None, timeout=5.0)
         except Error as e:
             self._ail(str(e))
         finally:

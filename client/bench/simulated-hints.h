@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hints that the clients of a simulated workload give: when the session of a request returns,
+ * why the engine stopped, or that the session has ended. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "workload.h"
+
+enum simulated_hint_kind {
+        SIMULATED_HINT_NONE,
+        SIMULATED_HINT_FINAL,
+        SIMULATED_HINT_RETURN,
+        SIMULATED_HINT_TOOL_CALL,
+        SIMULATED_HINT_TURN_END,
+};
+
+/* The user that announces a return in a second after each of its requests; the others are one
+ * user. */
+enum { SIMULATED_OTHERS = 0, SIMULATED_LIARS = 1 };
+
+/* A hint that follows a request. */
+struct simulated_hint {
+        enum simulated_hint_kind kind;
+        uint32_t return_s; /* SIMULATED_HINT_RETURN: 1 or more */
+        uint32_t user;
+};
+
+/* The shares that are announced, as in struct simulation. */
+struct simulated_shares {
+        double returns, stops, liars;
+};
+
+/* Chooses the hint of each request. `next`: for each position in workload.ids, the next request
+ * with the same block, or UINT32_MAX. `ends`: the requests whose ends are announced; NULL: none.
+ * `lying`: the share of liars lies; otherwise it gives no hints. `*ret` is an array of the
+ * requests. Returns 0 or -ENOMEM. */
+int simulated_hints_choose(const struct workload *w, const struct simulated_shares *shares,
+                           const uint32_t *next, const uint8_t *ends, bool lying,
+                           struct simulated_hint **ret);

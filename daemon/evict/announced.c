@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements announced.h. Open announcements are in a table of buckets by the hash of their item; a
+ * full bucket refuses new ones, so that no source can remove those of another. */
+#include "evict/announced.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+#include "base/pages.h"
+#include "checked.h"
+
+#define SECOND UINT64_C(1000000000)
+
+enum {
+        WAYS = 8,
+        BUCKETS = 2 * ANNOUNCED_OPEN / WAYS, /* half of the places stay free */
+        EXPIRED_AT_ONCE = 64, /* buckets that a call of announced_expire() examines */
+        MEMORY = 64,          /* outcomes that the belief is made of, fading */
+        TOLERATED_S = 2,      /* times are announced in whole seconds */
+        TOOL_CALL_S = 120,
+        TURN_END_S = 20,
+        TURN_END_MOST_S = 60, /* the outcome of an end of turn is known then */
+};
+
+struct open {
+        uint64_t id; /* 0: free */
+        uint64_t from_ns, to_ns, due_ns;
+        uint16_t source;
+        bool true_if_unused;
+};
+
+struct source {
+        uint32_t number;
+        bool is_used;
+        float came_true, ended; /* fading counts */
+        uint64_t n_ended;
+        uint64_t last_ns; /* time of its last announcement */
+        struct announced_stats stats;
+};
+
+struct announced {
+        struct source sources[ANNOUNCED_SOURCES];
+        uint32_t n_open;
+        uint32_t next_expired;         /* bucket */
+        struct announced_stats former; /* counts of sources that have lost their records */
+        struct open open[BUCKETS][WAYS];
+};
+
+int announced_new(struct announced **ret)
+{
+        struct announced *a = pages_map(sizeof(*a)); /* no memory while unused */
+
+        if (!a)
+                return -ENOMEM;
+        *ret = a;
+        return 0;
+}
+
+struct announced *announced_free(struct announced *a)
+{
+        if (a)
+                pages_unmap(a, sizeof(*a));
+        return NULL;
+}
+
+static struct open *bucket_of(const struct announced *a, uint64_t id)
+{
+        return (struct open *)a->open[(id * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (BUCKETS - 1)];
+}
+
+static struct open *find(const struct announced *a, uint64_t id)
+{
+        struct open *bucket = bucket_of(a, id);
+
+        for (unsigned i = 0; i < WAYS; i++)
+                if (bucket[i].id == id)
+                        return &bucket[i];
+        return NULL;
+}
+
+/* --- sources --- */
+
+static const struct source *known_source(const struct announced *a, uint32_t number)
+{
+        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++)
+                if (a->sources[i].is_used && a->sources[i].number == number)
+                        return &a->sources[i];
+        return NULL;
+}
+
+static void add_stats(struct announced_stats *sum, const struct announced_stats *one)
+{
+        sum->made += one->made;
+        sum->unmeasured += one->unmeasured;
+        sum->disbelieved += one->disbelieved;
+        sum->came_true += one->came_true;
+        sum->early += one->early;
+        sum->late += one->late;
+        sum->open += one->open;
+}
+
+/* Returns the record of a source. A new one takes a free record, or that of the source without open
+ * announcements that was silent for the longest time; otherwise the last record is shared. */
+static struct source *source_of(struct announced *a, uint32_t number)
+{
+        struct source *s = (struct source *)known_source(a, number), *silent = NULL;
+
+        if (s)
+                return s;
+        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++) {
+                s = &a->sources[i];
+                if (s->stats.open == 0 && (!silent || !s->is_used || s->last_ns < silent->last_ns))
+                        silent = s;
+                if (!s->is_used)
+                        break;
+        }
+        if (!silent)
+                return &a->sources[ANNOUNCED_SOURCES - 1];
+        add_stats(&a->former, &silent->stats);
+        *silent = (struct source){ .number = number, .is_used = true };
+        return silent;
+}
+
+/* Unknown sources count as if half of a few announcements had come true. */
+static float belief_in(const struct source *s)
+{
+        enum { ASSUMED = 4 };
+
+        return (s->came_true + ASSUMED * 0.5F) / (s->ended + ASSUMED);
+}
+
+static void note_outcome(struct source *s, bool came_true)
+{
+        const float kept = 1.0F - 1.0F / MEMORY;
+
+        s->came_true = s->came_true * kept + (came_true ? 1.0F : 0.0F);
+        s->ended = s->ended * kept + 1.0F;
+        s->n_ended++;
+}
+
+/* --- announcements --- */
+
+static void end(struct announced *a, struct open *o)
+{
+        a->sources[o->source].stats.open--;
+        a->n_open--;
+        *o = (struct open){ 0 };
+}
+
+/* Ends an announcement whose item was not used. */
+static void expire(struct announced *a, struct open *o)
+{
+        struct source *s = &a->sources[o->source];
+
+        if (o->true_if_unused)
+                s->stats.came_true++;
+        else
+                s->stats.late++;
+        note_outcome(s, o->true_if_unused);
+        end(a, o);
+}
+
+static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t seconds, uint64_t now)
+{
+        uint32_t least_s = seconds / 2 - MIN(seconds / 2, TOLERATED_S + 0U);
+        struct open o = { .id = id }; /* from 0: the use may be reported with an earlier time */
+
+        switch (kind) {
+        case ANNOUNCED_RETURN:
+                o.due_ns = now + seconds * SECOND;
+                o.from_ns = least_s > 0 ? now + least_s * SECOND : 0;
+                o.to_ns = now + (2 * (uint64_t)seconds + TOLERATED_S) * SECOND;
+                break;
+        case ANNOUNCED_TOOL_CALL:
+                o.due_ns = o.to_ns = now + TOOL_CALL_S * SECOND;
+                break;
+        default:
+                o.from_ns = now + TURN_END_S * SECOND;
+                o.due_ns = o.to_ns = now + TURN_END_MOST_S * SECOND;
+                o.true_if_unused = true;
+                break;
+        }
+        return o;
+}
+
+float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
+                     uint32_t seconds, uint64_t now_ns)
+{
+        struct source *s = source_of(a, source);
+        struct open *bucket = bucket_of(a, id), *place = find(a, id);
+        float belief;
+
+        s->stats.made++;
+        s->last_ns = now_ns;
+        if (place)
+                end(a, place);
+        for (unsigned i = 0; i < WAYS; i++) {
+                if (bucket[i].id != 0 && bucket[i].to_ns < now_ns)
+                        expire(a, &bucket[i]);
+                if (bucket[i].id == 0)
+                        place = &bucket[i];
+        }
+        if (!place || a->n_open >= ANNOUNCED_OPEN || s->stats.open >= ANNOUNCED_OF_SOURCE ||
+            (s->n_ended < ANNOUNCED_AT_FIRST && s->stats.open >= ANNOUNCED_AT_FIRST)) {
+                s->stats.unmeasured++;
+                return 0;
+        }
+        *place = open_of(id, kind, seconds, now_ns);
+        place->source = (uint16_t)(s - a->sources);
+        s->stats.open++;
+        a->n_open++;
+        belief = belief_in(s);
+        if (belief < ANNOUNCED_LEAST_BELIEF) {
+                s->stats.disbelieved++;
+                return 0;
+        }
+        return belief;
+}
+
+bool announced_is_empty(const struct announced *a)
+{
+        return a->n_open == 0;
+}
+
+void announced_use(struct announced *a, uint64_t id, uint64_t now_ns)
+{
+        struct open *o = a->n_open > 0 ? find(a, id) : NULL;
+        struct source *s;
+        bool came_true;
+
+        if (!o)
+                return;
+        s = &a->sources[o->source];
+        came_true = now_ns >= o->from_ns && now_ns <= o->to_ns;
+        if (came_true)
+                s->stats.came_true++;
+        else if (now_ns < o->from_ns)
+                s->stats.early++;
+        else
+                s->stats.late++;
+        note_outcome(s, came_true);
+        end(a, o);
+}
+
+void announced_expire(struct announced *a, uint64_t now_ns)
+{
+        for (unsigned n = 0; n < EXPIRED_AT_ONCE && a->n_open > 0; n++) {
+                struct open *bucket = a->open[a->next_expired++ % BUCKETS];
+
+                for (unsigned i = 0; i < WAYS; i++)
+                        if (bucket[i].id != 0 && bucket[i].to_ns < now_ns)
+                                expire(a, &bucket[i]);
+        }
+}
+
+float announced_belief(const struct announced *a, uint32_t source)
+{
+        const struct source *s = known_source(a, source);
+
+        return belief_in(s ? s : &(const struct source){ 0 });
+}
+
+bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uint32_t *ret_source,
+                    int64_t *ret_left_ns)
+{
+        const struct open *o = find(a, id);
+
+        if (!o)
+                return false;
+        *ret_source = a->sources[o->source].number;
+        *ret_left_ns = (int64_t)(o->due_ns - now_ns);
+        return true;
+}
+
+void announced_get_stats(const struct announced *a, struct announced_stats *ret)
+{
+        *ret = a->former;
+        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++)
+                add_stats(ret, &a->sources[i].stats);
+}
+
+void announced_each_source(const struct announced *a,
+                           void (*each)(void *userdata, uint32_t source, float belief,
+                                        const struct announced_stats *stats),
+                           void *userdata)
+{
+        for (unsigned i = 0; i < ANNOUNCED_SOURCES; i++)
+                if (a->sources[i].is_used)
+                        each(userdata, a->sources[i].number, belief_in(&a->sources[i]),
+                             &a->sources[i].stats);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far the announced returns of chains come true, by source: a user, in the daemon.
+ *
+ * An announcement names the end of a chain. It comes true if that item is used within a window
+ * around the announced time, and is false if it is used outside of it or not at all. A source is
+ * believed by the share of its last announcements that came true, and a new source for a few of
+ * them at a time only. The owner applies an announcement to a policy only if it is believed, and
+ * only announcements that are measured are believed. So a source that announces the same for
+ * everything gains nothing, and cannot spoil what a policy learns from others.
+ *
+ * Memory is allocated at creation. A use costs one probe of a table; nothing depends on the number
+ * of announcements. Runs on the thread of its owner. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum announced_kind {
+        ANNOUNCED_RETURN,    /* in about so many seconds: within half and twice of them */
+        ANNOUNCED_TOOL_CALL, /* the engine stopped for one: within two minutes */
+        ANNOUNCED_TURN_END,  /* the end of turn: not within the next 20 s */
+        ANNOUNCED_KINDS
+};
+
+enum {
+        ANNOUNCED_SOURCES = 64, /* with more of them, the last share a record */
+        ANNOUNCED_OPEN = 4096,  /* announcements whose outcome is not known yet; */
+        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* the part of one source */
+        ANNOUNCED_AT_FIRST = 16, /* open ones of a source of which fewer than that have ended */
+};
+/* A source is believed from this share on. */
+#define ANNOUNCED_LEAST_BELIEF 0.5F
+
+struct announced_stats {
+        uint64_t made;       /* including those below */
+        uint64_t unmeasured; /* not recorded, because of the limits above: not believed */
+        uint64_t disbelieved;
+        uint64_t came_true, early, late; /* outcomes. late: or never */
+        uint64_t open;
+};
+
+struct announced;
+
+/* Returns 0 or -ENOMEM. */
+int announced_new(struct announced **ret);
+struct announced *announced_free(struct announced *a);
+
+/* Records an announcement of `source`. An earlier one for the item ends without an outcome. `id` is
+ * a nonzero hash of the item's key. Returns the belief in it: the share of such announcements that
+ * come true, or 0 if it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
+float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
+                     uint32_t seconds, uint64_t now_ns);
+bool announced_is_empty(const struct announced *a);
+/* Ends the announcement for an item that is used now, if there is one. Cheap. */
+void announced_use(struct announced *a, uint64_t id, uint64_t now_ns);
+/* Ends announcements whose window has passed: examines a part of the table in each call. */
+void announced_expire(struct announced *a, uint64_t now_ns);
+
+/* Returns the present belief in a source, from 0 to 1. */
+float announced_belief(const struct announced *a, uint32_t source);
+/* Returns whether there is an announcement for the item, its source and the time left until the
+ * announced use, negative if it is overdue. */
+bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uint32_t *ret_source,
+                    int64_t *ret_left_ns);
+/* Adds up the statistics of all sources, also of those whose records were reused. */
+void announced_get_stats(const struct announced *a, struct announced_stats *ret);
+/* Calls each() for every source with a record. */
+void announced_each_source(const struct announced *a,
+                           void (*each)(void *userdata, uint32_t source, float belief,
+                                        const struct announced_stats *stats),
+                           void *userdata);

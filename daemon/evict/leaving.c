@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The items that are evicted next, and the reports of them; see evict.h. */
+#include <assert.h>
+
+#include "checked.h"
+#include "evict/evict.h"
+#include "evict/policy.h"
+
+enum { MAX_LISTS = 72 }; /* per group, for any policy */
+#define REPORT_DUE UINT32_MAX
+
+/* An item that may be the next of a group to be evicted. */
+struct next {
+        uint32_t item;
+        double worth;
+        uint64_t touched;
+};
+
+/* Items that give way precede those that are worth nothing. */
+static struct next next_of(const struct evict *e, uint32_t item)
+{
+        if (item == EVICT_NONE)
+                return (struct next){ .item = item };
+        return (struct next){ .item = item,
+                              .worth = evict_gives_way(e, item) ? -1 : evict_worth(e, item, false),
+                              .touched = e->policy->touched(e, item) };
+}
+
+static bool is_before(const struct next *a, const struct next *b)
+{
+        return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
+}
+
+/* Advances to the next promised item: of the same promise, or the end of promise number `*n`. */
+static void next_promised(const struct evict *e, uint32_t group, uint32_t *n, struct next *one)
+{
+        if (one->item != EVICT_NONE)
+                one->item = e->policy->after(e, one->item);
+        if (one->item == EVICT_NONE && e->policy->promised)
+                one->item = e->policy->promised(e, group, (*n)++, &one->worth);
+        if (one->item != EVICT_NONE)
+                one->touched = e->policy->touched(e, one->item);
+}
+
+/* Promised items are visited in one more list, the chain of one promise after the other. */
+void evict_next(const struct evict *e, uint32_t group, uint32_t n,
+                void (*each)(void *userdata, uint32_t item), void *userdata)
+{
+        struct next oldest[MAX_LISTS + 1];
+        uint32_t lists = e->policy->lists, promises = 0;
+        uint32_t (*first)(const struct evict *, uint32_t) =
+                e->policy->first_victim ?: e->policy->first;
+        uint32_t (*after)(const struct evict *, uint32_t) =
+                e->policy->victim_after ?: e->policy->after;
+
+        assert(group < e->max_groups && lists <= MAX_LISTS);
+        for (uint32_t i = 0; i < lists; i++)
+                oldest[i] = next_of(e, first(e, group * lists + i));
+        oldest[lists] = (struct next){ .item = EVICT_NONE };
+        next_promised(e, group, &promises, &oldest[lists]);
+        while (n-- > 0) {
+                uint32_t least = MAX_LISTS + 1;
+
+                for (uint32_t i = 0; i <= lists; i++)
+                        if (oldest[i].item != EVICT_NONE &&
+                            (least > MAX_LISTS || is_before(&oldest[i], &oldest[least])))
+                                least = i;
+                if (least > MAX_LISTS)
+                        return;
+                each(userdata, oldest[least].item);
+                if (least < lists)
+                        oldest[least] = next_of(e, after(e, oldest[least].item));
+                else
+                        next_promised(e, group, &promises, &oldest[least]);
+        }
+}
+
+void evict_note_leaving(struct evict *e, uint32_t group)
+{
+        assert(group < e->max_groups);
+        if (e->until_report[group] == REPORT_DUE)
+                return;
+        if (e->until_report[group] > 1) {
+                e->until_report[group]--;
+                return;
+        }
+        e->until_report[group] = REPORT_DUE;
+        e->reports_due++;
+}
+
+void evict_hasten_report(struct evict *e, uint32_t group)
+{
+        if (group >= e->max_groups || e->until_report[group] == 0 ||
+            e->until_report[group] == REPORT_DUE)
+                return;
+        e->until_report[group] = REPORT_DUE;
+        e->reports_due++;
+}
+
+bool evict_reports_are_due(const struct evict *e)
+{
+        return e->reports_due > 0;
+}
+
+/* The interval is at most a sixteenth of the group, so that reported items are near the end of
+ * their stay. */
+void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
+                          void (*each)(void *userdata, uint32_t item), void *userdata)
+{
+        uint32_t interval = (uint32_t)MIN(items / 16 + 1, UINT64_C(128));
+
+        assert(group < e->max_groups);
+        if (e->until_report[group] != REPORT_DUE)
+                return;
+        e->reports_due--;
+        e->until_report[group] = interval;
+        evict_next(e, group, 2 * interval, each, userdata);
+}
