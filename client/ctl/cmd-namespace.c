@@ -8,7 +8,6 @@
 
 #include "commands.h"
 #include "common.h"
-#include "checked.h"
 #include "human.h"
 #include "units.h"
 #include "namespaces.h"

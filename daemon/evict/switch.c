@@ -6,12 +6,10 @@
  * are merged by a heap of their oldest items without sorting. The only memory is that of the new
  * policy and the heap. The old policy's learned state is discarded, since the new one would
  * interpret it differently. Fails only with -ENOMEM, and leaves the old policy unchanged. */
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
 #include "evict/policy.h"

@@ -3,7 +3,6 @@
  * remote.path is stale or removed, so that a file system mounted again is found by its name. */
 #include "remote/directory-file.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdalign.h>

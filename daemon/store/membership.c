@@ -42,7 +42,6 @@
 #include <sys/random.h>
 
 #include "checked.h"
-#include "cleanup.h"
 #include "store/internal.h"
 
 /* Epochs that a startup skips. A daemon gives fewer than these before the first of them is on

@@ -2,7 +2,6 @@
 #include "bench-rig.h"
 
 #include <dirent.h>
-#include <getopt.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

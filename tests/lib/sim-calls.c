@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 

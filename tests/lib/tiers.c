@@ -3,7 +3,6 @@
 #include "timeout.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <stdio_ext.h>
 #include <sys/wait.h>
 #include <termios.h>

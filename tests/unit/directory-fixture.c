@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

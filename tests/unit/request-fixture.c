@@ -31,7 +31,6 @@
 #include "request/audit.h"
 #include "request/hits.h"
 #include "request/memory.h"
-#include "request/request.h"
 #include "tenant/ids.h"
 
 struct rig rig;

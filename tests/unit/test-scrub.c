@@ -20,7 +20,6 @@
 
 #include "base/clock.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "fault.h"
 #include "timeout.h"
 #include "store/store.h"

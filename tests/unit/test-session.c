@@ -3,7 +3,6 @@
  * freed. The test is both the loop and the clients. After each test nothing is held. */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -25,7 +23,6 @@
 #include "base/log.h"
 #include "base/sanitizers.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "fdpass.h"
 #include "io/liveness.h"
 #include "request/audit.h"

@@ -2,7 +2,6 @@
 /* store/ with several volumes: one list of namespaces for all, whichever volumes were offline when
  * a namespace was created or removed. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

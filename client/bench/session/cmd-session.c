@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../commands.h"
-#include "checked.h"
 #include "common.h"
 #include "compare.h"
 #include "export.h"

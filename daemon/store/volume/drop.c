@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "store/volume/internal.h"
 
 struct tombstone {
