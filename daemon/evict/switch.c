@@ -72,12 +72,10 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
  * items are victims like others from now on. */
 static void swap_marks(struct evict *from, struct evict *to)
 {
-        uint8_t *retained = to->retained, *aside = to->aside;
+        struct evict_marks retained = to->retained, aside = to->aside;
 
         to->retained = from->retained;
-        to->n_retained = from->n_retained;
         to->aside = from->aside;
-        to->n_aside = from->n_aside;
         to->demoted_victims = from->demoted_victims;
         from->retained = retained;
         from->aside = aside;
