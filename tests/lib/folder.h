@@ -21,7 +21,7 @@ static inline void folder_empty(const char *path)
 }
 
 static inline int folder_remove_one(const char *path, const struct stat *st, int type,
-                                    struct FTW *at)
+                                    struct FTW *ftw)
 {
         return remove(path);
 }
