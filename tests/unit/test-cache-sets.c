@@ -166,6 +166,34 @@ static void a_leased_shard_stays(void **state)
         (void)pool_unlease(t.pool, chunk);
 }
 
+struct owned {
+        struct store_namespace_open req;
+        bool done;
+        uint32_t id;
+};
+
+static void on_opened(struct store_namespace_open *req)
+{
+        struct owned *o = container_of(req, struct owned, req);
+
+        assert_int_equal(req->result, 0);
+        o->id = req->namespace->id;
+        o->done = true;
+}
+
+static uint32_t open_as(const char *name, uint32_t owner)
+{
+        struct owned o = { .req = { .name = name,
+                                    .name_length = (uint16_t)strlen(name),
+                                    .fingerprint = "",
+                                    .owner = owner,
+                                    .complete = on_opened } };
+
+        store_namespace_open(t.store, &o.req);
+        tiers_wait(&t, &o.done);
+        return o.id;
+}
+
 static void what_belongs_to_no_set_stays(void **state)
 {
         static const char *const others[] = {
@@ -198,8 +226,7 @@ static void shards_of_another_owner_stay(void **state)
 
         begin();
         shards[0] = tiers_namespace(&t, "m/g0/s0.of.2");
-        shards[1] = tiers_namespace_as(
-                &t, &(struct store_namespace_open){ .name = "m/g0/s1.of.2", .owner = 1234 });
+        shards[1] = open_as("m/g0/s1.of.2", 1234);
         put_a_set(shards, 2, 30);
         filler = fill_until_evicted(shards[0], 1, SETS_MEMORY, FILLER);
         put_into(plain, filler);
