@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "cache/backing.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "keep/keep.h"
 #include "request/hits.h"

@@ -8,7 +8,6 @@
  * written is logged; the namespace may be back after a restart, and expires again then. */
 #include "server-internal.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "remote/remote.h"
 #include "units.h"

@@ -7,16 +7,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "benchmark/benchmark.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "events/events.h"
 #include "request/audit.h"
 #include "snapshot.h"

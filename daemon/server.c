@@ -19,14 +19,12 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "units.h"
 #include "benchmark/benchmark.h"
 #include "learned/learned.h"
-#include "build-config.h"
 #include "events/events.h"
 #include "evict/admission.h"
 #include "fair/user.h"
@@ -36,7 +34,6 @@
 #include "request/audit.h"
 #include "request/recorder.h"
 #include "checked.h"
-#include "cleanup.h"
 
 enum {
         STATUS_LINE_MS = 10000,

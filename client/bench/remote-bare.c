@@ -14,7 +14,6 @@
 
 #include "checked.h"
 #include "common.h"
-#include "human.h"
 #include "progress.h"
 #include "remote/completions.h"
 

@@ -5,11 +5,9 @@
  * room for all, too, and each chunk is got once. Both have temporary stores in $TMPDIR. */
 #include "remote-through.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "checked.h"

@@ -13,7 +13,6 @@
 #include "checked.h"
 #include "color.h"
 #include "text.h"
-#include "human.h"
 #include "key.h"
 #include "progress.h"
 #include "sha256.h"

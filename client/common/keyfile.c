@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "human.h"
 #include "units.h"
 #include "cleanup.h"
 #include "key.h"

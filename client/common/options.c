@@ -12,7 +12,6 @@
 #include "common.h"
 #include "human.h"
 #include "units.h"
-#include "checked.h"
 #include "suggest.h"
 
 /* More than any command has. */

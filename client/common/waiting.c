@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "waiting.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>

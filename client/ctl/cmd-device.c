@@ -4,12 +4,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "answer.h"
 #include "commands.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hint: tells the daemon when chains of chunks will be used again, or that they will not be. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "commands.h"
 #include "common.h"

@@ -8,7 +8,6 @@
 
 #include "commands.h"
 #include "common.h"
-#include "checked.h"
 #include "human.h"
 #include "units.h"
 #include "namespaces.h"
@@ -45,8 +44,11 @@ static int compare_sizes(const void *a, const void *b)
         return strcmp(x->name, y->name);
 }
 
-int namespaces_fetch(struct ctl *ctl, const char *what, const char *tenant,
-                     struct kvcache_namespace_info **ret, size_t *ret_n)
+/* Gets all namespaces that this user may see, the largest first; `tenant` as for
+ * kvcache_namespace_list(). `what` names the command in messages. The caller frees `*ret`. Returns
+ * an exit status. */
+static int namespaces_fetch(struct ctl *ctl, const char *what, const char *tenant,
+                            struct kvcache_namespace_info **ret, size_t *ret_n)
 {
         enum { PAGE = 128 };
         _cleanup_(freep) struct kvcache_namespace_info *list = NULL;

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,7 +17,6 @@
 #include "latency.h"
 #include "progress.h"
 #include "recording.h"
-#include "units.h"
 #include "interrupt.h"
 
 enum { OPTION_MAX_BYTES = OPTION_LONG };

@@ -2,8 +2,6 @@
 /* `remote`: shows the state of the shared tier, or frees space on it. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "answer.h"
 #include "commands.h"

@@ -6,7 +6,6 @@
  * that a newer daemon adds appear under their own names, with the unit taken from the end of the
  * name. */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

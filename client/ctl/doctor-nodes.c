@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "answer.h"
-#include "checked.h"
 #include "doctor.h"
 #include "host.h"
 

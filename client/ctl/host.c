@@ -6,12 +6,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "common.h"
 

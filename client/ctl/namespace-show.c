@@ -9,7 +9,6 @@
 #include <cjson/cJSON.h>
 
 #include "answer.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "common.h"
 #include "human.h"

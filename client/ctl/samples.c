@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checked.h"
-
 static bool is_name(char c)
 {
         return isalnum((unsigned char)c) || c == '_' || c == ':';

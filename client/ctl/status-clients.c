@@ -2,12 +2,10 @@
 /* kvcachectl status: the sessions, tenants, limits and namespaces. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "answer.h"
 #include "checked.h"
-#include "common.h"
 #include "human.h"
 #include "screen.h"
 #include "section.h"

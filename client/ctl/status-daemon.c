@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl status: the daemon's I/O, memory and eviction. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "answer.h"

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl status, and remote status: the shared tier. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "answer.h"

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl status: the store, its volumes and its scrubbing. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "answer.h"
-#include "checked.h"
 #include "common.h"
 #include "human.h"
 #include "section.h"

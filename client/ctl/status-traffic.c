@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl status: writes to disk, and totals since the daemon started. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "answer.h"
 #include "checked.h"
-#include "common.h"
 #include "human.h"
 #include "section.h"
 #include "status-parts.h"

@@ -2,7 +2,6 @@
 #include "watch.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

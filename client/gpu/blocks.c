@@ -11,7 +11,6 @@
  * registered when no batch is active. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 

@@ -16,7 +16,6 @@
  *
  * Failures: a block that is not lent, not read, or whose loan is not returned successfully, is got
  * the ordinary way, all such blocks of the batch with one request, and counted with the reason. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

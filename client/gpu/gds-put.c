@@ -16,7 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "gpu/gds.h"
 

@@ -4,8 +4,6 @@
 
 #include <time.h>
 
-#include "checked.h"
-
 static struct timespec now(void)
 {
         struct timespec t;

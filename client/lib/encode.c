@@ -11,7 +11,6 @@
  * far to encode_undo(). */
 #include "lib/encode.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,6 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "checked.h"
 #include "lib/sealed.h"
 
 enum {

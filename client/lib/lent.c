@@ -6,7 +6,6 @@
 #include <errno.h>
 
 #include "lib/admin.h"
-#include "lib/connection.h"
 #include "lib/flow.h"
 
 int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *ret_fd)

@@ -21,7 +21,6 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "checked.h"
 #include "lib/message.h"
 #include "lib/results.h"
 #include "lib/sealed.h"

@@ -14,9 +14,7 @@
 
 #include <sys/epoll.h>
 #include <sys/file.h>
-#include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "lib/connection.h"
 #include "lib/lookup.h"

@@ -131,7 +131,7 @@ def build_programs():
     return module
 
 
-# --- what pip calls ---
+# --- hooks that pip calls (PEP 517) ---
 
 def get_requires_for_build_wheel(config_settings=None):
     """Returns the packages that pip installs for the build: meson and ninja with daemon=yes, if they are missing. Otherwise an installation

@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/pages.h"
 #include "benchmark/internal.h"

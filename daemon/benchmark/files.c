@@ -19,7 +19,6 @@
 
 #include "base/small-file.h"
 #include "benchmark/internal.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "store/store.h"
 

@@ -10,8 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "checked.h"
-
 uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct key *key,
                        uint64_t hash)
 {

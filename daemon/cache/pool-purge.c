@@ -9,8 +9,6 @@
  * clients, because the pool index does not show which are dead. */
 #include "cache/pool-internal.h"
 
-#include "checked.h"
-
 enum {
         /* Costs in pool_sweep(), in visits of a record: the limit of a step, a dropped chunk, and a
          * purge that ends. */

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "checked.h"
-
 enum {
         BLOCK_PAGES = 16,
         BLOCK_BYTES = BLOCK_PAGES * TAIL_BYTES,

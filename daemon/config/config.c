@@ -12,7 +12,6 @@
 
 #include "checked.h"
 #include "suggest.h"
-#include "cleanup.h"
 #include "config/internal.h"
 
 #define AUTO   CONFIG_AUTO

@@ -15,7 +15,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "config/internal.h"
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "checked.h"
-#include "cleanup.h"
 #include "config/internal.h"
 
 void config_exact_bytes(uint64_t bytes, char ret[static 32])

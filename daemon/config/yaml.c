@@ -18,7 +18,6 @@
 
 #include "checked.h"
 #include "suggest.h"
-#include "cleanup.h"
 #include "config/internal.h"
 
 enum { MAX_NAME = 80, MAX_SECTIONS = 24 };

@@ -3,8 +3,6 @@
  * fail. Deterministic. */
 #include "evict/ages.h"
 
-#include <stddef.h>
-
 #include "checked.h"
 
 static const struct ages_sample *sample(const struct ages *a, unsigned level, uint64_t i)

@@ -9,8 +9,6 @@
  * of a fork, and 12 per fork. A fork has two children or more; the last one becomes an only child.
  * If its parent is removed, a fork stays until its children have left it, so that no removal visits
  * more than three other items, however many children a client may have linked. */
-#include <assert.h>
-#include <stddef.h>
 
 #include "evict/cq-internal.h"
 

@@ -75,9 +75,9 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
                 return r;
         }
         e->policy = p;
-        e->retained = retained;
-        e->aside = aside;
-        e->demoted = demoted;
+        e->retained.bits = retained;
+        e->aside.bits = aside;
+        e->demoted.bits = demoted;
         e->until_report = until_report;
         e->max_items = max_items;
         e->max_groups = max_groups;
@@ -88,18 +88,31 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
 struct evict *evict_free(struct evict *e)
 {
         if (e) {
-                free(e->retained);
-                free(e->aside);
-                free(e->demoted);
+                free(e->retained.bits);
+                free(e->aside.bits);
+                free(e->demoted.bits);
                 free(e->until_report);
                 e->policy->free(e);
         }
         return NULL;
 }
 
+static bool is_marked(const struct evict_marks *m, uint32_t item)
+{
+        return m->n > 0 && m->bits[item / 8] & 1u << item % 8;
+}
+
+static void mark(struct evict_marks *m, uint32_t item, bool marked)
+{
+        if (is_marked(m, item) == marked)
+                return;
+        m->bits[item / 8] ^= (uint8_t)(1u << item % 8);
+        m->n += marked ? 1 : UINT32_MAX;
+}
+
 bool evict_is_retained(const struct evict *e, uint32_t item)
 {
-        return e->n_retained > 0 && e->retained[item / 8] & 1u << item % 8;
+        return is_marked(&e->retained, item);
 }
 
 /* Returns the policy's group for an item of the owner's `group`. */
@@ -109,38 +122,14 @@ static uint32_t group_of(const struct evict *e, uint32_t item, uint32_t group)
         return evict_is_retained(e, item) ? e->max_groups + group : group;
 }
 
-static void set_retained(struct evict *e, uint32_t item, bool retained)
-{
-        if (evict_is_retained(e, item) == retained)
-                return;
-        e->retained[item / 8] ^= (uint8_t)(1u << item % 8);
-        e->n_retained += retained ? 1 : UINT32_MAX;
-}
-
 bool evict_is_aside(const struct evict *e, uint32_t item)
 {
-        return e->n_aside > 0 && e->aside[item / 8] & 1u << item % 8;
-}
-
-static void set_aside(struct evict *e, uint32_t item, bool aside)
-{
-        if (evict_is_aside(e, item) == aside)
-                return;
-        e->aside[item / 8] ^= (uint8_t)(1u << item % 8);
-        e->n_aside += aside ? 1 : UINT32_MAX;
+        return is_marked(&e->aside, item);
 }
 
 bool evict_is_demoted(const struct evict *e, uint32_t item)
 {
-        return e->n_demoted > 0 && e->demoted[item / 8] & 1u << item % 8;
-}
-
-static void set_demoted(struct evict *e, uint32_t item, bool demoted)
-{
-        if (evict_is_demoted(e, item) == demoted)
-                return;
-        e->demoted[item / 8] ^= (uint8_t)(1u << item % 8);
-        e->n_demoted += demoted ? 1 : UINT32_MAX;
+        return is_marked(&e->demoted, item);
 }
 
 bool evict_demote(struct evict *e, uint32_t item, uint32_t group)
@@ -148,7 +137,7 @@ bool evict_demote(struct evict *e, uint32_t item, uint32_t group)
         assert(evict_contains(e, item));
         if (evict_is_retained(e, item) || evict_is_aside(e, item) || evict_is_demoted(e, item))
                 return false;
-        set_demoted(e, item, true);
+        mark(&e->demoted, item, true);
         e->policy->demote(e, item, group_of(e, item, group));
         return true;
 }
@@ -158,8 +147,8 @@ bool evict_promote(struct evict *e, uint32_t item, uint32_t group)
         assert(evict_contains(e, item));
         if (!evict_is_demoted(e, item))
                 return false;
-        set_demoted(e, item, false);
-        set_aside(e, item, false);
+        mark(&e->demoted, item, false);
+        mark(&e->aside, item, false);
         e->policy->promote(e, item, group_of(e, item, group));
         return true;
 }
@@ -167,14 +156,14 @@ bool evict_promote(struct evict *e, uint32_t item, uint32_t group)
 void evict_spare(struct evict *e, uint32_t item, uint32_t group)
 {
         assert(evict_contains(e, item));
-        set_demoted(e, item, false);
-        set_aside(e, item, false);
+        mark(&e->demoted, item, false);
+        mark(&e->aside, item, false);
         e->policy->promote(e, item, group_of(e, item, group));
 }
 
 uint32_t evict_demoted(const struct evict *e)
 {
-        return e->n_demoted;
+        return e->demoted.n;
 }
 
 unsigned evict_cost_level(uint64_t ns, uint32_t bytes)
@@ -206,8 +195,8 @@ void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained)
         if (evict_is_retained(e, item) == retained)
                 return;
         (void)evict_promote(e, item, group);
-        set_retained(e, item, retained);
-        set_aside(e, item, false);
+        mark(&e->retained, item, retained);
+        mark(&e->aside, item, false);
         e->policy->refresh(e, item, group_of(e, item, group));
 }
 
@@ -245,7 +234,7 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         assert(evict_contains(e, item));
-        set_aside(e, item, false);
+        mark(&e->aside, item, false);
         e->policy->touch(e, item, group_of(e, item, group), use);
         (void)evict_promote(e, item, group); /* afterwards, because it makes the item young */
 }
@@ -253,7 +242,7 @@ void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 void evict_refresh(struct evict *e, uint32_t item, uint32_t group)
 {
         assert(evict_contains(e, item));
-        set_aside(e, item, false);
+        mark(&e->aside, item, false);
         e->policy->refresh(e, item, group_of(e, item, group));
 }
 
@@ -262,7 +251,7 @@ void evict_set_aside(struct evict *e, uint32_t item, unsigned lot)
         assert(evict_contains(e, item) && lot < EVICT_LOTS);
         if (evict_is_aside(e, item))
                 return;
-        set_aside(e, item, true);
+        mark(&e->aside, item, true);
         e->policy->make_oldest(e, item, 2 * e->max_groups + lot);
 }
 
@@ -271,7 +260,7 @@ void evict_bring_back(struct evict *e, uint32_t item, uint32_t group)
         assert(evict_contains(e, item));
         if (!evict_is_aside(e, item))
                 return;
-        set_aside(e, item, false);
+        mark(&e->aside, item, false);
         e->policy->make_oldest(e, item, group_of(e, item, group));
 }
 
@@ -281,7 +270,7 @@ uint32_t evict_each_aside(struct evict *e, unsigned lot,
         uint32_t lists = e->policy->lists, visited = 0;
 
         assert(lot < EVICT_LOTS);
-        for (uint32_t i = 0; e->n_aside > 0 && i < lists; i++) {
+        for (uint32_t i = 0; e->aside.n > 0 && i < lists; i++) {
                 uint32_t item = e->policy->first(e, (2 * e->max_groups + lot) * lists + i);
 
                 for (uint32_t next; item != EVICT_NONE; item = next, visited++) {
@@ -297,7 +286,7 @@ bool evict_lot_is_empty(const struct evict *e, unsigned lot)
         uint32_t lists = e->policy->lists;
 
         assert(lot < EVICT_LOTS);
-        for (uint32_t i = 0; e->n_aside > 0 && i < lists; i++)
+        for (uint32_t i = 0; e->aside.n > 0 && i < lists; i++)
                 if (e->policy->first(e, (2 * e->max_groups + lot) * lists + i) != EVICT_NONE)
                         return false;
         return true;
@@ -439,20 +428,20 @@ void evict_unpopulate(const struct evict *e, uint32_t from)
 void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));
-        set_retained(e, item, false);
-        set_aside(e, item, false);
-        set_demoted(e, item, false);
+        mark(&e->retained, item, false);
+        mark(&e->aside, item, false);
+        mark(&e->demoted, item, false);
         e->policy->remove(e, item, 0);
 }
 
 void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id)
 {
         assert(evict_contains(e, item) && id != 0);
-        set_retained(e, item, false);
-        set_aside(e, item, false);
+        mark(&e->retained, item, false);
+        mark(&e->aside, item, false);
         e->demoted_victims += evict_is_demoted(e, item);
         e->policy->remove(e, item, id);
-        set_demoted(e, item, false);
+        mark(&e->demoted, item, false);
 }
 
 uint32_t evict_victim(struct evict *e, uint32_t group,
@@ -468,7 +457,7 @@ uint32_t evict_retained_victim(struct evict *e, uint32_t group,
                                uint32_t max_passed)
 {
         assert(group < e->max_groups);
-        return e->n_retained == 0 ? EVICT_NONE
+        return e->retained.n == 0 ? EVICT_NONE
                                   : e->policy->victim(e, e->max_groups + group, may_evict, userdata,
                                                       max_passed);
 }
@@ -521,7 +510,7 @@ void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct 
 
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)
 {
-        *ret = (struct evict_stats){ .demoted = e->n_demoted,
+        *ret = (struct evict_stats){ .demoted = e->demoted.n,
                                      .demoted_victims = e->demoted_victims };
         e->policy->get_stats(e, ret);
 }

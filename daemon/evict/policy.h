@@ -94,16 +94,17 @@ struct evict_policy {
         void (*restore_remembered)(struct evict *e, const struct evict_record *r);
 };
 
+/* A bit for each item, and the number of bits that are set. */
+struct evict_marks {
+        uint8_t *bits;
+        uint32_t n;
+};
+
 struct evict {
         const struct evict_policy *policy; /* this and the following are set by evict_new() */
         uint32_t max_items;
         uint32_t max_groups; /* the owner's: evict_policy_groups() */
-        uint8_t *retained;   /* a bit an item */
-        uint32_t n_retained;
-        uint8_t *aside; /* likewise */
-        uint32_t n_aside;
-        uint8_t *demoted; /* likewise */
-        uint32_t n_demoted;
+        struct evict_marks retained, aside, demoted;
         uint64_t demoted_victims; /* evictions of demoted items */
         uint32_t *until_report;   /* by group: evictions; 0: until the first; the most: now */
         uint32_t reports_due;

@@ -6,12 +6,10 @@
  * are merged by a heap of their oldest items without sorting. The only memory is that of the new
  * policy and the heap. The old policy's learned state is discarded, since the new one would
  * interpret it differently. Fails only with -ENOMEM, and leaves the old policy unchanged. */
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
 #include "evict/policy.h"
@@ -74,12 +72,10 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
  * items are victims like others from now on. */
 static void swap_marks(struct evict *from, struct evict *to)
 {
-        uint8_t *retained = to->retained, *aside = to->aside;
+        struct evict_marks retained = to->retained, aside = to->aside;
 
         to->retained = from->retained;
-        to->n_retained = from->n_retained;
         to->aside = from->aside;
-        to->n_aside = from->n_aside;
         to->demoted_victims = from->demoted_victims;
         from->retained = retained;
         from->aside = aside;

@@ -10,7 +10,6 @@
  * volume; its age is reported. */
 #include "io/blocking-call.h"
 
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/clock.h"

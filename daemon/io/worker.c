@@ -23,7 +23,6 @@
  * recovers, all other requests to the device fail at once. */
 #include "io/worker.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "checked.h"
 #include "io/io.h"
 
 static const char magic[8] = "kvckept";

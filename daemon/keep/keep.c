@@ -7,7 +7,6 @@
  * match is dropped and counted. */
 #include "keep/internal.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/small-file.h"
-#include "cache/backing.h"
 #include "cache/pool.h"
 #include "checked.h"
 #include "cleanup.h"

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "checked.h"
 #include "io/io.h"
 
 static const char magic[8] = "kvclearn";

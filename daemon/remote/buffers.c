@@ -3,7 +3,6 @@
 #include "remote/buffers.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "base/pages.h"
 #include "base/sanitizers.h"

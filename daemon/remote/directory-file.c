@@ -3,7 +3,6 @@
  * remote.path is stale or removed, so that a file system mounted again is found by its name. */
 #include "remote/directory-file.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdalign.h>
@@ -47,7 +46,7 @@ void files_fini(struct files *f)
         tree_fini(&f->tree);
 }
 
-void file_temporary_name(struct files *f, char ret[static REMOTE_NAME_MAX])
+static void temporary_name(struct files *f, char ret[static REMOTE_NAME_MAX])
 {
         snprintf(ret, REMOTE_NAME_MAX, TEMPORARY "%s-%llu", f->writer,
                  (unsigned long long)atomic_fetch_add(&f->n_temporaries, 1));
@@ -312,7 +311,7 @@ static int create_temporary(struct files *f, int dir_fd, bool *direct,
         int fd = -1;
 
         for (unsigned i = 0; i < CREATE_ATTEMPTS && fd < 0; i++) {
-                file_temporary_name(f, ret_name);
+                temporary_name(f, ret_name);
                 fd = openat(dir_fd, ret_name,
                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC |
                                     (*direct ? O_DIRECT : 0),

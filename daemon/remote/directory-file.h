@@ -63,7 +63,5 @@ int file_mark_used(struct files *f, struct file_call *call);
  * `dir_fd`. If none can be created, returns the time of this host. */
 uint64_t files_now_ms(struct files *f, int dir_fd);
 
-/* Make and recognize names of temporary files. The names begin with a dot, which no object's name
- * does. */
-void file_temporary_name(struct files *f, char ret[static REMOTE_NAME_MAX]);
+/* Recognizes names of temporary files. The names begin with a dot, which no object's name does. */
 bool file_is_temporary(const char *base);

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cleanup.h"
 
 enum {
         ROOT_LIFETIME_S = 10,

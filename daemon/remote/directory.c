@@ -20,7 +20,6 @@
  * Locking: `lock` protects all fields except `files`, which has its own lock; no file is accessed
  * under it. Threads are detached and each holds a reference; after close(), the last one frees the
  * directory. */
-#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

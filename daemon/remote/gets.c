@@ -7,7 +7,6 @@
  * namespace is read again, into a buffer of its size. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "checked.h"

@@ -158,15 +158,11 @@ void operation_submit(struct operation *o, enum backend_op_kind kind);
 void operation_keep(struct operation *o, void (*kept)(struct operation *o));
 /* Calls done() with -ECANCELED for every operation in flight. */
 void operations_cancel(struct remote *r);
-/* Deletes an object in the background, unless too many deletes are in flight. */
-void remote_delete(struct remote *r, const char *name);
 /* Counts an object that was read and rejected, and deletes it unless its format is of a later
  * version. */
 void remote_reject(struct remote *r, enum remote_rejection why, const char *name);
 /* Sends a trial operation if the circuit breaker wants one. */
 void remote_trial(struct remote *r, uint64_t now_ns);
-/* Updates the measurements for break-even: `add` gets more in flight, and `bytes` read. */
-void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns);
 
 /* --- namespaces.c --- */
 

@@ -8,7 +8,6 @@
  * thread. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/search.h"

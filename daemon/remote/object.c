@@ -16,8 +16,6 @@
 #include <string.h>
 #include <isa-l/crc.h>
 
-#include "checked.h"
-
 static const char magic[8] = { 'K', 'V', 'C', 'R', 'E', 'M', 'O', 'T' };
 
 enum {

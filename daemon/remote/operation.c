@@ -80,31 +80,10 @@ struct operation *operation_free(struct operation *o)
         return NULL;
 }
 
-void operation_submit(struct operation *o, enum backend_op_kind kind)
-{
-        struct remote *r = o->remote;
-
-        o->op.kind = kind;
-        o->op.submitted_ns = clock_mono_ns();
-        o->op.deadline_ns = o->op.submitted_ns + r->params.timeout_ns;
-        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns); /* cannot fail */
-        o->under_way = true;
-        r->inflight++;
-        if (o->kind == OPERATION_GET)
-                remote_count_busy(r, 1, 0, o->op.submitted_ns);
-        r->params.ops->submit(r->backend, &o->op);
-}
-
-void operation_keep(struct operation *o, void (*kept)(struct operation *o))
-{
-        o->kept = kept;
-}
-
-/* --- statistics --- */
-
-/* Adds the time during which gets are at the engine, and the bytes read in it. Both decay as they
+/* Updates the measurements for break-even: `add` gets more are in flight, and `bytes` were read.
+ * Adds the time during which gets are at the engine, and the bytes read in it. Both decay as they
  * grow, so that recent seconds dominate. */
-void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns)
+static void count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns)
 {
         const double horizon_ns = 10e9;
 
@@ -119,6 +98,28 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
         r->reading += (unsigned)add;
         r->read_bytes += (double)bytes;
 }
+
+void operation_submit(struct operation *o, enum backend_op_kind kind)
+{
+        struct remote *r = o->remote;
+
+        o->op.kind = kind;
+        o->op.submitted_ns = clock_mono_ns();
+        o->op.deadline_ns = o->op.submitted_ns + r->params.timeout_ns;
+        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns); /* cannot fail */
+        o->under_way = true;
+        r->inflight++;
+        if (o->kind == OPERATION_GET)
+                count_busy(r, 1, 0, o->op.submitted_ns);
+        r->params.ops->submit(r->backend, &o->op);
+}
+
+void operation_keep(struct operation *o, void (*kept)(struct operation *o))
+{
+        o->kept = kept;
+}
+
+/* --- statistics --- */
 
 /* Updates the moving average of a small read's latency. */
 static void count_latency(struct remote *r, uint64_t took_ns)
@@ -164,7 +165,7 @@ static void count(struct operation *o, int result, uint64_t ended_ns)
         uint64_t took_ns = ended_ns - MIN(o->op.submitted_ns, ended_ns);
 
         if (o->kind == OPERATION_GET)
-                remote_count_busy(r, -1, result == 0 ? o->op.transferred : 0, ended_ns);
+                count_busy(r, -1, result == 0 ? o->op.transferred : 0, ended_ns);
         if (result == -ECANCELED)
                 return;
         if (is_error(result)) {
@@ -242,7 +243,8 @@ static void on_deleted(struct operation *o, int result)
         o->remote->stats.deletes += result == 0;
 }
 
-void remote_delete(struct remote *r, const char *name)
+/* Deletes an object in the background, unless too many deletes are in flight. */
+static void delete_object(struct remote *r, const char *name)
 {
         struct operation *o;
 
@@ -258,7 +260,7 @@ void remote_reject(struct remote *r, enum remote_rejection why, const char *name
 {
         r->stats.rejected[why]++;
         if (why != REMOTE_BAD_VERSION) /* hosts with a newer version can read that object */
-                remote_delete(r, name);
+                delete_object(r, name);
 }
 
 /* --- trials --- */

@@ -7,7 +7,6 @@
  * are suspended. One write is tried after a pause, which doubles each time. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "checked.h"

@@ -20,7 +20,6 @@
  * but backend_op_end() is, so that no operation ends after close(). */
 #include "remote/rados.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "remote/internal.h"
 
 static struct list_node all_abandoned = LIST_INIT(all_abandoned);

@@ -8,7 +8,6 @@
 #include "cache/cache.h"
 #include "report/history.h"
 #include "report/sums.h"
-#include "request/request.h"
 #include "session/session.h"
 
 static void collect(const struct status_sources *from, struct history_counters *ret)

@@ -4,7 +4,6 @@
 #include "report/html.h"
 
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 #include "text.h"

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/small-file.h"
 #include "cleanup.h"
 
 static int refuse(char ret_error[static 256], int r, const char *path, const char *what)
@@ -52,8 +53,8 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
         _cleanup_(closep) int fd = -1;
         char bytes[HTTP_TOKEN_MAX +
                    2]; /* room for a newline, and for one byte that shows excess length */
-        size_t n = 0, length;
-        ssize_t got = 1;
+        size_t n, length;
+        int64_t got;
         int r;
 
         if (strcmp(path, "off") == 0) {
@@ -66,13 +67,10 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
         r = check_file(fd, path, ret_error);
         if (r < 0)
                 return r;
-        while (n < sizeof(bytes) && got > 0) {
-                got = read(fd, bytes + n, sizeof(bytes) - n);
-                if (got < 0 && errno != EINTR)
-                        return refuse(ret_error, -errno, path, strerror(errno));
-                n += got > 0 ? (size_t)got : 0;
-                got = got < 0 ? 1 : got;
-        }
+        got = small_file_read(fd, bytes, sizeof(bytes));
+        if (got < 0)
+                return refuse(ret_error, (int)got, path, strerror((int)-got));
+        n = (size_t)got;
         length = n > 0 && bytes[n - 1] == '\n' ? n - 1 : n;
         if (length == 0)
                 r = refuse(ret_error, -EINVAL, path,

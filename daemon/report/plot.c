@@ -4,7 +4,6 @@
 #include "report/plot.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "checked.h"
 #include "report/html.h"

@@ -4,7 +4,6 @@
 #include "report/status.h"
 
 #include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,6 @@
 #include "remote/remote.h"
 #include "keep/keep.h"
 #include "evict/admission.h"
-#include "request/request.h"
 #include "report/stages-print.h"
 #include "report/sums.h"
 #include "report/http.h"

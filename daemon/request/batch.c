@@ -104,7 +104,8 @@ bool batch_add_slots(struct batch *b)
         return true;
 }
 
-void batch_free(struct batch *b)
+/* Frees a batch and ends its charge. No key of it may be in progress. */
+static void batch_free(struct batch *b)
 {
         client_uncharge_request(b->request.client, b->charged);
         free(b->slots);

@@ -6,10 +6,8 @@
 #include "request/client.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "checked.h"
 
 /* --- quotas --- */
 

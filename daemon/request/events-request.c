@@ -6,11 +6,9 @@
  * asks again from the same event on. */
 #include "request/events-request.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "events/events.h"
 
 struct events_operation {

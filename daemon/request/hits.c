@@ -14,7 +14,6 @@
 #include "request/hits.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"

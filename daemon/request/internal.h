@@ -88,8 +88,6 @@ static inline uint32_t slot_index(const struct slot *s)
 enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret);
 /* Adds slots for the keys of a batch that needs them after all. Returns false without memory. */
 bool batch_add_slots(struct batch *b);
-/* Frees a batch and ends its charge. No key of it may be in progress. */
-void batch_free(struct batch *b);
 /* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* all keys have ended */

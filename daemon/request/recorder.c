@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "request/hits.h"
 #include "request/internal.h"

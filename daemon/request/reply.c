@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "checked.h"
 
 /* Counts the answer, sends it unless the session has ended or the client wants none, and lets the
  * client continue. */

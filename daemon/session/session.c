@@ -8,7 +8,6 @@
  * drop descriptors. */
 #include "session/internal.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 #include "fair/user.h"
-#include "cleanup.h"
 #include "store/store.h"
 
 static_assert((int)STAGING_THREAD > (int)STORE_MAX_VOLUMES,

@@ -222,11 +222,9 @@ void store_nudge(struct store *s);
 
 /* --- membership.c --- */
 
-/* Return volume numbers as bits: all that were given out; those of the volumes that are up; and
- * that of one volume, or, if its superblock was not read, all numbers that belong to no other
- * volume. */
+/* Return volume numbers as bits: all that were given out; and that of one volume, or, if its
+ * superblock was not read, all numbers that belong to no other volume. */
 uint64_t membership_bits_all(const struct store *s);
-uint64_t membership_bits_up(const struct store *s);
 uint64_t membership_bits_of(const struct store *s, const struct member *p);
 
 /* Checks that the volumes belong to one store and are distinct, and finds the set's uuid. */

@@ -6,7 +6,6 @@
  * Loop thread. Owns the table, which is allocated with the first loan, and the pins of the loans.
  * If a volume is replaced, its pins disappear with it: borrowers keep their loans, but these are
  * void, and returning them reports that. */
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 

@@ -42,7 +42,6 @@
 #include <sys/random.h>
 
 #include "checked.h"
-#include "cleanup.h"
 #include "store/internal.h"
 
 /* Epochs that a startup skips. A daemon gives fewer than these before the first of them is on
@@ -64,7 +63,8 @@ uint64_t membership_bits_all(const struct store *s)
         return s->set_count >= VOLUMES_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
 }
 
-uint64_t membership_bits_up(const struct store *s)
+/* Returns the numbers of the volumes that are up, as bits. */
+static uint64_t bits_up(const struct store *s)
 {
         uint64_t bits = 0;
 
@@ -296,14 +296,14 @@ void membership_record_purge(struct store *s)
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (!member_is_up(s, i))
                         s->volumes[i].missed = true;
-        membership_record_missed(s, membership_bits_all(s) & ~membership_bits_up(s));
+        membership_record_missed(s, membership_bits_all(s) & ~bits_up(s));
 }
 
 /* Unlike a purge, a removal is not made good by emptying: a volume that has missed something before
  * misses the removal, too. */
 void membership_record_removal(struct store *s)
 {
-        uint64_t away = membership_bits_all(s) & ~membership_bits_up(s);
+        uint64_t away = membership_bits_all(s) & ~bits_up(s);
 
         membership_record_purge(s);
         if (!s->in_set)

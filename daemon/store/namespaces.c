@@ -23,7 +23,6 @@
 #include "base/clock.h"
 #include "base/search.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "store/volume/namespace.h"
 #include "store/internal.h"
 

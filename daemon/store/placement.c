@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "checked.h"
 #include "store/internal.h"
 
 static uint64_t placement_hash(const struct store *s, uint32_t namespace_id, const struct key *key)

@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include "base/list.h"
-#include "checked.h"
 #include "events/events.h"
 #include "tenant/tenant.h"
 

@@ -3,7 +3,6 @@
  * have declared by then get slot classes in the pool. Fails only if memory is short. */
 #include "tenant/tenant.h"
 
-#include "cleanup.h"
 #include "lookup/pool-index.h"
 #include "tenant/ids.h"
 

@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "bench.h"
 #include "checked.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gets of chunks that are known to be there, mapped or, with --region, into memory that is
  * registered with the daemon: in a random order that repeats. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "bench.h"
-#include "checked.h"
 
 enum { CALLS_MAX = 1 << 18 };
 

@@ -11,13 +11,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "bench.h"
-#include "checked.h"
 #include "io/io.h"
 
 static void print_pieces(uint64_t begin, uint64_t cpu, uint64_t bytes)

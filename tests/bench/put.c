@@ -2,8 +2,6 @@
 /* Measures puts. Each one stores a new chunk, whose contents derive from its number. */
 #include "traffic.h"
 
-#include <string.h>
-
 static int put_submit(struct traffic *t, uint32_t flight)
 {
         const struct bench_options *o = t->o;

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "bench.h"
-#include "checked.h"
 
 static int compare(const void *a, const void *b)
 {

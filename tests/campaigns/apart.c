@@ -6,11 +6,9 @@
  *
  * On the main thread. At the end of a life, the knowledge is stored with the volumes that are up;
  * at the beginning of the next, the knowledge of the volumes that are up is merged. */
-#include <string.h>
 
 #include "campaign.h"
 #include "checked.h"
-#include "store/volume/volume.h"
 
 void world_use(unsigned volumes)
 {

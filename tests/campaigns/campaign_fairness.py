@@ -13,7 +13,6 @@ The disk is a real one; for PUT the flood's chunks are many times the limit of u
 Reads from disk (cold.py): another user's get from disk may take at most twice the time with an idle daemon, plus the device's time for
 three windows of reads at its current rate (median). The other user's prefetches must be accepted if there is room."""
 
-import contextlib
 import json
 import math
 import os
@@ -29,6 +28,7 @@ import kvwire
 from harness import KIB, key_of, slow, value_of
 from kvwire import Ack, Op, Status
 from oracle import Finding
+from users import user
 
 FLOOD, OTHER = 20001, 20002
 PROCESSES, SESSIONS, IN_FLIGHT = 4, 4, 8
@@ -37,20 +37,6 @@ SLICES, SECONDS, SETTLE = 10, 0.1, 0.03  # slices of the flood and of the busy p
 CHUNKS = 20000  # chunks in the store, so that listing it takes time
 OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING",
               *cold.OPERATIONS]
-
-
-@contextlib.contextmanager
-def user(uid):
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(uid)
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def p99(times):

@@ -22,10 +22,10 @@ import time
 
 import harness
 import kvwire
-from campaign_fairness import user
 from harness import KIB, MIB, key_of, slow
 from kvwire import Ack, Op, Status, Tier, WireError
 from oracle import Finding
+from users import user
 
 ATTACKER, VICTIM = 20001, 20002
 POOLS = [64 * MIB, 256 * MIB, 1024 * MIB, 4096 * MIB]

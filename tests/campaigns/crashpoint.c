@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "campaign.h"
 #include "checked.h"
 #include "sim.h"
@@ -382,17 +383,6 @@ static void images_forget(void)
         n_images = 0;
 }
 
-static void folder_empty(void)
-{
-        DIR *d = opendir(world.dir);
-
-        for (struct dirent *e; d && (e = readdir(d));)
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(d), e->d_name, 0);
-        if (d)
-                closedir(d);
-}
-
 /* --- deaths --- */
 
 /* Recovers undisturbed. Returns the number of places reached. */
@@ -462,7 +452,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 /* The first pass visits every place early. */
                 uint64_t at = tally.passes == 0 ? 1 + draw(places_of_start) : i;
 
-                folder_empty();
+                folder_empty(world.dir);
                 images_restore();
                 memcpy(world.items, items, sizeof(items));
                 memcpy(world.namespaces, namespaces, sizeof(namespaces));

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "campaign.h"
-#include "checked.h"
 #include "sim.h"
 
 enum { RUNS_OF_A_STORE = 512 };

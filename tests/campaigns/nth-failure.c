@@ -7,10 +7,10 @@
  * restart. Chunks that the store has at its end are found after the next start, which has no
  * faults. Transient failures (EINTR, EAGAIN, a short transfer, once) are invisible. No descriptor
  * leaks. */
-#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 
+#include "../lib/open-fds.h"
 #include "build-config.h"
 #include "campaign.h"
 #include "checked.h"
@@ -25,18 +25,6 @@ enum place { PLACE_READ, PLACE_WRITE, PLACE_SYNC, PLACE_START, PLACE_END };
 static struct {
         uint64_t hits, starts_refused;
 } tally;
-
-static unsigned count_fds(void)
-{
-        DIR *d = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        while (d && readdir(d))
-                n++;
-        if (d)
-                closedir(d);
-        return n;
-}
 
 static void reopen(const char *when)
 {
@@ -161,7 +149,7 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
         if (place == PLACE_START && error == EINTR)
                 once = true;
         fill(inner);
-        fds = count_fds();
+        fds = open_fds();
         if (place == PLACE_START) {
                 at_start(nth, once ? 1 : UINT64_MAX, error ? error : EIO);
         } else {
@@ -184,9 +172,9 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
                         campaign_fail(VERDICT_LOST, "the store does not take a chunk any more");
         }
         world_settle();
-        if (count_fds() > fds + 8)
+        if (open_fds() > fds + 8)
                 campaign_fail(VERDICT_LOST, "%u descriptors were open, and %u are", fds,
-                              count_fds());
+                              open_fds());
         world_close();
 }
 

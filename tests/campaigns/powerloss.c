@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "campaign.h"
-#include "checked.h"
 #include "sim.h"
 
 enum { STATES_OF_A_STORE = 40, CHANGES_OF_A_START = 16, KEYS = 640 };

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "campaign.h"
-#include "checked.h"
 
 /* Verifies that each namespace whose opening was answered exists, with the same id. */
 static void verify_namespaces(void)

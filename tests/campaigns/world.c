@@ -2,7 +2,6 @@
 /* The store under test, and requests to it: see campaign.h. Runs on the main thread, which is the
  * store's loop. world-requests.c and world-gets.c make the requests, world-items.c has the bytes,
  * world-verify.c and apart.c the expectations; a wrong answer ends the program (verdict.c). */
-#include <dirent.h>
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
@@ -12,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "base/clock.h"
 #include "checked.h"
 #include "sim.h"
@@ -22,22 +22,11 @@ char *world_pool;
 
 /* --- folders --- */
 
-static void remove_files_of(const char *dir)
-{
-        DIR *d = opendir(dir);
-
-        for (struct dirent *e; d && (e = readdir(d));)
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(d), e->d_name, 0);
-        if (d)
-                closedir(d);
-}
-
 static void remove_files(void)
 {
         for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
                 if (world.dirs[i][0])
-                        remove_files_of(world.dirs[i]);
+                        folder_empty(world.dirs[i]);
 }
 
 void world_remove_folder(void)

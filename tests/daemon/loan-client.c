@@ -7,7 +7,6 @@
  *
  * The last line is "ok", and the exit status 0, if everything was right. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

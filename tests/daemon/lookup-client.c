@@ -12,7 +12,6 @@
  *
  * A failed call answers "error -ERRNO TEXT". */
 #include <errno.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

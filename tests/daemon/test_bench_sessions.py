@@ -14,7 +14,7 @@ import kvwire
 from harness import KIB, items, put_all, wait_until
 from kvwire import Ack, Op, Status, Tier
 from test_gds import STRANGER
-from test_tenants import client_as
+from users import client_as
 
 INIT, STATUS, RESET, ENABLE, DISABLE, LIST, DELETE = range(1, 8)
 RESUME, FORCE = 1, 2

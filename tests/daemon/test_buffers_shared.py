@@ -18,7 +18,8 @@ import kvwire
 from buffers import assert_well, backend, bystander, memory, ok, refused, registered, sealed_memfd  # noqa: F401
 from harness import KIB, MIB, PAGE, items, key_of, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
-from test_tenants import ALICE, BOB, client_as
+from test_tenants import ALICE, BOB
+from users import client_as
 
 
 def mappings_of(daemon, fd):

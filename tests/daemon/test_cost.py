@@ -18,7 +18,8 @@ from harness import KIB, MIB, PAGE, items, put_all, wait_until
 from kvwire import Ack, Flag, Op, Status
 from buffers import sealed_memfd
 from left_out import first_of
-from test_tenants import ALICE, BOB, client_as, user
+from test_tenants import ALICE, BOB
+from users import client_as, user
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
 REPORT = struct.pack("<II", 1, 0)

@@ -13,7 +13,7 @@ import kvwire
 from harness import ctl
 from test_gds import STRANGER
 from test_start import CONFIG, OK, check_config, ends_with, run
-from test_tenants import client_as
+from users import client_as
 
 PERMISSION = 77
 

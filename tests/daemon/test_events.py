@@ -19,7 +19,8 @@ import kvwire
 from follower import Follower, History, SMALL_STORE, at_rest, listed, same
 from harness import KIB, ctl, frame, items, put_all, wait_until
 from kvwire import Ack, EventKind, Op, Status, Tier
-from test_tenants import ALICE, BOB, TENANTS, client_as, make  # noqa: F401 - make is a fixture
+from test_tenants import ALICE, BOB, TENANTS, make  # noqa: F401 - make is a fixture
+from users import client_as
 
 RING = 256 * KIB
 SMALL_RING = 64 * 16  # sixteen events

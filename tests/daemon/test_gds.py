@@ -19,7 +19,8 @@ import kvwire
 from harness import KIB, MIB, get_all, items, put_all, wait_until
 from kvwire import Ack, Flag, NotLent, Op, Status, Tier
 from harness import BUILD
-from test_tenants import ALICE, BOB, client_as
+from test_tenants import ALICE, BOB
+from users import client_as
 
 STRANGER = 20009
 

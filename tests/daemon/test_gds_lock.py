@@ -19,7 +19,7 @@ import pytest
 from harness import KIB, get_all, items, put_all, wait_until
 from kvwire import Ack, Status
 from test_gds import STRANGER, needs_users, verified
-from test_tenants import client_as
+from users import client_as
 
 USERFAULTFD = {"x86_64": 323, "aarch64": 282}.get(platform.machine())
 API, REGISTER = 0xc018aa3f, 0xc020aa00

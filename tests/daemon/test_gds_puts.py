@@ -19,7 +19,8 @@ import kvwire
 from harness import items, key_of, KIB, MIB, PAGE, value_of, wait_until
 from kvwire import Ack, Status
 from test_gds import forget, needs_users, STRANGER
-from test_tenants import ALICE, client_as
+from test_tenants import ALICE
+from users import client_as
 
 
 def needs_disk(directory):

@@ -15,7 +15,7 @@ import harness
 from harness import KIB, get_all, items, put_all, wait_until
 from kvwire import Ack, Tier
 from test_gds import forget
-from test_tenants import client_as
+from users import client_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 

@@ -15,7 +15,7 @@ import kvwire
 from harness import KIB, ctl, put_all
 from kvwire import Ack, Op, Status, Tier
 from test_keep_memory import mounts, read, service  # noqa: F401 - fixtures
-from test_tenants import client_as
+from users import client_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 

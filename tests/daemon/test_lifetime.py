@@ -14,7 +14,8 @@ from kvwire import Ack, Flag, Op, Status, Tier
 from kvwire_format import NAMESPACE, SessionEnded
 from test_hints import PIN, hint
 from test_lookup import read
-from test_tenants import ALICE, BOB, CAROL, TENANTS, client_as, make  # noqa: F401 (make: a fixture)
+from test_tenants import ALICE, BOB, CAROL, TENANTS, make  # noqa: F401 (make: a fixture)
+from users import client_as
 
 PAIRS = items("old", 8, 8 * KIB)
 KEYS = [k for k, _ in PAIRS]

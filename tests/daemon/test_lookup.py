@@ -11,45 +11,24 @@ import fcntl
 import mmap
 import os
 import random
-import subprocess
 import threading
 
 import pytest
 
-import harness
 import kvwire
 from harness import BUILD, ctl, frame, items, key_of, put_all, wait_until
 from kvwire import Ack, Op, Status, Tier
-from test_tenants import ALICE, BOB, TENANTS, client_as
+from line_client import LineClient
+from test_tenants import ALICE, BOB, TENANTS
+from users import client_as
 
-CLIENT = BUILD / "tests" / "daemon" / "lookup-client"
 NO_LOOKUP = 2
 
 
-class LibraryClient:
+class LibraryClient(LineClient):
     """A process that looks keys up through libkvcache."""
 
-    def __init__(self, daemon, namespace="n", flags=0):
-        environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        self.process = harness.spawn([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
-                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout.readline() == "ready\n"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.process.stdin.close()
-        errors = self.process.stderr.read()
-        self.process.wait(60 * harness.slow())
-        self.process.stdout.close()
-        self.process.stderr.close()
-        assert exc[0] or (self.process.returncode == 0 and not harness.SANITIZER_REPORT.search(errors)), errors
-
-    def ask(self, *words):
-        self.process.stdin.write(" ".join(w.hex() if isinstance(w, bytes) else str(w) for w in words) + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().split()
+    program = BUILD / "tests" / "daemon" / "lookup-client"
 
     def exists(self, *keys):
         """Returns (the tiers of each key, whether all were found without the daemon)."""

@@ -15,7 +15,8 @@ import kvwire
 from harness import ctl, get_all, items, key_of, put_all, wait_until
 from kvwire import Ack, Op, Report
 from test_page import FAINT, HOSTILE, WIDE, Page, browser, start, traffic  # noqa: F401 (fixtures)
-from test_tenants import ALICE, BOB, client_as, make  # noqa: F401 (make: a fixture)
+from test_tenants import ALICE, BOB, make  # noqa: F401 (make: a fixture)
+from users import client_as
 
 MISSING, USAGE = 404, 2
 NAME = "meta-llama/Llama-3.1-70B + tp8"

@@ -15,7 +15,8 @@ import harness
 import kvwire
 from harness import ctl, wait_until
 from kvwire import Op, Status
-from test_tenants import ALICE, BOB, CAROL, TENANTS, client_as, make, usage  # noqa: F401 (make: a fixture)
+from test_tenants import ALICE, BOB, CAROL, TENANTS, make, usage  # noqa: F401 (make: a fixture)
+from users import client_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 

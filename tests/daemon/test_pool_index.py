@@ -19,40 +19,20 @@ import harness
 import kvwire
 from harness import BUILD, KIB, MIB, items, key_of, put_all, slow, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
+from line_client import LineClient
 from test_keep_memory import mounts, service  # noqa: F401 - fixtures
 
 FEATURE = 1 << 20
-CLIENT = BUILD / "tests" / "daemon" / "hits-client"
 STRESS = BUILD / "tests" / "daemon" / "hits-stress"
 LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 NO_LOOKUP = 2
 SMALL = {"memory.pool": "16MiB", "store.limit": "64MiB", "limits.wait": "200ms"}
 
 
-class LibraryClient:
+class LibraryClient(LineClient):
     """A process that gets chunks through libkvcache."""
 
-    def __init__(self, daemon, namespace="n", flags=0):
-        environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        self.process = harness.spawn([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
-                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout.readline() == "ready\n"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.process.stdin.close()
-        errors = self.process.stderr.read()
-        self.process.wait(60 * harness.slow())
-        self.process.stdout.close()
-        self.process.stderr.close()
-        assert exc[0] or (self.process.returncode == 0 and not harness.SANITIZER_REPORT.search(errors)), errors
-
-    def ask(self, *words):
-        self.process.stdin.write(" ".join(w.hex() if isinstance(w, bytes) else str(w) for w in words) + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().split()
+    program = BUILD / "tests" / "daemon" / "hits-client"
 
     def _got(self, how, keys):
         *results, local = self.ask(how, *keys)

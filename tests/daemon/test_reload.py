@@ -14,7 +14,7 @@ import kvwire
 from harness import ctl
 from kvwire import Op, Status
 from test_gds import STRANGER
-from test_tenants import client_as
+from users import client_as
 
 UNIT = pathlib.Path(__file__).resolve().parents[2] / "systemd" / "kvcache.service.in"
 

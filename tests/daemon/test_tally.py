@@ -17,7 +17,8 @@ import kvwire
 from harness import ctl, items, key_of, put_all, wait_until
 from kvwire import Ack, Op, Status
 from test_lookup import LibraryClient
-from test_tenants import ALICE, BOB, TENANTS, client_as, user
+from test_tenants import ALICE, BOB, TENANTS
+from users import client_as, user
 
 FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE = 2, 1
 NS_PER_KEY = 4

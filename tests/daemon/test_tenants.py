@@ -4,7 +4,6 @@
 A peer's credentials are those of the connecting process, so these tests temporarily become another user.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import harness
 import kvwire
 from harness import KIB, MIB, get_all, items, put_all, wait_until
 from kvwire import Ack, Status
+from users import client_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
 
@@ -31,26 +31,6 @@ TENANTS = f"""tenants:
     users: [{BOB}, {ALICE}]
     pool: 16MiB
 """
-
-
-@contextlib.contextmanager
-def user(uid, gid=None, groups=()):
-    """Makes this process connect as that user until the end of the block."""
-    before = os.getgroups()
-    os.setgroups(list(groups))
-    os.setegid(uid if gid is None else gid)
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(before)
-
-
-def client_as(daemon, uid, gid=None, groups=(), **how):
-    with user(uid, gid, groups):
-        return daemon.client(**how)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import kvwire
 from harness import bench, ctl, wait_until
 from kvwire import Op, Status
 from test_gds import STRANGER
-from test_tenants import client_as
+from users import client_as
 
 SAMPLE = 'kvcache_stage_duration_seconds_count{stage="%s"}'
 STAGES = ("wait", "submit", "queue", "device", "compute", "return")

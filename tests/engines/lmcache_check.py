@@ -11,12 +11,9 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / "client" / "python"
@@ -25,6 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(CLIENT)]
 import harness  # noqa: E402
 import lmcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
+import scenarios  # noqa: E402
 import torch  # noqa: E402
 from lmcache.v1.distributed import api, config as lmcache_config  # noqa: E402
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
@@ -145,46 +143,25 @@ def lmcache_s_quotas(make, daemon):
         assert not host.counters["errors"]
 
 
+def run(scenario, daemon, end):
+    def make(private=False, **options):
+        host = make_host(daemon.socket, private, options)
+        if host.path is not None:
+            end.callback(os.unlink, host.path)
+        end.callback(host.close)
+        return host
+
+    scenario(make, daemon)
+
+
 def main():
-    failed = passed = 0
-    wanted = sys.argv[1:]
-    scenarios = [*lmcache_scenarios.SCENARIOS, lmcache_s_quotas, lmcache_s_own_benchmark]
+    all_of_them = [*lmcache_scenarios.SCENARIOS, lmcache_s_quotas, lmcache_s_own_benchmark]
     if hasattr(api, "PrefetchTaskSpec"):
-        scenarios.append(lmcache_s_storage_manager)
+        all_of_them.append(lmcache_s_storage_manager)
     else:
         print("LMCache's storage manager is not run: it has other calls in this version", flush=True)
-    for scenario in scenarios:
-        if wanted and scenario.__name__ not in wanted:
-            continue
-        folder, hosts = tempfile.mkdtemp(prefix="kvcache-engines-"), []
-        daemon = harness.Daemon(folder)
-        started = time.monotonic()
-
-        def make(private=False, daemon=daemon, hosts=hosts, **options):
-            hosts.append(make_host(daemon.socket, private, options))
-            return hosts[-1]
-
-        try:
-            daemon.start()
-            scenario(make, daemon)
-            passed += 1
-            said = "ok"
-        except Exception as e:
-            traceback.print_exc()
-            failed += 1
-            said = f"FAILED: {e}"
-        finally:
-            for host in hosts:
-                host.close()
-                if host.path is not None:
-                    os.unlink(host.path)
-            if daemon.process is not None:
-                daemon.kill()
-            shutil.rmtree(folder, ignore_errors=True)
-        print(f"LMCache {getattr(lmcache, '__version__', '?')}: {scenario.__name__} {time.monotonic() - started:.1f} s {said}", flush=True)
-    print(f"LMCache: {passed} passed, {failed} failed")
-    sys.stdout.flush()
-    os._exit(1 if failed or not passed else 0)  # without the teardown of what LMCache imports for a GPU
+    status = scenarios.run_all("LMCache", getattr(lmcache, "__version__", "?"), all_of_them, sys.argv[1:], harness.Daemon, run)
+    os._exit(status)  # without the teardown of what LMCache imports for a GPU
 
 
 if __name__ == "__main__":

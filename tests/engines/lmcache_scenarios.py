@@ -16,7 +16,8 @@ import time
 import kvcache
 from kvcache.lmcache import identity
 from kvcache.sglang import link
-from sglang_scenarios import value_of, wait_for
+from scenarios import threads_beside_a_daemon_that_dies, wait_for
+from sglang_scenarios import value_of
 
 link.LOOKUP_S = 2.0  # on a busy machine
 
@@ -346,47 +347,16 @@ def closed_it_answers(make, daemon):
 def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
     """Lookups, loads and stores at once; the daemon is killed or stopped meanwhile. Never a wrong byte, no exception."""
     host = make(ack="written", timeout_s=1.0)
-    ended, failures, loaded = threading.Event(), [], [0]
+    loaded = [0]
 
     def names(n):
         return host.keys(f"mixed {n % 7}", 8)
 
-    def run(what):
-        n = 0
-        try:
-            while not ended.is_set():
-                what(n)
-                n += 1
-        except BaseException as e:
-            failures.append(e)
-
     def load(n):
         loaded[0] += sum(host.get(names(n), first=8))
 
-    threads = [threading.Thread(target=run, args=(what,)) for what in
-               (lambda n: host.store(names(n)), load, lambda n: host.find(names(n)))]
-    for thread in threads:
-        thread.start()
-    try:
-        for n in range(rounds):
-            before = loaded[0]
-            wait_for("something is loaded", lambda: loaded[0] > before or failures)
-            if n % 2:
-                daemon.pause()
-                wait_for("it is seen to hang", lambda: not host.link.well or failures)
-                daemon.resume()
-            else:
-                daemon.kill()
-                daemon.start()
-            host.wait_well()
-    finally:
-        ended.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not failures, failures
-    host.wait_well()
-    assert not host.counters["errors"], host.counters
+    acts = [lambda n: host.store(names(n)), load, lambda n: host.find(names(n))]
+    threads_beside_a_daemon_that_dies(daemon, host, acts, lambda: loaded[0], rounds)
     wait_for("it stores", lambda: host.store(names(0)))
     wait_for("it loads", lambda: host.find(names(0)) == host.get(names(0)) == [True] * 8)
 

@@ -10,12 +10,9 @@ and from a GPU."""
 import inspect
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import threading
 import time
-import traceback
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -24,6 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] 
 
 import fake_sglang  # noqa: E402
 import harness  # noqa: E402
+import scenarios  # noqa: E402
 import sglang  # noqa: E402
 import sglang_scenarios  # noqa: E402
 import torch  # noqa: E402
@@ -244,45 +242,22 @@ def pools_of_a_draft_model(make, daemon):
     assert not host.counters["errors"] and not host.counters["copied_loads"]
 
 
+def run(scenario, daemon, end):
+    def make(config=None, pool=None, pages=(0, 32), **options):
+        host = make_host(daemon.socket, config, pool, pages, options)
+        end.callback(host.close)
+        return host
+
+    if scenario in (the_controller_s_threads, the_controller_s_loads_into_its_pool):
+        scenario(daemon)
+    else:
+        scenario(make, daemon)
+
+
 def main():
-    failed = passed = 0
-    wanted = sys.argv[1:]
-    hosts = []
-
-    def make(socket):
-        def make(config=None, pool=None, pages=(0, 32), **options):
-            hosts.append(make_host(socket, config, pool, pages, options))
-            return hosts[-1]
-        return make
-
-    for scenario in [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool]:
-        if wanted and scenario.__name__ not in wanted:
-            continue
-        folder = tempfile.mkdtemp(prefix="kvcache-engines-")
-        daemon = harness.Daemon(folder)
-        started = time.monotonic()
-        try:
-            daemon.start()
-            if scenario in (the_controller_s_threads, the_controller_s_loads_into_its_pool):
-                scenario(daemon)
-            else:
-                scenario(make(daemon.socket), daemon)
-            passed += 1
-            said = "ok"
-        except Exception as e:
-            traceback.print_exc()
-            failed += 1
-            said = f"FAILED: {e}"
-        finally:
-            while hosts:
-                hosts.pop().close()
-            if daemon.process is not None:
-                daemon.kill()
-            shutil.rmtree(folder, ignore_errors=True)
-        print(f"SGLang {getattr(sglang, '__version__', '?')}: {scenario.__name__} {time.monotonic() - started:.1f} s {said}", flush=True)
-    print(f"SGLang: {passed} passed, {failed} failed")
-    sys.stdout.flush()
-    os._exit(1 if failed or not passed else 0)  # without the teardown of what SGLang imports for a GPU
+    all_of_them = [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool]
+    status = scenarios.run_all("SGLang", getattr(sglang, "__version__", "?"), all_of_them, sys.argv[1:], harness.Daemon, run)
+    os._exit(status)  # without the teardown of what SGLang imports for a GPU
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import ctypes
 import hashlib
 import os
 import threading
-import time
 
 import kvcache
 from kvcache.sglang import identity, link
+from scenarios import threads_beside_a_daemon_that_dies, wait_for
 
 link.LOOKUP_S = 2.0  # on a busy machine
 BATCH = 128          # pages of a call
@@ -24,13 +24,6 @@ def keys_of(name, count):
 
 def value_of(key, length):
     return hashlib.shake_128(key.encode()).digest(length)
-
-
-def wait_for(what, condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.005)
 
 
 def is_busy(client):
@@ -439,47 +432,16 @@ def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
     occurs."""
     host = make(ack="written", timeout_s=1.0)
     loader = Host(host.storage, host.pool, host._indices, 32, 16)
-    ended, failures, loaded = threading.Event(), [], [0]
+    loaded = [0]
 
     def names(n):
         return keys_of(f"mixed {n % 7}", 12)
 
-    def run(what):
-        n = 0
-        try:
-            while not ended.is_set():
-                what(n)
-                n += 1
-        except BaseException as e:
-            failures.append(e)
-
     def load(n):
         loaded[0] += sum(loader.load(names(n))[1])
 
-    threads = [threading.Thread(target=run, args=(what,)) for what in
-               (lambda n: host.store(names(n)), load, lambda n: host.storage.batch_exists(names(n)))]
-    for thread in threads:
-        thread.start()
-    try:
-        for n in range(rounds):
-            before = loaded[0]
-            wait_for("something is loaded", lambda: loaded[0] > before or failures)
-            if n % 2:
-                daemon.pause()
-                wait_for("it is seen to hang", lambda: not host.link.well or failures)
-                daemon.resume()
-            else:
-                daemon.kill()
-                daemon.start()
-            host.wait_well()
-    finally:
-        ended.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not failures, failures
-    host.wait_well()
-    assert not host.counters["errors"], host.counters
+    acts = [lambda n: host.store(names(n)), load, lambda n: host.storage.batch_exists(names(n))]
+    threads_beside_a_daemon_that_dies(daemon, host, acts, lambda: loaded[0], rounds)
     wait_for("it stores", lambda: all(host.store(names(0))))
     wait_for("it loads", lambda: host.load(names(0)) == (12, [True] * 12))
 

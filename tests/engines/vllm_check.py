@@ -7,9 +7,7 @@
 import inspect
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import time
 import types
 
@@ -20,6 +18,7 @@ os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.29 has random block hashes w
 import fake_vllm  # noqa: E402
 import harness  # noqa: E402
 import numpy  # noqa: E402
+import scenarios  # noqa: E402
 import vllm_arguments  # noqa: E402
 import vllm_identity  # noqa: E402
 import vllm_layouts  # noqa: E402
@@ -138,35 +137,17 @@ class Host:
         self.manager.shutdown()
 
 
+def run(scenario, daemon, _end):
+    scenario(lambda **options: Host(socket=daemon.socket, **options), daemon)
+
+
 def main():
     import vllm
 
-    failed = passed = 0
-    wanted = sys.argv[1:]
-    for scenario in (*vllm_scenarios.SCENARIOS, vllm_identity.registered_tensors_are_those_of_the_model,
-                     vllm_arguments.the_traffic_benchmark_uses_vllm_as_it_is, *vllm_layouts.SCENARIOS):
-        if wanted and scenario.__name__ not in wanted:
-            continue
-        folder = tempfile.mkdtemp(prefix="kvcache-engines-")
-        daemon = harness.Daemon(folder, settings={"memory.pool": "64MiB"})
-        started = time.monotonic()
-        try:
-            daemon.start()
-            scenario(lambda **options: Host(socket=daemon.socket, **options), daemon)
-            passed += 1
-            said = "ok"
-        except Exception as e:
-            import traceback
-            traceback.print_exc()
-            failed += 1
-            said = f"FAILED: {e}"
-        finally:
-            if daemon.process is not None:
-                daemon.kill()
-            shutil.rmtree(folder, ignore_errors=True)
-        print(f"vLLM {getattr(vllm, '__version__', '?')}: {scenario.__name__} {time.monotonic() - started:.1f} s {said}", flush=True)
-    print(f"vLLM: {passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    all_of_them = [*vllm_scenarios.SCENARIOS, vllm_identity.registered_tensors_are_those_of_the_model,
+                   vllm_arguments.the_traffic_benchmark_uses_vllm_as_it_is, *vllm_layouts.SCENARIOS]
+    return scenarios.run_all("vLLM", getattr(vllm, "__version__", "?"), all_of_them, sys.argv[1:],
+                             lambda folder: harness.Daemon(folder, settings={"memory.pool": "64MiB"}), run)
 
 
 if __name__ == "__main__":

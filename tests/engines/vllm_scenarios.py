@@ -7,10 +7,10 @@ Each function takes `make` (options of the tier -> a host) and a running daemon 
 import contextlib
 import hashlib
 import threading
-import time
 
 import kvcache
 from kvcache.vllm import identity, transfers
+from scenarios import wait_for
 
 transfers.LOOKUP_S = 2.0  # on a busy machine
 GROUP = (0).to_bytes(4, "big")
@@ -22,13 +22,6 @@ def keys_of(name, count):
 
 def value_of(key, length):
     return hashlib.shake_128(key).digest(length)
-
-
-def wait_for(what, condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.005)
 
 
 @contextlib.contextmanager

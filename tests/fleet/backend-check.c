@@ -7,7 +7,6 @@
  *
  * Keys: prefix, path, pool, conf, user, endpoint, bucket, region, credentials, ca, depth, name,
  * bytes, timeout_ms. kvcache-bench remote measures the speed. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks that are on disk only, by GPUDirect Storage: are the bytes right, which way did they come,
  * and how fast against cuFile alone? */
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "checked.h"
 #include "kvcache-transfer.h"
 
 enum { MOST_DONE = 1 << 16 };

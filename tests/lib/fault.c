@@ -414,52 +414,47 @@ void fault_break_submit(int error)
         atomic_store(&fault.broken, error);
 }
 
-uint64_t fault_matched(void)
+static uint64_t locked_count(const uint64_t *count)
 {
         uint64_t n;
 
         pthread_mutex_lock(&fault.lock);
-        n = fault.matched;
+        n = *count;
         pthread_mutex_unlock(&fault.lock);
         return n;
+}
+
+static unsigned locked_number(const unsigned *number)
+{
+        unsigned n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = *number;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}
+
+uint64_t fault_matched(void)
+{
+        return locked_count(&fault.matched);
 }
 
 uint64_t fault_hits(void)
 {
-        uint64_t n;
-
-        pthread_mutex_lock(&fault.lock);
-        n = fault.hits;
-        pthread_mutex_unlock(&fault.lock);
-        return n;
+        return locked_count(&fault.hits);
 }
 
 unsigned fault_first_submission(void)
 {
-        unsigned n;
-
-        pthread_mutex_lock(&fault.lock);
-        n = fault.first_submission;
-        pthread_mutex_unlock(&fault.lock);
-        return n;
+        return locked_number(&fault.first_submission);
 }
 
 unsigned fault_most_in_flight(void)
 {
-        unsigned n;
-
-        pthread_mutex_lock(&fault.lock);
-        n = fault.most_in_flight;
-        pthread_mutex_unlock(&fault.lock);
-        return n;
+        return locked_number(&fault.most_in_flight);
 }
 
 unsigned fault_most_in_flight_of(enum kio_class class)
 {
-        unsigned n;
-
-        pthread_mutex_lock(&fault.lock);
-        n = fault.most_in_flight_of[class];
-        pthread_mutex_unlock(&fault.lock);
-        return n;
+        return locked_number(&fault.most_in_flight_of[class]);
 }

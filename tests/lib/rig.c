@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rig.h"
 
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,17 +10,8 @@
 
 #include <cmocka.h>
 
-unsigned rig_count_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(dir);
-        while (readdir(dir))
-                n++;
-        closedir(dir);
-        return n;
-}
+#include "open-fds.h"
+#include "timeout.h"
 
 int rig_setup(void **state)
 {
@@ -31,7 +21,7 @@ int rig_setup(void **state)
         strcpy(r->dir, "/tmp/test-client-XXXXXX");
         assert_non_null(mkdtemp(r->dir));
         snprintf(r->path, sizeof(r->path), "%s/sock", r->dir);
-        r->fds = rig_count_fds();
+        r->fds = open_fds();
         *state = r;
         return 0;
 }
@@ -50,7 +40,7 @@ int rig_teardown(void **state)
         fake_daemon_free(r->d);
         unlink(r->path);
         rmdir(r->dir);
-        fds = rig_count_fds();
+        fds = open_fds();
         if (bad > 0 || fds != r->fds) {
                 fprintf(stderr, "%u bad requests, %u descriptors before and %u after\n", bad,
                         r->fds, fds);
@@ -82,4 +72,60 @@ bool rig_filled(const uint8_t *p, size_t bytes, uint64_t n)
                 if (p[i] != (uint8_t)(n * 31 + i * 7 + (i >> 8)))
                         return false;
         return true;
+}
+
+struct kvcache_request rig_request(struct rig *r, enum kvcache_op op,
+                                   const struct kvcache_key *keys, size_t n,
+                                   struct kvcache_result *results)
+{
+        return (struct kvcache_request){
+                .size = sizeof(struct kvcache_request),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
+                .op = op,
+                .namespace_handle = r->ns,
+                .keys = keys,
+                .count = n,
+                .results = results,
+        };
+}
+
+void rig_put(struct rig *r, uint64_t n, size_t bytes)
+{
+        struct kvcache_key k = rig_key(n);
+        uint8_t *data = malloc(bytes);
+
+        assert_non_null(data);
+        rig_fill(data, bytes, n);
+        assert_int_equal(kvcache_put(r->kv, r->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
+        free(data);
+}
+
+struct kvcache_completion rig_reap(struct rig *r)
+{
+        struct kvcache_completion c = { 0 };
+
+        assert_int_equal(kvcache_reap(r->kv, &c, 1, test_timeout_ms(60000)), 1);
+        return c;
+}
+
+unsigned rig_peek(struct rig *r, const unsigned *value)
+{
+        unsigned n;
+
+        fake_daemon_lock(r->d);
+        n = *value;
+        fake_daemon_unlock(r->d);
+        return n;
+}
+
+struct fake_logged rig_logged(struct rig *r, unsigned i)
+{
+        struct fake_logged l = { 0 };
+
+        fake_daemon_lock(r->d);
+        if (i < r->d->n_log)
+                l = r->d->log[i];
+        fake_daemon_unlock(r->d);
+        return l;
 }

@@ -23,8 +23,19 @@ struct rig {
 int rig_setup(void **state);
 int rig_teardown(void **state);
 
-unsigned rig_count_fds(void);
-
 struct kvcache_key rig_key(uint64_t n);
 void rig_fill(uint8_t *p, size_t bytes, uint64_t n);
 bool rig_filled(const uint8_t *p, size_t bytes, uint64_t n);
+
+/* Returns a request for `n` keys of the rig's namespace. */
+struct kvcache_request rig_request(struct rig *r, enum kvcache_op op,
+                                   const struct kvcache_key *keys, size_t n,
+                                   struct kvcache_result *results);
+/* Puts a chunk filled with `n` under the key of that number. */
+void rig_put(struct rig *r, uint64_t n, size_t bytes);
+/* Waits for a completion. */
+struct kvcache_completion rig_reap(struct rig *r);
+/* Reads a counter of the daemon's thread. */
+unsigned rig_peek(struct rig *r, const unsigned *value);
+/* Returns the i-th batch that the daemon has received, or zeros. */
+struct fake_logged rig_logged(struct rig *r, unsigned i);

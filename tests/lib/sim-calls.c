@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -146,6 +145,29 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset)
         return n;
 }
 
+/* Returns whether a fault refuses the call. The lock is then released, and errno set. */
+static bool is_refused(enum sim_fault fault, int error)
+{
+        if (fault == SIM_FAULT_END)
+                sim_real_end();
+        if (fault == SIM_FAULT_NONE || fault == SIM_FAULT_DONE)
+                return false;
+        unlock();
+        errno = error;
+        return true;
+}
+
+/* Releases the lock. Returns the call's result, or an error if the fault reports one for a call
+ * that was made. */
+static int end_call(enum sim_fault fault, int result, int error)
+{
+        unlock();
+        if (fault != SIM_FAULT_DONE || result != 0)
+                return result;
+        errno = error;
+        return -1;
+}
+
 ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
 {
         struct file *f;
@@ -252,13 +274,8 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
                 fault = sim_fault_for("allocate", f->dir, f->name, &error);
         else
                 fault = sim_real_fault("allocate", fd, NULL, &error);
-        if (fault == SIM_FAULT_END)
-                sim_real_end();
-        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
-                unlock();
-                errno = error;
+        if (is_refused(fault, error))
                 return -1;
-        }
         if (f)
                 sim_reached("allocate", f->name, false);
         if (!sim.dead || !f) {
@@ -271,12 +288,7 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
                 if (f && r == 0)
                         sim_reached("allocate", f->name, true);
         }
-        unlock();
-        if (fault == SIM_FAULT_DONE && r == 0) {
-                errno = error;
-                r = -1;
-        }
-        return r;
+        return end_call(fault, r, error);
 }
 
 int __wrap_ftruncate64(int fd, off_t length)
@@ -293,13 +305,8 @@ int __wrap_ftruncate64(int fd, off_t length)
                 fault = sim_fault_for("truncate", f->dir, f->name, &error);
         else
                 fault = sim_real_fault("truncate", fd, NULL, &error);
-        if (fault == SIM_FAULT_END)
-                sim_real_end();
-        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
-                unlock();
-                errno = error;
+        if (is_refused(fault, error))
                 return -1;
-        }
         if (f)
                 sim_reached("truncate", f->name, false);
         if (!sim.dead || !f) {
@@ -311,12 +318,7 @@ int __wrap_ftruncate64(int fd, off_t length)
                         sim_reached("truncate", f->name, true);
                 }
         }
-        unlock();
-        if (fault == SIM_FAULT_DONE && r == 0) {
-                errno = error;
-                r = -1;
-        }
-        return r;
+        return end_call(fault, r, error);
 }
 
 int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
@@ -331,13 +333,8 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
                 fault = sim_fault_for("rename", (unsigned)dir, to, &error);
         else if (dir < 0)
                 fault = sim_real_fault("rename", to_dir, to, &error);
-        if (fault == SIM_FAULT_END)
-                sim_real_end();
-        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
-                unlock();
-                errno = error;
+        if (is_refused(fault, error))
                 return -1;
-        }
         if (dir < 0 || dir != sim_dir_of(to_dir)) {
                 r = __real_renameat(from_dir, from, to_dir, to);
         } else if (!sim.dead && !sim_reached("rename", to, false)) {
@@ -354,12 +351,7 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
                         sim_reached("rename", to, true);
                 }
         }
-        unlock();
-        if (fault == SIM_FAULT_DONE && r == 0) {
-                errno = error;
-                r = -1;
-        }
-        return r;
+        return end_call(fault, r, error);
 }
 
 int __wrap_unlinkat(int dir, const char *path, int flags)
@@ -374,13 +366,8 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
                 fault = sim_fault_for("unlink", (unsigned)number, path, &error);
         else if (number < 0)
                 fault = sim_real_fault("unlink", dir, path, &error);
-        if (fault == SIM_FAULT_END)
-                sim_real_end();
-        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
-                unlock();
-                errno = error;
+        if (is_refused(fault, error))
                 return -1;
-        }
         if (number < 0) {
                 r = __real_unlinkat(dir, path, flags);
         } else if (!sim.dead && !(sim_name_now(sim_name_get((unsigned)number, path)) &&
@@ -392,12 +379,7 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
                         sim_reached("unlink", path, true);
                 }
         }
-        unlock();
-        if (fault == SIM_FAULT_DONE && r == 0) {
-                errno = error;
-                r = -1;
-        }
-        return r;
+        return end_call(fault, r, error);
 }
 
 /* A store asks whether the file system is tmpfs, which keeps nothing. */

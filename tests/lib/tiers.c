@@ -2,8 +2,6 @@
 #include "tiers.h"
 #include "timeout.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "folder.h"
 
 enum { MIB = 1 << 20 };
 
@@ -103,15 +102,8 @@ void tiers_close(struct tiers *t)
 
 void tiers_remove(struct tiers *t)
 {
-        DIR *d;
-
         tiers_close(t);
-        d = opendir(t->dir);
-        assert_non_null(d);
-        for (struct dirent *e; (e = readdir(d));)
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(d), e->d_name, 0);
-        closedir(d);
+        folder_empty(t->dir);
         assert_int_equal(rmdir(t->dir), 0);
         t->dir[0] = '\0';
 }
@@ -131,16 +123,23 @@ static void on_opened(struct store_namespace_open *req)
         o->done = true;
 }
 
-uint32_t tiers_namespace(struct tiers *t, const char *name)
+uint32_t tiers_namespace_as(struct tiers *t, const struct store_namespace_open *as)
 {
-        struct opening o = { .req = { .name = name,
-                                      .name_length = (uint16_t)strlen(name),
-                                      .fingerprint = "",
-                                      .complete = on_opened } };
+        struct opening o = { .req = *as };
 
+        if (!as->fingerprint)
+                o.req.fingerprint = "";
+        o.req.name_length = (uint16_t)strlen(o.req.name);
+        o.req.fingerprint_length = (uint16_t)strlen(o.req.fingerprint);
+        o.req.complete = on_opened;
         store_namespace_open(t->store, &o.req);
         tiers_wait(t, &o.done);
         return o.id;
+}
+
+uint32_t tiers_namespace(struct tiers *t, const char *name)
+{
+        return tiers_namespace_as(t, &(struct store_namespace_open){ .name = name });
 }
 
 void tiers_iterate(struct tiers *t)

@@ -32,6 +32,8 @@ void tiers_close(struct tiers *t);
 /* Closes everything, and removes the folder. */
 void tiers_remove(struct tiers *t);
 uint32_t tiers_namespace(struct tiers *t, const char *name);
+/* Opens a namespace whose tenant, name, fingerprint and owner are given. */
+uint32_t tiers_namespace_as(struct tiers *t, const struct store_namespace_open *as);
 
 /* Ends an iteration, without reaping. */
 void tiers_iterate(struct tiers *t);

@@ -275,8 +275,7 @@ def chunks_of_three_blocks():
     for writers in (1, 2):
         host = Engine(f"writers {writers}", writers=writers, blocks_per_chunk=3, kvcache_namespace=f"writers{writers}")
         keys, contents = keys_of("three", 6), keys_of("contents", 18)  # chunks, and what their blocks hold
-        context = host.begin("1")
-        assert host.lookup(keys, context) == 0
+        context = host.looked_up("1", keys, 0)
         host.all("fill", contents, 1)
         output = host.manager.prepare_store(keys, context)
         where = ns(block_ids=list(range(1, 19)), group_sizes=[18], block_indices=[0])
@@ -349,8 +348,7 @@ def one_shard_missing():
     counts = host.counts() if VERSION != "real" else {"partial_hits": 5}
     assert counts["partial_hits"] == 5, counts
     assert "failed_loads" not in counts, "shards that are missing were looked for by a lease"
-    context = host.begin("3")
-    assert host.lookup(keys, context) == 5
+    context = host.looked_up("3", keys, 5)
     before = host.stored_bytes()
     assert host.store(keys, context) == 5
     host.end(context)
@@ -371,8 +369,7 @@ def one_shard_s_lease_refused():
         return submit(namespace, asked, **options)
 
     kvcache.Namespace.submit_get_map = losing
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 0
+    context = host.looked_up("2", keys, 0)
     host.step()
     kvcache.Namespace.submit_get_map = submit
     host.end(context)
@@ -384,8 +381,7 @@ def one_shard_s_lease_refused():
 def rank_reconnects_between_lookup_and_load():
     host, keys = Engine(), keys_of("gone", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10, host.counts()
+    context = host.looked_up("2", keys, 10)
     told("restart")
     until(lambda: (host.all("attach_soon", of=[1]), [len(f.pools) for f in host.figures()])[1] == [1, 2], "the rank never attaches again")
     host.all("looks", of=[1])
@@ -402,8 +398,7 @@ def rank_reconnects_between_lookup_and_load():
 def daemon_killed_after_the_hit():
     host, keys = Engine(), keys_of("killed", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("2", keys, 10)
     told("kill")
     host.load(keys, context)
     host.end(context)
@@ -417,8 +412,7 @@ def daemon_killed_after_the_hit():
 def daemon_hangs_before_the_load():
     host, keys = Engine(), keys_of("hung", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("2", keys, 10)
     base.promises.LOOKUP_S = 1.0
     told("stop")
     host.load(keys, context)
@@ -503,8 +497,7 @@ def reset_while_it_loads():
     """Loads in flight when vLLM resets its cache keep their leases until all ranks have ended them, although vLLM no longer mentions them."""
     host, keys = Engine(), keys_of("reset", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("2", keys, 10)
     host.all("runs", False, of=[1])
     host.begin_load(keys, context)
     host.manager.on_request_finished(context)
@@ -530,8 +523,7 @@ def rank_killed():
         host, keys = Engine(f"killed {step}"), keys_of(step, 10)
         if step in ("leased", "loading"):
             host.stored("1", keys)
-        context = host.begin("2")
-        assert host.lookup(keys, context) == (10 if step in ("leased", "loading") else 0)
+        context = host.looked_up("2", keys, 10 if step in ("leased", "loading") else 0)
         if step in ("storing", "loading"):
             host.all("runs", False, of=[1])
         if step == "storing":
@@ -563,8 +555,7 @@ def one_rank_of_four_killed():
     host, keys, more = Engine("four", world=4), keys_of("four", 12), keys_of("more", 6)
     assert host.stored("1", keys) == 12
     host.all("runs", False, of=[2])
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 12
+    context = host.looked_up("2", keys, 12)
     host.begin_load(keys, context)
     assert leases() == 4 * 12
     host.processes[2].kill()

@@ -196,6 +196,12 @@ class Host:
     def step(self):
         self.timed(self.manager.on_schedule_end, None)
 
+    def looked_up(self, name, keys, found):
+        """Begins a request and looks its keys up, of which `found` must be found. Returns its context."""
+        context = self.begin(name)
+        assert self.lookup(keys, context) == found, self.counts()
+        return context
+
     def lookup(self, keys, context, seconds=60):
         """Returns how many leading keys are promised, after as many steps as necessary."""
         if VERSION != "0.26":
@@ -420,8 +426,7 @@ def sliding_window_from_the_shared_tier():
 def daemon_ends_before_the_load():
     host, keys = Host(), keys_of("gone", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10, host.counts()
+    context = host.looked_up("2", keys, 10)
     told("kill")
     host.load(keys, context)
     host.end(context)
@@ -448,8 +453,7 @@ def only_loads_after_a_restart():
 def daemon_hangs_before_the_load():
     host, keys = Host(timeout_s=5.0), keys_of("hung", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10, host.counts()
+    context = host.looked_up("2", keys, 10)
     promises.LOOKUP_S = 1.0
     told("stop")
     host.load(keys, context)
@@ -477,8 +481,7 @@ def ended_or_reset_before_the_load():
     context = host.begin("2")
     host.manager.lookup(keys[0], context)
     host.end(context)
-    context = host.begin("3")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("3", keys, 10)
     host.manager.reset_cache()
     assert host.lookup(keys, context) == 10
     host.load(keys, context)
@@ -491,8 +494,7 @@ def aborted_while_it_loads():
     """A request may end before its load does, after which the engine steps only as long as the spec asks for it."""
     host, keys = Host(), keys_of("aborted", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("2", keys, 10)
     spec = host.manager.prepare_load(keys, context)
     host.number += 1
     assert host.worker.submit_load(host.number, spec, ns(block_ids=list(range(40, 50)), group_sizes=[10], block_indices=[0]))
@@ -525,8 +527,7 @@ def loads_whatever_fails():
         assert host.found(name, keys) == 10 and len(calls) == 1
         del gpu.copy_leased, calls[:]
     assert loads.rescued == 20 and (VERSION == "real" or host.counts()["rescued_loads"] == 20)
-    context = host.begin("elsewhere")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("elsewhere", keys, 10)
     spec = host.manager.prepare_load(keys, context)
     where = ns(block_ids=list(range(40, 50)), group_sizes=[10], block_indices=[0])
     for pool, offset in ((spec.pool ^ 1, 0), (spec.pool, 1 << 40)):
@@ -547,8 +548,7 @@ def loads_in_the_engine_s_thread():
     """A load involves neither the daemon nor another thread, and is timed by the GPU's clock."""
     host, keys = Host(), keys_of("direct", 40)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 40
+    context = host.looked_up("2", keys, 40)
     threads, copy_leased = [], host.worker.mover._gpu.copy_leased
     host.worker.mover._gpu.copy_leased = lambda *a, **o: threads.append(threading.get_ident()) or copy_leased(*a, **o)
     # The thread of the mover does nothing. It waits without the lock, which the engine's thread takes as well.
@@ -578,8 +578,7 @@ def expedited():
     """With vLLM 0.33, which loads before the forward pass of the same step, the thread does not wait, and the pass sees the blocks."""
     host, keys = Host(), keys_of("sync", 10)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 10
+    context = host.looked_up("2", keys, 10)
     cuda.stub_run(False)  # streams stand still
     for block in range(40, 50):
         for one in host.caches.tensors:
@@ -608,8 +607,7 @@ def beside_the_forward_pass():
     host, keys, first = Host(), keys_of("beside", 4), 0
     host.stored("1", keys)
     for seed in range(20):
-        context = host.begin(str(seed))
-        assert host.lookup(keys, context) == 4
+        context = host.looked_up(str(seed), keys, 4)
         passed = []
         cuda.stub_run(False)
         for block in range(40, 44):
@@ -651,8 +649,7 @@ def a_step_that_did_not_say_that_it_began():
         begun.clear()
     del loads.step_begins
     for seed in range(20):
-        context = host.begin(str(seed))
-        assert host.lookup(keys, context) == 4
+        context = host.looked_up(str(seed), keys, 4)
         vllm_worker.step_begins()
         host.worker.get_finished()
         cuda.stub_run(False)
@@ -721,8 +718,7 @@ def a_captured_stream_is_left_alone():
     """While the stream is captured, a store is dropped and counted, and a load is refused. The capture continues."""
     host, keys = Host(), keys_of("stream", 4)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 4
+    context = host.looked_up("2", keys, 4)
     spec = host.manager.prepare_load(keys, context)
     others = keys_of("other", 4)
     output = host.manager.prepare_store(others, host.begin("3"))
@@ -817,8 +813,7 @@ def preempted_and_declined():
     """The policy decides again about a request that is scheduled after a preemption, although it declined it before."""
     host, keys = Host(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6), keys_of("again", 8)
     host.stored("1", keys)
-    context = host.begin("2")
-    assert host.lookup(keys, context) == 0
+    context = host.looked_up("2", keys, 0)
     for policy in host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies:
         policy.prefill = 1e3
         policy.rates[:] = [1e12, 1e12, 1e12]
@@ -945,8 +940,7 @@ def gathered_and_waited_for():
     assert order == ["computed", "put"], order
     del one._step, one._cuda.wait_until, one._gpu.put
     assert sorted(e.job_id for e in host.worker.get_finished()) == numbers
-    context = host.begin("again")
-    assert host.lookup(keys, context) == 4
+    context = host.looked_up("again", keys, 4)
     host.load(keys, context)
     host.end(context)
     host.close()

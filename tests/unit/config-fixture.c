@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "config-fixture.h"
@@ -105,11 +104,6 @@ void assert_reads_back(void)
         config_fini(&again);
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-        return remove(path);
-}
-
 int setup(void **state)
 {
         config_init(&config);
@@ -122,5 +116,5 @@ int setup(void **state)
 int teardown(void **state)
 {
         config_fini(&config);
-        return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        return folder_remove(folder);
 }

@@ -3,14 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <getopt.h>
 #include <stdio_ext.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "color.h"
 
 int kvcachectl_main(int argc, char **argv); /* main() of client/ctl/main.c, compiled by this name */
@@ -263,14 +262,9 @@ const char *ctl_file(const char *name, const void *bytes, size_t n)
         return path;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-        return remove(path);
-}
-
 int ctl_remove_files(void **state)
 {
-        return has_folder ? nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS) : 0;
+        return has_folder ? folder_remove(folder) : 0;
 }
 
 void ctl_host_new(struct ctl_host *ret)

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "base/clock.h"
 #include "checked.h"
 #include "timeout.h"
@@ -23,11 +23,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 /* --- the back end --- */
-
-static int remove_one(const char *path, const struct stat *s, int type, struct FTW *ftw)
-{
-        return remove(path);
-}
 
 int directory_setup(void **state)
 {
@@ -48,8 +43,8 @@ int directory_teardown(void **state)
         reset_calls();
         if (at.b)
                 stop();
-        nftw(at.outside, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-        return nftw(at.path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        folder_remove(at.outside);
+        return folder_remove(at.path);
 }
 
 static struct backend *open_backend(unsigned depth, bool sync)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu-rig.h"
 
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>

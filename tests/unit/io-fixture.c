@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
@@ -365,14 +365,10 @@ int group_setup(void **state)
 
 int group_teardown(void **state)
 {
-        DIR *dir = t.dir[0] ? opendir(t.dir) : NULL;
-
         munmap(t.pool, POOL);
-        if (!dir)
+        if (!t.dir[0])
                 return 0;
-        for (const struct dirent *entry; (entry = readdir(dir));)
-                unlinkat(dirfd(dir), entry->d_name, 0);
-        closedir(dir);
+        folder_empty(t.dir);
         return rmdir(t.dir);
 }
 

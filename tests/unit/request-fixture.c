@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "../lib/folder.h"
+#include "../lib/open-fds.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "benchmark/benchmark.h"
@@ -31,7 +33,6 @@
 #include "request/audit.h"
 #include "request/hits.h"
 #include "request/memory.h"
-#include "request/request.h"
 #include "tenant/ids.h"
 
 struct rig rig;
@@ -161,22 +162,6 @@ static void load(void *userdata, struct remote_put *put)
 static void purged(void *userdata, uint32_t namespace_id)
 {
         remote_purged(rig.service.remote, namespace_id);
-}
-
-static unsigned open_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        for (struct dirent *e; (e = readdir(dir));) {
-                char target[64] = "";
-
-                if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
-                        n += strncmp(target, "socket:", 7) == 0 ||
-                             strncmp(target, "/memfd:", 7) == 0;
-        }
-        closedir(dir);
-        return n;
 }
 
 static struct quota_limits all_limits, user_limits;
@@ -364,7 +349,7 @@ static void setup(bool with_remote)
         params.liveness_fd = rig.liveness.handout_fd;
         assert_int_equal(sessions_new(&rig.sessions, &params), 0);
         open_sources();
-        rig.fds = open_fds();
+        rig.fds = open_sockets_and_memfds();
 }
 
 int rig_setup(void **state)
@@ -391,17 +376,10 @@ static bool is_busy(void)
 static void remove_bench(void)
 {
         char folder[300];
-        DIR *dir;
 
         snprintf(folder, sizeof(folder), "%s/bench", rig.t.dir);
-        dir = opendir(folder);
-        if (!dir)
-                return;
-        for (struct dirent *e; (e = readdir(dir));)
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(dir), e->d_name, 0);
-        closedir(dir);
-        assert_int_equal(rmdir(folder), 0);
+        folder_empty(folder);
+        assert_true(rmdir(folder) == 0 || errno == ENOENT);
 }
 
 static void assert_nothing_is_held(void)
@@ -417,7 +395,7 @@ static void assert_nothing_is_held(void)
                 assert_int_equal(pool.pinned_bytes, 0);
                 assert_int_equal(pool.leased_bytes, 0);
         }
-        assert_int_equal(open_fds(), rig.fds);
+        assert_int_equal(open_sockets_and_memfds(), rig.fds);
 }
 
 int rig_teardown(void **state)

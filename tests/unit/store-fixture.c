@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../lib/folder.h"
 #include "base/clock.h"
 #include "base/sanitizers.h"
 #include "build-config.h"
@@ -436,21 +436,6 @@ uint64_t count_present(uint64_t first, uint64_t n)
         return count;
 }
 
-void in_killed_process(void (*f)(void))
-{
-        int status;
-        pid_t pid = fork();
-
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                f();
-                kill(getpid(), SIGKILL);
-                _exit(1);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-}
-
 int file_of(const char *name, int flags)
 {
         char path[PATH_MAX + 64];
@@ -476,14 +461,7 @@ void flip_byte(const char *name, off_t offset)
 
 void remove_files(void)
 {
-        DIR *d = opendir(t.dir);
-        struct dirent *e;
-
-        while (d && (e = readdir(d)))
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(d), e->d_name, 0);
-        if (d)
-                closedir(d);
+        folder_empty(t.dir);
 }
 
 void remove_dir(void)

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "../lib/killed.h"
 #include "store/volume/format.h"
 #include "store/store.h"
 
@@ -91,8 +92,6 @@ bool purge_done(const void *arg);
 uint64_t purge(bool all);
 uint64_t count_present(uint64_t first, uint64_t n);
 
-/* Runs `f` in a process that is then killed: the store is neither stopped nor closed. */
-void in_killed_process(void (*f)(void));
 int file_of(const char *name, int flags);
 void flip_byte(const char *name, off_t offset);
 void remove_files(void);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache under a budget of writes: what is refused, what a second use does, and what is charged
  * in the end. The budget is a byte a second, so it is as good as what the test makes it. */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "cache-fixture.h"
-#include "checked.h"
 #include "evict/admission.h"
 
 enum { BUDGET = 86400, HOUR = 3600, CHARGED = 20480 /* LENGTH, in pages */ };

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "cache-fixture.h"
-#include "checked.h"
 
 struct settle {
         struct cache_settle req;

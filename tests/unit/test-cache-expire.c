@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "cache-fixture.h"
-#include "checked.h"
 
 enum { LIFETIME_S = 100 };
 

@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "../lib/open-fds.h"
 #include "../lib/rig.h"
 #include "../lib/timeout.h"
 #include "checked.h"
@@ -94,17 +94,11 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
                                          const struct kvcache_entry *entries, size_t n,
                                          struct kvcache_result *results)
 {
-        return (struct kvcache_request){
-                .size = sizeof(struct kvcache_request),
-                .entry_size = sizeof(struct kvcache_entry),
-                .result_size = sizeof(struct kvcache_result),
-                .op = op,
-                .namespace_handle = f->ns,
-                .ack = op == KVCACHE_OP_PUT ? KVCACHE_WRITTEN : 0,
-                .entries = entries,
-                .count = n,
-                .results = results,
-        };
+        struct kvcache_request q = rig_request(f, op, NULL, n, results);
+
+        q.entries = entries;
+        q.ack = op == KVCACHE_OP_PUT ? KVCACHE_WRITTEN : 0;
+        return q;
 }
 
 static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
@@ -124,14 +118,6 @@ static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry 
         return kvcache_submit(f->kv, &q);
 }
 
-static struct kvcache_completion reap_one(struct rig *f)
-{
-        struct kvcache_completion c = { 0 };
-
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
-        return c;
-}
-
 /* Returns whether the daemon's chunk of key n is `bytes` long and filled with n. */
 static bool stored(struct rig *f, uint64_t n, size_t bytes)
 {
@@ -144,27 +130,6 @@ static bool stored(struct rig *f, uint64_t n, size_t bytes)
         r = kvcache_get(f->kv, f->ns, &k, back, bytes + 1, &length) == KVCACHE_OK &&
             length == bytes && rig_filled(back, bytes, n);
         free(back);
-        return r;
-}
-
-static void put_one(struct rig *f, uint64_t n, size_t bytes)
-{
-        struct kvcache_key k = rig_key(n);
-        uint8_t *data = malloc(bytes);
-
-        assert_non_null(data);
-        rig_fill(data, bytes, n);
-        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
-        free(data);
-}
-
-static unsigned peek(struct rig *f, const unsigned *value)
-{
-        unsigned r;
-
-        fake_daemon_lock(f->d);
-        r = *value;
-        fake_daemon_unlock(f->d);
         return r;
 }
 
@@ -218,9 +183,9 @@ static void test_puts_and_gets_name_the_region_and_need_no_staging(void **state)
         assert_true(rig_filled(base + REGION - 5000, 5000, 1) && rig_filled(base + 100000, 333, 2));
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         assert_int_equal(logged_before(f, 0).region, 101);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_STAGING]), 0);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_STAGING]), 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        assert_int_equal(peek(f, &f->d->regions), 0);
+        assert_int_equal(rig_peek(f, &f->d->regions), 0);
 }
 
 static unsigned leases_left(struct rig *f)
@@ -259,7 +224,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         start(f, &o);
         base = register_buffer(f, &region);
         for (unsigned i = 0; i < 3; i++) {
-                put_one(f, 1 + i, BYTES);
+                rig_put(f, 1 + i, BYTES);
                 e[i] = (struct kvcache_entry){ .key = rig_key(1 + i),
                                                .data = base + 1 + i * (BYTES + 7),
                                                .length = BYTES };
@@ -320,7 +285,7 @@ static void test_memory_that_may_go_away_is_filled_by_the_daemon(void **state)
         struct kvcache_result r;
 
         start(f, &o);
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         assert_int_equal(ftruncate(cut, REGION), 0);
         b[1].base = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
         assert_ptr_not_equal(b[1].base, MAP_FAILED);
@@ -350,7 +315,7 @@ static void test_much_is_copied_by_the_daemon(void **state)
 
         start(f, &o);
         base = register_buffer(f, &region);
-        put_one(f, 1, 1000);
+        rig_put(f, 1, 1000);
         for (unsigned i = 0; i <= LITTLE; i++)
                 e[i] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = REGION };
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, LITTLE, r), 0);
@@ -373,7 +338,7 @@ static void test_the_release_after_a_copy_is_not_answered(void **state)
         uint32_t region = 0;
 
         start(f, &o);
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         e.data = register_buffer(f, &region);
         for (unsigned i = 0; i < 100; i++) {
                 memset(e.data, 0x33, 5000);
@@ -398,7 +363,7 @@ static void a_restart_is_noticed(void **state, bool no_reply)
         uint32_t region = 0;
 
         start(f, &o);
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         e.data = register_buffer(f, &region);
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
         wait_for_leases_to_go_back(f);
@@ -430,7 +395,7 @@ static void test_a_lease_outside_of_the_pool_is_not_copied_from(void **state)
         e = (struct kvcache_entry){ .key = rig_key(1),
                                     .data = register_buffer(f, &region),
                                     .length = 5000 };
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         fake_daemon_lock(f->d);
         f->d->o.lease_lie = UINT64_C(1) << 40;
         fake_daemon_unlock(f->d);
@@ -589,7 +554,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         assert_int_equal(kvcache_buffer_unregister(NULL, 1), -EINVAL);
         assert_int_equal(region, 77);
         assert_null(base);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 0);
 
         /* Memory can be in only one region at a time. */
         assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, &base), 0);
@@ -610,13 +575,13 @@ static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
         unsigned fds;
 
         start(f, &options);
-        fds = rig_count_fds();
+        fds = open_fds();
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
         assert_int_equal(region, 77);
         assert_null(base);
         fake_daemon_lock(f->d); /* the daemon answers first, and then closes the descriptor */
-        assert_int_equal(rig_count_fds(), fds);
+        assert_int_equal(open_fds(), fds);
         fake_daemon_unlock(f->d);
         assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
 }
@@ -767,7 +732,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
                                                .n_pieces = EACH };
         }
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, KEYS, r), 0);
-        messages = peek(f, &f->d->requests[WIRE_PUT]);
+        messages = rig_peek(f, &f->d->requests[WIRE_PUT]);
         assert_int_equal(messages, 5); /* 8 keys of 500 pieces each */
         for (unsigned i = 0; i < messages; i++) {
                 struct fake_logged l = logged_before(f, messages - 1 - i);
@@ -795,9 +760,9 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         e[0] = (struct kvcache_entry){ .key = rig_key(100),
                                        .pieces = pieces,
                                        .n_pieces = MOST_PIECES };
-        batches = peek(f, &f->d->n_log);
+        batches = rig_peek(f, &f->d->n_log);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
-        assert_int_equal(peek(f, &f->d->n_log), batches + 1);
+        assert_int_equal(rig_peek(f, &f->d->n_log), batches + 1);
         assert_true(stored(f, 100, MOST_PIECES));
         e[0] = (struct kvcache_entry){ .key = rig_key(101),
                                        .pieces = pieces,
@@ -876,14 +841,14 @@ static void test_after_a_restart_a_region_is_registered_again_before_it_is_named
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, NULL);
 
-        put_one(f, 7, 100); /* names no region: none is registered */
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
+        rig_put(f, 7, 100); /* names no region: none is registered */
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 0);
         rig_fill(base, 5000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(r.status, KVCACHE_OK);
         assert_int_equal(logged_before(f, 0).region, 101);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 1);
         assert_true(stored(f, 1, 5000));
 
         /* Requests submitted with a get and in pieces behave alike. */
@@ -894,13 +859,13 @@ static void test_after_a_restart_a_region_is_registered_again_before_it_is_named
 
                 e = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
                 assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 0), 0);
-                assert_int_equal(reap_one(f).error, 0);
+                assert_int_equal(rig_reap(f).error, 0);
                 assert_int_equal(r.status, KVCACHE_OK);
                 assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
                 assert_memory_equal(p[0].iov_base, base, 2000);
                 assert_memory_equal(p[1].iov_base, base + 2000, 3000);
         }
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 2);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 2);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
 }
 
@@ -931,11 +896,11 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(r[2].status, KVCACHE_INVALID);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 1); /* asked once a request */
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 1); /* asked once a request */
 
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
         assert_non_null(strstr(kvcache_error(f->kv), "too much is registered"));
-        assert_int_equal(reap_one(f).error, -EINVAL);
+        assert_int_equal(rig_reap(f).error, -EINVAL);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(kvcache_put(f->kv, f->ns, &e[0].key, base, 100, KVCACHE_WRITTEN),
@@ -969,8 +934,8 @@ static void test_a_late_answer_to_a_registration_is_sent_back(void **state)
         /* The next calls take the reply, and send the resulting messages. */
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
-        assert_int_equal(peek(f, &f->d->regions), 0);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
+        assert_int_equal(rig_peek(f, &f->d->regions), 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
 }
 
@@ -1026,11 +991,11 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
 
         start(f, NULL);
         base = register_buffer(f, &region);
-        put_one(f, 1, 1000);
+        rig_put(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e.data = base + 5000;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 50), 0);
-        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
+        assert_int_equal(rig_reap(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
         assert_int_equal(kvcache_memory_settled(f->kv, base + 5999, 1), 0);
@@ -1054,7 +1019,7 @@ test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(
 
         start(f, NULL);
         base = register_buffer(f, &region);
-        put_one(f, 1, 1000);
+        rig_put(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
         p[0] = (struct iovec){ base + 100, 400 };
         p[1] = (struct iovec){ base + 3000, 600 };
@@ -1065,8 +1030,8 @@ test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(
         assert_int_equal(submit(f, KVCACHE_OP_PUT, e, 1, &put, 0), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
         fake_daemon_kill(f->d, true);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
         assert_true(r[0].status == KVCACHE_LOST && put.status == KVCACHE_LOST);
 
         assert_int_equal(kvcache_memory_settled(f->kv, base + 499, 1), 0);
@@ -1094,7 +1059,7 @@ static void test_a_unregistration_waits_for_requests_that_name_the_region(void *
 
         start(f, NULL);
         base = register_buffer(f, &region);
-        put_one(f, 1, 1000);
+        rig_put(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_UNREGISTER);
         e.data = base;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 100), 0);
@@ -1108,11 +1073,11 @@ static void test_a_unregistration_waits_for_requests_that_name_the_region(void *
         assert_int_equal(logged_before(f, 0).region, 0);
         /* Another call continues to wait, and sends no second request. */
         assert_unregister_times_out(f, region);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
-        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
+        assert_int_equal(rig_reap(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), -EINVAL);
 }
@@ -1127,7 +1092,7 @@ static void test_a_unregistration_waits_for_the_librarys_own_copies(void **state
 
         start(f, NULL);
         base = register_buffer(f, &region);
-        put_one(f, 1, 1000);
+        rig_put(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = own, .length = 1000 };
@@ -1136,7 +1101,7 @@ static void test_a_unregistration_waits_for_the_librarys_own_copies(void **state
         assert_true(is_mapped(base));
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(rig_reap(f).error, 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_true(rig_filled(own, 1000, 1));
 }
@@ -1247,7 +1212,7 @@ static void test_puts_name_a_place_in_a_file(void **state)
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(r[2].status, KVCACHE_INVALID); /* no memory has these bytes */
-        assert_int_equal(peek(f, &f->d->file_puts), 2);
+        assert_int_equal(rig_peek(f, &f->d->file_puts), 2);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 1, PAGE) && stored(f, 2, 100));
         /* The file is not a place for a get, or for pieces. */
@@ -1260,7 +1225,7 @@ static void test_puts_name_a_place_in_a_file(void **state)
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        assert_int_equal(peek(f, &f->d->regions), 0);
+        assert_int_equal(rig_peek(f, &f->d->regions), 0);
 }
 
 static void test_a_file_is_registered_again_with_a_new_session(void **state)
@@ -1278,7 +1243,7 @@ static void test_a_file_is_registered_again_with_a_new_session(void **state)
         e = (struct kvcache_entry){ .key = rig_key(3), .data = base + 3 * PAGE, .length = PAGE };
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(r.status, KVCACHE_OK);
-        assert_int_equal(peek(f, &f->d->files_registered), 2);
+        assert_int_equal(rig_peek(f, &f->d->files_registered), 2);
         assert_true(stored(f, 3, PAGE));
         /* ... and refused by a daemon that no longer accepts files. */
         fake_daemon_lock(f->d);
@@ -1300,9 +1265,9 @@ static void test_an_old_daemon_is_not_asked_to_take_a_file(void **state)
 
         start(f, NULL);
         assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), -EOPNOTSUPP);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_REGISTER]), 0);
         assert_int_equal(register_file(f, 1 << 1, &region, &base), -EINVAL);
-        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+        assert_int_equal(rig_peek(f, &f->d->bad_requests), 0);
 }
 
 int main(void)

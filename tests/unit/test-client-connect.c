@@ -19,7 +19,6 @@
 #include <cmocka.h>
 
 #include "../lib/rig.h"
-#include "checked.h"
 
 enum { WAIT_MS = 60000 };
 

@@ -10,7 +10,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -134,22 +133,6 @@ static void take_out(struct rig *f, uint64_t n, unsigned tier)
         lookup_table_remove(table.now, lookup_hash(&table.secret, &key), tier);
 }
 
-static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
-                                         const struct kvcache_key *keys, size_t n,
-                                         struct kvcache_result *results)
-{
-        return (struct kvcache_request){
-                .size = sizeof(struct kvcache_request),
-                .entry_size = sizeof(struct kvcache_entry),
-                .result_size = sizeof(struct kvcache_result),
-                .op = op,
-                .namespace_handle = f->ns,
-                .keys = keys,
-                .count = n,
-                .results = results,
-        };
-}
-
 /* Advances the clock, so that it is that of a daemon which lives, however slow the machine is. */
 static void tick(struct rig *f)
 {
@@ -162,7 +145,7 @@ static unsigned exists(struct rig *f, uint64_t n)
 {
         struct kvcache_key k = rig_key(n);
         struct kvcache_result result = { .status = -1, .length = 7, .leases = 7 };
-        struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
+        struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
         tick(f);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &r, NULL), 0);
@@ -176,7 +159,7 @@ static unsigned exists(struct rig *f, uint64_t n)
 static uint64_t match(struct rig *f, uint64_t first, size_t n)
 {
         struct kvcache_key *keys = calloc(n, sizeof(*keys));
-        struct kvcache_request r = request_of(f, KVCACHE_OP_MATCH, keys, n, NULL);
+        struct kvcache_request r = rig_request(f, KVCACHE_OP_MATCH, keys, n, NULL);
         uint64_t value = 999999;
 
         assert_non_null(keys);
@@ -282,7 +265,7 @@ static void entries_do_as_well_as_keys(void **state)
         struct rig *f = *state;
         struct kvcache_entry entries[40];
         struct kvcache_result results[40];
-        struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, NULL, 40, results);
+        struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, NULL, 40, results);
         uint64_t run = 0;
 
         start(f);
@@ -317,8 +300,8 @@ static void what_is_submitted_is_complete_at_once(void **state)
         struct rig *f = *state;
         struct kvcache_key keys[2] = { rig_key(1), rig_key(2) };
         struct kvcache_result results[2] = { { .status = -1 }, { .status = -1 } };
-        struct kvcache_request e = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results),
-                               m = request_of(f, KVCACHE_OP_MATCH, keys, 2, NULL);
+        struct kvcache_request e = rig_request(f, KVCACHE_OP_EXISTS, keys, 2, results),
+                               m = rig_request(f, KVCACHE_OP_MATCH, keys, 2, NULL);
         struct kvcache_completion c[4];
         unsigned asked;
 
@@ -365,7 +348,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
 {
         struct rig *f = *state;
         struct kvcache_key key = rig_key(1);
-        struct kvcache_request m = request_of(f, KVCACHE_OP_MATCH, &key, 1, NULL);
+        struct kvcache_request m = rig_request(f, KVCACHE_OP_MATCH, &key, 1, NULL);
         struct kvcache_completion c;
         struct pollfd p = { .events = POLLIN };
 
@@ -564,7 +547,7 @@ static void what_no_client_may_ask_is_left_to_the_daemon(void **state)
         struct rig *f = *state;
         struct kvcache_key keys[3] = { rig_key(1), { { 0 } }, rig_key(2) };
         struct kvcache_result results[3];
-        struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, keys, 3, results);
+        struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, keys, 3, results);
         uint64_t run = 9;
 
         start(f);
@@ -596,7 +579,7 @@ static void an_evict_is_not_overtaken(void **state)
         struct rig *f = *state;
         struct kvcache_key key = rig_key(1);
         struct kvcache_result result;
-        struct kvcache_request r = request_of(f, KVCACHE_OP_EVICT, &key, 1, &result);
+        struct kvcache_request r = rig_request(f, KVCACHE_OP_EVICT, &key, 1, &result);
         struct kvcache_completion c;
         unsigned asked;
 
@@ -663,7 +646,7 @@ static void absence_is_not_believed_of_a_daemon_that_has_ended(void **state)
         for (unsigned way = 0; way < 3; way++) {
                 struct kvcache_key key = rig_key(2);
                 struct kvcache_result result;
-                struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &key, 1, &result);
+                struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, &key, 1, &result);
                 struct kvcache_completion c;
                 uint64_t end = now_ms() + 5000;
                 unsigned asked;
@@ -713,7 +696,7 @@ static void a_child_is_refused_as_one(void **state)
         if (pid == 0) {
                 struct kvcache_key k = rig_key(1);
                 struct kvcache_result result;
-                struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
+                struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
                 _exit(kvcache_submit_and_wait(f->kv, &r, NULL) == -ECHILD ? 0 : 1);
         }
@@ -789,14 +772,14 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         assert_int_equal(match(f, 5000, 8192), 0);
         assert_tally(1, 43, base + 8215);
 
-        submitted = request_of(f, KVCACHE_OP_EXISTS, keys, 1, results);
+        submitted = rig_request(f, KVCACHE_OP_EXISTS, keys, 1, results);
         tick(f);
         assert_int_equal(kvcache_submit(f->kv, &submitted), 0);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
         assert_tally(1, 44, base + 8215);
 
         /* Lookups that the daemon answers are not counted here, because it counts them itself. */
-        root = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results);
+        root = rig_request(f, KVCACHE_OP_EXISTS, keys, 2, results);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &root, &value), 0);
         table.stands = true;
         lookup_table_set_clock(table.now, 0);
@@ -1052,7 +1035,7 @@ static void a_reply_without_its_descriptor_ends_the_session(void **state)
         for (unsigned i = 0; i < 20 && info_of(f).reconnects == 0; i++) {
                 struct kvcache_key k = rig_key(1);
                 struct kvcache_result result;
-                struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
+                struct kvcache_request r = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
                 (void)kvcache_submit_and_wait(f->kv, &r, NULL);
                 assert_true(result.status == KVCACHE_MISS || result.status == KVCACHE_LOST);

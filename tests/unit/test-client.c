@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "../lib/open-fds.h"
 #include "../lib/rig.h"
 #include "../lib/timeout.h"
 #include "checked.h"
@@ -63,62 +64,6 @@ static void restart(struct rig *f, const struct fake_options *o)
 {
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, o);
-}
-
-static void put_one(struct rig *f, uint64_t n, size_t bytes)
-{
-        struct kvcache_key k = rig_key(n);
-        uint8_t *data = malloc(bytes);
-
-        rig_fill(data, bytes, n);
-        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
-        free(data);
-}
-
-static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
-                                         const struct kvcache_key *keys, size_t n,
-                                         struct kvcache_result *results)
-{
-        return (struct kvcache_request){
-                .size = sizeof(struct kvcache_request),
-                .entry_size = sizeof(struct kvcache_entry),
-                .result_size = sizeof(struct kvcache_result),
-                .op = op,
-                .namespace_handle = f->ns,
-                .keys = keys,
-                .count = n,
-                .results = results,
-        };
-}
-
-static struct kvcache_completion reap_one(struct rig *f)
-{
-        struct kvcache_completion c = { 0 };
-
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(WAIT_MS)), 1);
-        return c;
-}
-
-/* Reads a counter of the daemon's thread. */
-static unsigned peek(struct rig *f, const unsigned *value)
-{
-        unsigned r;
-
-        fake_daemon_lock(f->d);
-        r = *value;
-        fake_daemon_unlock(f->d);
-        return r;
-}
-
-static struct fake_logged logged(struct rig *f, unsigned i)
-{
-        struct fake_logged l = { 0 };
-
-        fake_daemon_lock(f->d);
-        if (i < f->d->n_log)
-                l = f->d->log[i];
-        fake_daemon_unlock(f->d);
-        return l;
 }
 
 static bool readable(int fd, int timeout_ms)
@@ -193,7 +138,7 @@ static void test_connect_refuses_what_it_cannot_trust(void **state)
                     f->kv)
                         fail_msg("case %zu: %d, '%s'", i, r, why);
                 f->d = fake_daemon_free(f->d);
-                assert_int_equal(rig_count_fds(), f->fds);
+                assert_int_equal(open_fds(), f->fds);
         }
 }
 
@@ -313,7 +258,7 @@ static void test_what_was_put_is_got(void **state)
         size_t length = 0;
 
         start(f, NULL);
-        put_one(f, 1, 9000);
+        rig_put(f, 1, 9000);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, back, 10, KVCACHE_ACCEPTED), KVCACHE_EXISTS);
         assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, sizeof(back), &length), KVCACHE_OK);
         assert_int_equal(length, 9000);
@@ -359,7 +304,7 @@ static void test_answers_that_are_polled_for_are_the_same(void **state)
                 for (unsigned key = 20 * i; key < 20 * i + 20; key++) {
                         struct kvcache_key k = rig_key(key);
 
-                        put_one(f, key, 9000);
+                        rig_put(f, key, 9000);
                         assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, sizeof(back), &length),
                                          KVCACHE_OK);
                         assert_true(rig_filled(back, 9000, key));
@@ -427,7 +372,7 @@ static void test_releases_ride_and_end_once(void **state)
         unsigned sent;
 
         start(f, NULL);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &a), KVCACHE_OK);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &b), KVCACHE_OK);
         assert_true(fake_daemon_wait_leases(f->d, 2));
@@ -437,7 +382,7 @@ static void test_releases_ride_and_end_once(void **state)
                          0); /* twice: the second one has no effect */
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 2)); /* a ping carries none */
-        put_one(f, 2, 100);
+        rig_put(f, 2, 100);
         assert_true(fake_daemon_wait_leases(f->d, 1));
 
         /* The row is reused by another lease, and the old name still ends nothing. */
@@ -454,9 +399,9 @@ static void test_releases_ride_and_end_once(void **state)
         assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
         assert_int_equal(kvcache_release(f->kv, NULL, 0), 0);
         assert_int_equal(kvcache_release(f->kv, NULL, 1), -EINVAL);
-        sent = peek(f, &f->d->requests[WIRE_RELEASE]);
+        sent = rig_peek(f, &f->d->requests[WIRE_RELEASE]);
         assert_int_equal(sent, 1); /* the empty flush sent nothing */
-        assert_int_equal(peek(f, &f->d->stale_releases), 0);
+        assert_int_equal(rig_peek(f, &f->d->stale_releases), 0);
 }
 
 static void test_many_releases_go_by_themselves(void **state)
@@ -467,10 +412,10 @@ static void test_many_releases_go_by_themselves(void **state)
         struct kvcache_request q;
 
         start(f, NULL);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         for (size_t i = 0; i < 1500; i++)
                 keys[i] = rig_key(1);
-        q = request_of(f, KVCACHE_OP_GET, keys, 1500, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 1500, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 1500));
         for (size_t i = 0; i < 1500; i++) {
@@ -518,22 +463,22 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
         struct kvcache_request q;
 
         start(f, &(struct fake_options){ .is_old = true });
-        q = request_of(f, KVCACHE_OP_PIN, &key, 1, &(struct kvcache_result){ 0 });
+        q = rig_request(f, KVCACHE_OP_PIN, &key, 1, &(struct kvcache_result){ 0 });
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
-        q = request_of(f, KVCACHE_OP_HINT, &key, 1, NULL);
+        q = rig_request(f, KVCACHE_OP_HINT, &key, 1, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
-        q = request_of(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
+        q = rig_request(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
-        put_one(f, 1, 100); /* the session stands */
+        rig_put(f, 1, 100); /* the session stands */
 
         /* The current daemon counts; an older one's arrival need not have been noticed. */
         restart(f, NULL);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         restart(f, &(struct fake_options){ .is_old = true });
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         fake_daemon_free(f->d);
         assert_int_equal(kvcache_ping(f->kv, NULL), -ENOTCONN);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ENOTCONN);
@@ -557,25 +502,25 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         for (unsigned i = 0; i < 6; i++) {
                 keys[i] = rig_key(i);
                 if (i != 3)
-                        put_one(f, i, 100 + i);
+                        rig_put(f, i, 100 + i);
         }
-        q = request_of(f, KVCACHE_OP_EXISTS, keys, 6, r);
+        q = rig_request(f, KVCACHE_OP_EXISTS, keys, 6, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 0);
         for (unsigned i = 0; i < 6; i++) {
                 assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
                 assert_int_equal(r[i].tiers, i == 3 ? 0 : KVCACHE_TIER_MEMORY);
         }
-        q = request_of(f, KVCACHE_OP_MATCH, keys, 6, NULL);
+        q = rig_request(f, KVCACHE_OP_MATCH, keys, 6, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 3);
         q.results = r;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(r[2].status, KVCACHE_OK);
         assert_int_equal(r[3].status, KVCACHE_MISS);
-        q = request_of(f, KVCACHE_OP_TOUCH, keys, 6, NULL);
+        q = rig_request(f, KVCACHE_OP_TOUCH, keys, 6, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
-        q = request_of(f, KVCACHE_OP_PREFETCH, keys, 6, NULL);
+        q = rig_request(f, KVCACHE_OP_PREFETCH, keys, 6, NULL);
         q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         q.results = r;
@@ -586,7 +531,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 
         /* The message with the end of the chain goes first. */
-        q = request_of(f, KVCACHE_OP_HINT, keys, 6, r);
+        q = rig_request(f, KVCACHE_OP_HINT, keys, 6, r);
         for (unsigned return_s = 0; return_s < 2; return_s++) {
                 memset(r, 0xee, sizeof(r));
                 q.return_s = return_s;
@@ -600,7 +545,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 
         for (unsigned pinned = 0; pinned < 2; pinned++) {
-                q = request_of(f, pinned ? KVCACHE_OP_PIN : KVCACHE_OP_UNPIN, keys, 6, r);
+                q = rig_request(f, pinned ? KVCACHE_OP_PIN : KVCACHE_OP_UNPIN, keys, 6, r);
                 memset(r, 0xee, sizeof(r));
                 assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
                 for (unsigned i = 0; i < 6; i++)
@@ -612,7 +557,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
                 q.results = NULL; /* whether it was pinned must be seen */
                 assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         }
-        q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
+        q = rig_request(f, KVCACHE_OP_STAT, keys, 6, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[3].status, KVCACHE_MISS);
         assert_int_equal(r[4].length, 104);
@@ -634,7 +579,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(kvcache_list(f->kv, f->ns, &cursor, listed, 0), -EINVAL);
         assert_int_equal(kvcache_list(f->kv, 55, &cursor, listed, 1), -EINVAL);
 
-        q = request_of(f, KVCACHE_OP_EVICT, keys, 1, r);
+        q = rig_request(f, KVCACHE_OP_EVICT, keys, 1, r);
         q.tiers = KVCACHE_TIER_MEMORY;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
@@ -754,7 +699,7 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
         free(fingerprint);
         assert_int_equal(kvcache_namespace_stat(f->kv, "many-9", NULL, &one, NULL), -ENOENT);
 
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOTEMPTY);
         assert_non_null(strstr(kvcache_error(f->kv), "it has chunks"));
         assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, KVCACHE_PURGE, &dropped),
@@ -892,9 +837,9 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         uint64_t value;
 
         start(f, NULL);
-        put_one(f, 1, 10);
-        put_one(f, 2, 10);
-        q = request_of(f, KVCACHE_OP_EXISTS, keys, 3, r);
+        rig_put(f, 1, 10);
+        rig_put(f, 2, 10);
+        q = rig_request(f, KVCACHE_OP_EXISTS, keys, 3, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_INVALID);
@@ -933,11 +878,11 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         assert_int_equal(kvcache_inflight(f->kv), 0);
 
         /* A request without keys is not sent, but completes. */
-        q = request_of(f, KVCACHE_OP_GET, NULL, 0, NULL);
+        q = rig_request(f, KVCACHE_OP_GET, NULL, 0, NULL);
         q.user_data = 5;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         wait_readable(kvcache_fd(f->kv));
-        assert_int_equal(reap_one(f).user_data, 5);
+        assert_int_equal(rig_reap(f).user_data, 5);
         assert_false(readable(kvcache_fd(f->kv), 0));
 }
 
@@ -951,13 +896,13 @@ static void test_ranges_and_places(void **state)
         uint8_t *place, *all = malloc(5000);
 
         start(f, NULL);
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         rig_fill(all, 5000, 1);
         e[0] = (struct kvcache_entry){ .key = rig_key(1),
                                        .range_offset = 1000,
                                        .range_length = 500 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .range_offset = 5000 };
-        q = request_of(f, KVCACHE_OP_GET, NULL, 2, r);
+        q = rig_request(f, KVCACHE_OP_GET, NULL, 2, r);
         q.entries = e;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
@@ -1011,7 +956,7 @@ static void test_a_put_can_keep_its_lease(void **state)
         uint8_t data[200];
         struct kvcache_entry e = { .key = rig_key(4), .data = data, .length = sizeof(data) };
         struct kvcache_result r;
-        struct kvcache_request q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        struct kvcache_request q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r);
 
         start(f, NULL);
         rig_fill(data, sizeof(data), 4);
@@ -1022,10 +967,10 @@ static void test_a_put_can_keep_its_lease(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_OK);
         assert_true(rig_filled(r.data, 200, 4));
-        assert_int_equal(logged(f, 0).ack, WIRE_DURABLE);
-        assert_int_equal(logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
-        assert_true(logged(f, 0).timeout_ms > 0 &&
-                    logged(f, 0).timeout_ms < (unsigned)test_timeout_ms(WAIT_MS));
+        assert_int_equal(rig_logged(f, 0).ack, WIRE_DURABLE);
+        assert_int_equal(rig_logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
+        assert_true(rig_logged(f, 0).timeout_ms > 0 &&
+                    rig_logged(f, 0).timeout_ms < (unsigned)test_timeout_ms(WAIT_MS));
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_EXISTS);
         assert_true(rig_filled(r.data, 200, 4));
@@ -1043,20 +988,20 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
         struct fake_logged l;
 
         start(f, NULL);
-        q = request_of(f, KVCACHE_OP_GET, keys, 2, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 2, r);
         q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, r);
         q.entries = &e;
         q.parent = &keys[1];
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
-        assert_int_equal(logged(f, 0).flags, WIRE_F_MORE);
-        l = logged(f, 1);
+        assert_int_equal(rig_logged(f, 0).flags, WIRE_F_MORE);
+        l = rig_logged(f, 1);
         assert_int_equal(l.flags, 0);
         assert_memory_equal(&l.parent, &keys[1], 32);
 
         /* Only chains may continue. */
-        q = request_of(f, KVCACHE_OP_EXISTS, keys, 2, r);
+        q = rig_request(f, KVCACHE_OP_EXISTS, keys, 2, r);
         q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 }
@@ -1081,31 +1026,31 @@ static void test_long_chains_are_several_messages_in_order(void **state)
                                                .data = data + i * 16,
                                                .length = 16 };
         }
-        q = request_of(f, KVCACHE_OP_PUT, NULL, N, r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, N, r);
         q.entries = e;
         q.parent = &parent;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         memset(data, 0, N * 16); /* the library has its own copy */
-        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(rig_reap(f).error, 0);
         for (size_t i = 0; i < N; i++)
                 assert_int_equal(r[i].status, KVCACHE_OK);
 
-        assert_int_equal(peek(f, &f->d->n_log), 3);
-        assert_int_equal(logged(f, 0).count, 1024);
-        assert_int_equal(logged(f, 2).count, N - 2048);
-        assert_int_equal(logged(f, 0).flags, WIRE_F_MORE);
-        assert_int_equal(logged(f, 1).flags, WIRE_F_MORE);
-        assert_int_equal(logged(f, 2).flags, 0);
-        l = logged(f, 0);
+        assert_int_equal(rig_peek(f, &f->d->n_log), 3);
+        assert_int_equal(rig_logged(f, 0).count, 1024);
+        assert_int_equal(rig_logged(f, 2).count, N - 2048);
+        assert_int_equal(rig_logged(f, 0).flags, WIRE_F_MORE);
+        assert_int_equal(rig_logged(f, 1).flags, WIRE_F_MORE);
+        assert_int_equal(rig_logged(f, 2).flags, 0);
+        l = rig_logged(f, 0);
         assert_memory_equal(&l.parent, &parent, 32);
-        l = logged(f, 1);
+        l = rig_logged(f, 1);
         assert_memory_equal(&l.parent, &keys[1023], 32);
-        l = logged(f, 2);
+        l = rig_logged(f, 2);
         assert_memory_equal(&l.parent, &keys[2047], 32);
-        l = logged(f, 2);
+        l = rig_logged(f, 2);
         assert_memory_equal(&l.first, &keys[2048], 32);
 
-        q = request_of(f, KVCACHE_OP_GET, keys, N, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, N, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (size_t i = 0; i < N; i++) {
                 assert_int_equal(r[i].status, KVCACHE_OK);
@@ -1113,7 +1058,7 @@ static void test_long_chains_are_several_messages_in_order(void **state)
                 assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
         }
 
-        q = request_of(f, KVCACHE_OP_MATCH, keys, N, NULL);
+        q = rig_request(f, KVCACHE_OP_MATCH, keys, N, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, N);
         keys[2100] = rig_key(1000000);
@@ -1143,19 +1088,19 @@ static void test_no_more_in_flight_than_the_daemon_allows(void **state)
         start(f, &o);
         for (unsigned i = 0; i < 20; i++)
                 keys[i] = rig_key(i);
-        put_one(f, 19, 30);
+        rig_put(f, 19, 30);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, keys, 20, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 20, r);
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 3));
         assert_int_equal(kvcache_reap(f->kv, c, 2, 0), 0);
         assert_int_equal(kvcache_inflight(f->kv), 1);
-        assert_int_equal(peek(f, &f->d->n_held), 3);
+        assert_int_equal(rig_peek(f, &f->d->n_held), 3);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(reap_one(f).count, 20);
+        assert_int_equal(rig_reap(f).count, 20);
         assert_int_equal(r[0].status, KVCACHE_MISS);
         assert_int_equal(r[19].status, KVCACHE_OK);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 10);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_GET]), 10);
 }
 
 static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **state)
@@ -1167,14 +1112,14 @@ static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **st
 
         start(f, NULL);
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
-        q = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r);
+        q = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &r);
         q.user_data = 42;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
-        put_one(f, 1, 10); /* also takes the other request's reply */
+        rig_put(f, 1, 10); /* also takes the other request's reply */
         wait_readable(kvcache_fd(f->kv));
-        assert_int_equal(reap_one(f).user_data, 42);
+        assert_int_equal(rig_reap(f).user_data, 42);
         assert_false(readable(kvcache_fd(f->kv), 0));
         assert_int_equal(r.status, KVCACHE_MISS);
 }
@@ -1189,10 +1134,10 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
         struct kvcache_request q;
 
         start(f, NULL);
-        put_one(f, N - 1, 10);
+        rig_put(f, N - 1, 10);
         for (size_t i = 0; i < N; i++)
                 keys[i] = rig_key(i);
-        q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
+        q = rig_request(f, KVCACHE_OP_EXISTS, keys, N, r);
         fake_daemon_lock(f->d); /* the daemon reads nothing now, and 1.3 MB do not fit into a
                                    socket */
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -1203,7 +1148,7 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
                 wait_readable(kvcache_fd(f->kv));
         while (kvcache_reap(f->kv, &c, 1, 0) == 0);
         assert_int_equal(c.error, 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_EXISTS]), 40);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_EXISTS]), 40);
         for (size_t i = 0; i < N; i++)
                 assert_int_equal(r[i].status, i == N - 1 ? KVCACHE_OK : KVCACHE_MISS);
         assert_false(readable(kvcache_fd(f->kv), 0));
@@ -1223,19 +1168,19 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
         start(f, NULL);
         for (size_t i = 0; i < N; i++)
                 keys[i] = rig_key(i);
-        q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
+        q = rig_request(f, KVCACHE_OP_EXISTS, keys, N, r);
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
         fake_daemon_lock(f->d);
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         fake_daemon_unlock(f->d);
-        for (unsigned tries = 0; peek(f, &f->d->n_held) < 40; tries++) {
+        for (unsigned tries = 0; rig_peek(f, &f->d->n_held) < 40; tries++) {
                 assert_true(tries < (unsigned)test_timeout_ms(WAIT_MS) / 20);
                 if (readable(kvcache_fd(f->kv), 20))
                         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         }
         assert_false(readable(kvcache_fd(f->kv), 0)); /* forgotten once everything is sent */
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(rig_reap(f).error, 0);
         free(keys);
         free(r);
 }
@@ -1252,7 +1197,7 @@ static void test_drain_without_an_end_waits_for_what_is_in_flight_only(void **st
         assert_int_equal(kvcache_reap(f->kv, c, 3, -1), 0);
         assert_int_equal(kvcache_reap(f->kv, c, 0, 0), -EINVAL);
         for (unsigned i = 0; i < 3; i++) {
-                q = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r[i]);
+                q = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &r[i]);
                 q.user_data = i;
                 assert_int_equal(kvcache_submit(f->kv, &q), 0);
         }
@@ -1278,17 +1223,17 @@ static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **s
         start(f, &o);
         for (unsigned i = 0; i < 6; i++) {
                 keys[i] = rig_key(i);
-                put_one(f, i, 10);
+                rig_put(f, i, 10);
         }
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, keys, 6, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 6, r);
         q.timeout_ms = 10;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ETIMEDOUT);
         for (unsigned i = 0; i < 6; i++)
                 assert_int_equal(r[i].status, KVCACHE_PENDING);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 3);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_GET]), 3);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_true(fake_daemon_wait_leases(f->d, 0));
 }
@@ -1310,7 +1255,7 @@ static void test_a_staging_that_comes_late_is_used(void **state)
         while (kvcache_ping(f->kv, NULL) == -ETIMEDOUT) /* 20 ms are little on a busy machine */
                 ;
         assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_STAGING]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_STAGING]), 1);
         memset(place, 1, 100);
 }
 
@@ -1324,13 +1269,13 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         struct kvcache_request q;
 
         start(f, NULL);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r);
         q.timeout_ms = 20;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         wait_readable(kvcache_fd(f->kv)); /* the timer rings */
-        c = reap_one(f);
+        c = rig_reap(f);
         assert_int_equal(c.error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_inflight(f->kv), 0);
@@ -1347,7 +1292,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         assert_int_equal(r.status, (int)0xeeeeeeee); /* the results were the caller's again */
 
         fake_daemon_hold(f->d, 1u << WIRE_PUT);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r);
         q.entries = &e;
         q.flags = KVCACHE_KEEP_LEASE;
         q.timeout_ms = 10;
@@ -1372,21 +1317,21 @@ static void test_a_request_that_was_never_sent_is_taken_back(void **state)
         struct kvcache_request q;
 
         start(f, &o);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r[0]);
+        q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r[0]);
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
         q.entries = &e;
         q.timeout_ms = 10;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
+        assert_int_equal(rig_reap(f).error, -ETIMEDOUT);
         assert_int_equal(r[1].status, KVCACHE_BUSY);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(reap_one(f).op, KVCACHE_OP_GET);
+        assert_int_equal(rig_reap(f).op, KVCACHE_OP_GET);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_PUT]), 1);
 }
 
 static void test_cancel_takes_back_what_was_not_sent(void **state)
@@ -1404,13 +1349,13 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         start(f, &o);
         for (unsigned i = 0; i < 6; i++) {
                 keys[i] = rig_key(i);
-                put_one(f, i, 10);
+                rig_put(f, i, 10);
         }
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, keys, 6, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 6, r);
         q.user_data = 1;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &put);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &put);
         q.entries = &e;
         q.user_data = 2;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -1420,7 +1365,7 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         /* A request that was not sent completes at once, and its place in staging is free. */
         assert_int_equal(kvcache_cancel(f->kv, 2), 1);
         wait_readable(kvcache_fd(f->kv));
-        c = reap_one(f);
+        c = rig_reap(f);
         assert_int_equal(c.user_data, 2);
         assert_int_equal(c.error, -ECANCELED);
         assert_int_equal(put.status, KVCACHE_CANCELLED);
@@ -1436,19 +1381,19 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         for (unsigned i = 2; i < 6; i++)
                 assert_int_equal(r[i].status, KVCACHE_CANCELLED);
         fake_daemon_hold(f->d, 0);
-        c = reap_one(f);
+        c = rig_reap(f);
         assert_int_equal(c.error, -ECANCELED);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(kvcache_cancel(f->kv, 1), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 1);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 6);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 0);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_GET]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_PUT]), 6);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_CANCEL]), 0);
 
         /* The chain was left open; what follows works. */
-        q = request_of(f, KVCACHE_OP_GET, keys, 2, r);
+        q = rig_request(f, KVCACHE_OP_GET, keys, 2, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
-        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+        assert_int_equal(rig_peek(f, &f->d->bad_requests), 0);
 }
 
 static void test_cancel_has_the_daemon_end_what_waits(void **state)
@@ -1462,11 +1407,11 @@ static void test_cancel_has_the_daemon_end_what_waits(void **state)
         struct kvcache_request q;
 
         start(f, &o);
-        put_one(f, 100, 10);
+        rig_put(f, 100, 10);
         fake_daemon_hold(f->d, 1u << WIRE_PUT | 1u << WIRE_EXISTS);
         for (unsigned i = 0; i < 6; i++)
                 e[i] = (struct kvcache_entry){ .key = rig_key(i), .data = data, .length = 100 };
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 6, r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 6, r);
         q.entries = e;
         q.user_data = 7;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -1474,37 +1419,37 @@ static void test_cancel_has_the_daemon_end_what_waits(void **state)
         /* One place of the window stays free for a CANCEL. */
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
-        assert_int_equal(peek(f, &f->d->n_held), 2);
+        assert_int_equal(rig_peek(f, &f->d->n_held), 2);
         assert_int_equal(kvcache_cancel(f->kv, 7), 1);
-        c = reap_one(f);
+        c = rig_reap(f);
         assert_int_equal(c.user_data, 7);
         assert_int_equal(c.error, -ECANCELED); /* the third message was taken back */
         for (unsigned i = 0; i < 6; i++)
                 assert_int_equal(r[i].status, KVCACHE_CANCELLED);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 3);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 2);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_PUT]), 3);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_CANCEL]), 2);
 
         /* All messages were sent and then cancelled by the daemon, as the statuses show. */
         q.count = 2;
         q.user_data = 8;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_int_equal(kvcache_cancel(f->kv, 8), 1);
-        c = reap_one(f);
+        c = rig_reap(f);
         assert_int_equal(c.error, 0);
         assert_int_equal(r[0].status, KVCACHE_CANCELLED);
         assert_int_equal(r[1].status, KVCACHE_CANCELLED);
 
         /* A lookup waits for nothing. */
-        q = request_of(f, KVCACHE_OP_EXISTS, &e[0].key, 1, &exists);
+        q = rig_request(f, KVCACHE_OP_EXISTS, &e[0].key, 1, &exists);
         q.user_data = 9;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_int_equal(kvcache_cancel(f->kv, 9), 1);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(rig_reap(f).error, 0);
         assert_int_equal(exists.status, KVCACHE_MISS);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 3);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_CANCEL]), 3);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+        assert_int_equal(rig_peek(f, &f->d->bad_requests), 0);
 }
 
 static void test_a_daemon_that_dies_while_it_cancels(void **state)
@@ -1517,16 +1462,16 @@ static void test_a_daemon_that_dies_while_it_cancels(void **state)
 
         start(f, &o);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_CANCEL);
-        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r);
         q.user_data = 1;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_int_equal(kvcache_cancel(f->kv, 1), 1);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
         assert_int_equal(kvcache_cancel(f->kv, 1), 1);
         fake_daemon_hang_up(f->d);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
         assert_int_equal(r.status, KVCACHE_LOST);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 1);
+        assert_int_equal(rig_peek(f, &f->d->requests[WIRE_CANCEL]), 1);
         assert_int_equal(kvcache_cancel(f->kv, 1), 0);
         fake_daemon_hold(f->d, 0);
         q.timeout_ms = 0;
@@ -1544,13 +1489,13 @@ static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
         void *place, *other;
 
         start(f, NULL);
-        put_one(f, 1, 4096);
+        rig_put(f, 1, 4096);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1 << 20, &place), 0);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1, &other), -ENOBUFS);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e.data = (uint8_t *)place + 8192;
         e.length = 4096;
-        q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
+        q = rig_request(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
         q.entries = &e;
         q.timeout_ms = 10;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ETIMEDOUT);
@@ -1598,7 +1543,7 @@ static void test_staging_full_and_too_small(void **state)
                                                .data = data + i * 5000,
                                                .length = 5000 };
         }
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 40, r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 40, r);
         q.entries = e;
         assert_int_equal(kvcache_submit(f->kv, &q), -ENOBUFS);
         assert_int_equal(kvcache_inflight(f->kv), 0);
@@ -1608,10 +1553,10 @@ static void test_staging_full_and_too_small(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (unsigned i = 0; i < 40; i++)
                 assert_int_equal(r[i].status, KVCACHE_OK);
-        n_log = peek(f, &f->d->n_log);
+        n_log = rig_peek(f, &f->d->n_log);
         assert_true(n_log > 3);
         for (unsigned i = 0; i < n_log; i++)
-                assert_int_equal(logged(f, i).flags, i + 1 < n_log ? WIRE_F_MORE : 0);
+                assert_int_equal(rig_logged(f, i).flags, i + 1 < n_log ? WIRE_F_MORE : 0);
         for (unsigned i = 0; i < 40; i++) {
                 size_t length;
 
@@ -1644,7 +1589,7 @@ static void test_a_blocking_put_waits_for_room_that_others_give_back(void **stat
 
         start(f, &o);
         fake_daemon_hold(f->d, 1u << WIRE_PUT);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r);
         q.entries = &e;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
@@ -1654,7 +1599,7 @@ static void test_a_blocking_put_waits_for_room_that_others_give_back(void **stat
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024, KVCACHE_ACCEPTED),
                          KVCACHE_OK);
-        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(rig_reap(f).error, 0);
         free(data);
 }
 
@@ -1749,16 +1694,16 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         start(f, NULL);
         fd = kvcache_fd(f->kv);
         memcpy(instance, f->d->instance, 16);
-        put_one(f, 1, 5000);
+        rig_put(f, 1, 5000);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r[0]);
+        q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r[0]);
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
 
         f->d = fake_daemon_free(f->d);
         wait_readable(fd);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_false(readable(fd, 0));
         q.results = &r[1];
@@ -1777,14 +1722,14 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         /* The old lease's bytes are still mapped, and releasing it releases no lease of the new
          * session. */
         assert_true(rig_filled(held.data, 5000, 1));
-        put_one(f, 1, 77);
+        rig_put(f, 1, 77);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r[1]), KVCACHE_OK);
         assert_true(rig_filled(held.data, 5000, 1));
         assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 1));
-        assert_int_equal(peek(f, &f->d->stale_releases), 0);
+        assert_int_equal(rig_peek(f, &f->d->stale_releases), 0);
 }
 
 /* Limits and features are those of the present daemon, even if its start was not noticed. A request
@@ -1805,7 +1750,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
 
         assert_non_null(data);
         start(f, &small_chunks);
-        put = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        put = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r);
         put.entries = &e;
         for (unsigned i = 0; i < 2; i++) {
                 assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 100000, KVCACHE_ACCEPTED),
@@ -1840,7 +1785,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 restart(f, &short_staging);
         }
 
-        prefetch = request_of(f, KVCACHE_OP_PREFETCH, &k, 1, NULL);
+        prefetch = rig_request(f, KVCACHE_OP_PREFETCH, &k, 1, NULL);
         restart(f, &old);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), -EOPNOTSUPP);
         restart(f, NULL);
@@ -1851,7 +1796,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
         /* Another request is in flight in the ended session. */
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
         {
-                struct kvcache_request exists = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r);
+                struct kvcache_request exists = rig_request(f, KVCACHE_OP_EXISTS, &k, 1, &r);
 
                 assert_int_equal(kvcache_submit(f->kv, &exists), 0);
                 assert_true(fake_daemon_wait(f->d, &f->d->requests[WIRE_EXISTS], 1));
@@ -1879,10 +1824,10 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         void *place;
 
         start(f, NULL);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         restart(f, NULL);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         restart(f, NULL);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_MISS);
         restart(f, NULL);
@@ -1892,14 +1837,14 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         restart(f, NULL);
 
         /* Releases that had not gone out end with their session. */
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
         assert_int_equal(kvcache_release(f->kv, &r.lease, 1), 0);
         restart(f, NULL);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->releases), 0);
+        assert_int_equal(rig_peek(f, &f->d->releases), 0);
 
         /* A place of the first staging area, many daemons later, is ordinary memory. */
         rig_fill(place, 1000, 5);
@@ -1907,7 +1852,7 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, place, 1000, KVCACHE_ACCEPTED), KVCACHE_OK);
         {
                 struct kvcache_entry e = { .key = k, .data = place, .length = 1000 };
-                struct kvcache_request q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
+                struct kvcache_request q = rig_request(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
 
                 memset(place, 0, 1000);
                 q.entries = &e;
@@ -1927,7 +1872,7 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         uint8_t *place, *other;
 
         start(f, NULL);
-        put_one(f, 1, 4096);
+        rig_put(f, 1, 4096);
         assert_int_equal(kvcache_staging_acquire(f->kv, 8192, (void **)&place), 0);
         assert_int_equal(kvcache_staging_acquire(f->kv, 4096, (void **)&other), 0);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
@@ -1935,18 +1880,18 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         e[0].length = 4096;
         e[1].data = other;
         e[1].length = 4096;
-        q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r[0]);
+        q = rig_request(f, KVCACHE_OP_GET_INTO, NULL, 1, &r[0]);
         q.entries = &e[0];
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
+        q = rig_request(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
         q.entries = &e[1];
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
 
         dead = f->d;
         fake_daemon_kill(dead, true);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
-        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
+        assert_int_equal(rig_reap(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_int_equal(r[1].status, KVCACHE_LOST);
         assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 0);
@@ -1976,7 +1921,7 @@ static void test_leases_outlive_a_session_that_a_living_daemon_ends(void **state
         struct kvcache_completion c;
 
         start(f, NULL);
-        put_one(f, 1, 500);
+        rig_put(f, 1, 500);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         fake_daemon_hang_up(f->d);
         wait_readable(kvcache_fd(f->kv));
@@ -2104,10 +2049,10 @@ static void test_lies_end_the_session_and_nothing_else(void **state)
         struct kvcache_entry e = { .key = k, .data = data, .length = sizeof(data) };
 
         start(f, &o);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         for (size_t i = 0; i < ARRAY_SIZE(lies); i++) {
                 struct kvcache_result r = { .status = -1 };
-                struct kvcache_request q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+                struct kvcache_request q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r);
                 struct kvcache_completion c;
 
                 q.op = lies[i].op == WIRE_PUT      ? KVCACHE_OP_PUT
@@ -2120,7 +2065,7 @@ static void test_lies_end_the_session_and_nothing_else(void **state)
                 }
                 set_lie(f, &lies[i]);
                 assert_int_equal(kvcache_submit(f->kv, &q), 0);
-                c = reap_one(f);
+                c = rig_reap(f);
                 set_lie(f, NULL);
                 if (lies[i].expect == 1) {
                         assert_int_equal(r.status, KVCACHE_FAILED);
@@ -2171,10 +2116,10 @@ static void test_match_has_the_shared_tier_behind_its_run(void **state)
         for (uint8_t i = 0; i < 6; i++)
                 keys[i] = rig_key((uint8_t)(i + 1));
         start(f, &o);
-        put_one(f, 1, 10);
-        put_one(f, 2, 10);
+        rig_put(f, 1, 10);
+        rig_put(f, 2, 10);
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-                struct kvcache_request q = request_of(f, KVCACHE_OP_MATCH, keys, 6, r);
+                struct kvcache_request q = rig_request(f, KVCACHE_OP_MATCH, keys, 6, r);
 
                 fake_daemon_lock(f->d);
                 said = cases[i].said;
@@ -2205,7 +2150,7 @@ static void test_descriptors_where_none_belong_end_the_session(void **state)
         void *place;
 
         start(f, NULL);
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         fake_daemon_lock(f->d);
         f->d->o.stray_fd = true;
         fake_daemon_unlock(f->d);
@@ -2234,7 +2179,7 @@ static void test_words_that_nobody_asked_for_end_the_session(void **state)
         wait_readable(kvcache_fd(f->kv));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_false(readable(kvcache_fd(f->kv), 0));
-        put_one(f, 1, 10);
+        rig_put(f, 1, 10);
         assert_int_equal(kvcache_get_info(f->kv, &info), 0);
         assert_int_equal(info.reconnects, 1);
 }
@@ -2293,7 +2238,7 @@ static void test_noise_in_the_replies_does_no_harm(void **state)
                 enum kvcache_op op = 1 + round % 8;
                 struct kvcache_result r[8];
                 struct kvcache_entry e[8];
-                struct kvcache_request q = request_of(f, op, keys, 8, r);
+                struct kvcache_request q = rig_request(f, op, keys, 8, r);
                 struct kvcache_listed listed[4];
                 uint64_t value = 0, cursor = 0;
                 char *text = NULL;
@@ -2337,7 +2282,7 @@ static int child_of(struct rig *f)
         struct kvcache_completion c;
         struct kvcache_info info = { .size = sizeof(info) };
         struct kvcache_result r;
-        struct kvcache_request q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        struct kvcache_request q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r);
         struct kvcache_lease lease = { 0, 1 };
         struct kvcache_listed listed;
         uint64_t cursor = 0;
@@ -2387,7 +2332,7 @@ static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
         pid_t pid;
 
         start(f, NULL);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         pid = fork();
         assert_true(pid >= 0);
@@ -2397,7 +2342,7 @@ static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
         assert_int_equal(status, 0);
         assert_true(rig_filled(held.data, 100, 1));
         assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
-        put_one(f, 2, 100);
+        rig_put(f, 2, 100);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
 }
 
@@ -2411,7 +2356,7 @@ static void test_closing_ends_the_session_even_if_a_child_lives_on(void **state)
         pid_t pid;
 
         start(f, NULL);
-        put_one(f, 1, 100);
+        rig_put(f, 1, 100);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         assert_int_equal(pipe(wait), 0);
         pid = fork();

@@ -2,7 +2,6 @@
 /* config/: drop-ins beside the configuration file: their order, what of them counts, where errors
  * point, and what is refused. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

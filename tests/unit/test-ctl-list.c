@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl stat, ls, evict and purge: chunks shown and dropped. */
 #include <errno.h>
-#include <limits.h>
 #include <unistd.h>
 
 #include "ctl-fixture.h"

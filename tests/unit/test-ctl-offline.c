@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl verify --store and store check over a store that the daemon's code has written. */
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 

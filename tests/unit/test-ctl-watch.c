@@ -3,7 +3,6 @@
  * consecutive output. Intervals are short in tests that need several, and an hour in those that a
  * key ends. */
 #include <errno.h>
-#include <sys/ioctl.h>
 
 #include "ctl-fixture.h"
 

@@ -7,14 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "checked.h"
-#include "cleanup.h"
 #include "commands.h"
 #include "common.h"
 

@@ -5,12 +5,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "evict/cq.c" /* to set its clock */
 #include "evict/density.h"

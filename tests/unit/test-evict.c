@@ -11,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
 #include "evict/lru.c" /* to set its clock */

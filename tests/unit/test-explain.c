@@ -12,31 +12,7 @@
 
 #include "checked.h"
 #include "explain.h"
-
-enum { MOST_REQUESTS = 400, MOST_IDS = 4000 };
-
-static struct workload_request requests[MOST_REQUESTS];
-static uint64_t ids[MOST_IDS];
-static struct workload workload;
-static struct simulation simulation;
-
-static void begin(void)
-{
-        workload = (struct workload){ .kind = "trace", .requests = requests, .ids = ids };
-}
-
-static void request(uint64_t ms, const uint64_t *blocks, size_t n)
-{
-        requests[workload.n_requests++] = (struct workload_request){ .timestamp_ms = ms,
-                                                                     .first_id = workload.n_ids,
-                                                                     .n_ids = n };
-        for (size_t i = 0; i < n; i++)
-                ids[workload.n_ids++] = blocks[i];
-}
-
-#define REQUEST(ms, ...)                                                                           \
-        request((ms), (const uint64_t[]){ __VA_ARGS__ },                                           \
-                sizeof((const uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t))
+#include "trace-in-memory.h"
 
 /* Blocks are numbered 0, 1, ... in the order of their first use: 10 is 0, 11 is 1, and so on. */
 static void each_decision_of_a_trace_by_hand(void **state)
@@ -132,11 +108,12 @@ static void many_sessions(void)
         begin();
         for (unsigned turn = 0; turn < TURNS; turn++)
                 for (uint64_t s = 0; s < SESSIONS; s++) {
-                        uint64_t blocks[TURNS + 2] = { s % 4 };
+                        int64_t blocks[TURNS + 3] = { (int64_t)s % 4 };
 
                         for (uint64_t k = 0; k <= turn; k++)
-                                blocks[k + 1] = 100 * (s + 1) + k;
-                        request(4000 * (turn * SESSIONS + s), blocks, turn + 2);
+                                blocks[k + 1] = (int64_t)(100 * (s + 1) + k);
+                        blocks[turn + 2] = END;
+                        request(4000 * (turn * SESSIONS + s), blocks);
                 }
         assert_int_equal(simulation_init(&simulation, &workload), 0);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages and descriptors arrive together, and no descriptor is ever left behind. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -18,24 +17,13 @@
 
 #include <cmocka.h>
 
+#include "../lib/open-fds.h"
 #include "fdpass.h"
 
 struct pair {
         int a, b;
         unsigned open_before;
 };
-
-static unsigned open_descriptors(void)
-{
-        DIR *d = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(d);
-        while (readdir(d))
-                n++;
-        closedir(d);
-        return n;
-}
 
 static int setup(void **state)
 {
@@ -45,7 +33,7 @@ static int setup(void **state)
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
                 return -1;
         p = (struct pair){ .a = fds[0], .b = fds[1] };
-        p.open_before = open_descriptors();
+        p.open_before = open_fds();
         *state = &p;
         return 0;
 }
@@ -139,7 +127,7 @@ static void the_largest_message_goes_through_and_one_byte_more_is_lost(void **st
         assert_int_equal(fdpass_send(p->a, out, WIRE_MAX_MESSAGE + 1, &null, 1), 0);
         close(null);
         assert_int_equal(fdpass_recv(p->b, in, WIRE_MAX_MESSAGE, fds, &n_fds), -EMSGSIZE);
-        assert_int_equal(open_descriptors(), p->open_before);
+        assert_int_equal(open_fds(), p->open_before);
         /* The next message is whole again. */
         assert_int_equal(fdpass_send(p->a, "x", 1, NULL, 0), 0);
         assert_int_equal(fdpass_recv(p->b, in, WIRE_MAX_MESSAGE, fds, &n_fds), 1);
@@ -171,7 +159,7 @@ static void descriptors_arrive_in_order_and_close_on_exec(void **state)
                         close(got[i]);
                 }
         }
-        assert_int_equal(open_descriptors(), p->open_before);
+        assert_int_equal(open_fds(), p->open_before);
 }
 
 static void too_many_descriptors_are_refused_and_all_closed(void **state)
@@ -188,7 +176,7 @@ static void too_many_descriptors_are_refused_and_all_closed(void **state)
                 send_raw(p->a, "many", 4, many, n);
                 assert_int_equal(fdpass_recv(p->b, buf, sizeof(buf), got, &n_got), -EBADMSG);
                 assert_int_equal(n_got, 0);
-                assert_int_equal(open_descriptors(), p->open_before);
+                assert_int_equal(open_fds(), p->open_before);
         }
 }
 
@@ -211,7 +199,7 @@ static void descriptors_that_we_have_no_number_for_are_refused(void **state)
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
         assert_int_equal(n, -EBADMSG);
         close(top);
-        assert_int_equal(open_descriptors(), p->open_before);
+        assert_int_equal(open_fds(), p->open_before);
 }
 
 static void an_empty_message_is_an_end_and_leaves_nothing_open(void **state)
@@ -224,7 +212,7 @@ static void an_empty_message_is_an_end_and_leaves_nothing_open(void **state)
         send_raw(p->a, "", 0, &sent, 1);
         assert_int_equal(fdpass_recv(p->b, buf, sizeof(buf), got, &n_got), 0);
         assert_int_equal(n_got, 0);
-        assert_int_equal(open_descriptors(), p->open_before);
+        assert_int_equal(open_fds(), p->open_before);
 }
 
 static void the_end_is_seen_after_what_was_sent(void **state)
@@ -271,7 +259,7 @@ static void a_full_queue_says_again_and_takes_none_of_it(void **state)
         }
         assert_int_equal(fdpass_recv(p->b, in, sizeof(in), fds, &n_fds), -EAGAIN);
         assert_int_equal(fdpass_send(p->a, out, sizeof(out), NULL, 0), 0);
-        assert_int_equal(open_descriptors(), p->open_before);
+        assert_int_equal(open_fds(), p->open_before);
 }
 
 static void ignore_signal(int signal)

@@ -6,11 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "gds-rig.h"
 
 /* --- the ordinary way --- */

@@ -8,13 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <cmocka.h>
 
 #include "checked.h"
 #include "gpu-rig.h"
-#include "gpu/gpu.h"
 #include "gpu/leased.h"
 
 enum { N = 6, STEPS = 10000000, MANY = 40 };

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gets of more blocks than the daemon leases at a time, against a fake daemon with such a limit and
  * a stub driver: each comes, right and in order, and the limit is never passed. */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "gpu-rig.h"
 
 enum { POOL = 16 << 20, LIMIT = 5 };

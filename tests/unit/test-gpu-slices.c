@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "gpu-rig.h"
 #include "gpu/gpu.h"
 

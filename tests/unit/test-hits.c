@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "cache/pool.h"
-#include "checked.h"
 #include "lookup/pool-index.h"
 #include "request/hits.h"
 

@@ -18,7 +18,6 @@
 #include <event2/event.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "report/http.h"
 
 enum {

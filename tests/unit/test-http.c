@@ -9,8 +9,6 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -21,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "../lib/open-fds.h"
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -909,18 +908,6 @@ static void connections_over_the_cap_are_refused_and_places_come_back(void **sta
         }
         assert_int_equal(stats().connections_refused, 5);
         assert_int_equal(stats().connections, 3 + 5 + 3);
-}
-
-static unsigned open_fds(void)
-{
-        DIR *d = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(d);
-        while (readdir(d))
-                n++;
-        closedir(d);
-        return n;
 }
 
 /* A slow page is made once for all waiting requests, and the loop then has time for other work. A

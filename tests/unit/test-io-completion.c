@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
 #include "io/completion-queue.h"

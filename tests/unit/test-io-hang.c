@@ -13,7 +13,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
 

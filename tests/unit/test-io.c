@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
 #include "copy.h"

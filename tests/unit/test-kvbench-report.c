@@ -5,14 +5,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "bench-rig.h"
-#include "checked.h"
 #include "kvbench/report.h"
 
 enum { OPERATIONS = 100 };

@@ -10,11 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "learned/format.h"

@@ -17,7 +17,6 @@
 #include <cJSON.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 
 static char text[1 << 20];

@@ -5,13 +5,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include <string.h>
 
-#include "checked.h"
 #include "report/namespace-history.h"
 
 #define S    UINT64_C(1000000000)

@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -18,10 +17,8 @@
 #include "cleanup.h"
 #include "report/history.h"
 #include "report/metrics.h"
-#include "report/page-frame.h"
 #include "report/page.h"
 #include "report/plot.h"
-#include "report/style.h"
 
 #define S    UINT64_C(1000000000)
 #define T0   (1000 * S)

@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "cache/pool-internal.h"
-#include "checked.h"
 
 enum {
         MIB = 1 << 20,

@@ -4,7 +4,6 @@
  * tore or kept each page that was not synced; what lives is computed from the bytes, by the rules,
  * by sorting; and recovery must find that and nothing else, in blocks of any size, with threads and
  * without. What a failed test prints has the seed. */
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>

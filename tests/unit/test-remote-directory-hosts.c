@@ -8,14 +8,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/sanitizers.h"
-#include "checked.h"
 
 enum {
         HOSTS = 2,

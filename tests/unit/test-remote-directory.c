@@ -3,15 +3,12 @@
 #include "directory-fixture.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "checked.h"
 
 #define NAME "kv/1/0123456789abcdef/ab/abcdef"

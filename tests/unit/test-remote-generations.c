@@ -9,13 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "remote-fixture.h"
 
 static uint64_t generation(void)

@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "report/health.h"
 #include "report/history-collect.h"
 #include "report/history.h"

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "benchmark/benchmark.h"
-#include "checked.h"
 #include "cleanup.h"
 #include "request-fixture.h"
 

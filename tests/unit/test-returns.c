@@ -4,13 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "cache/returns.h"
-#include "checked.h"
 
 #define S UINT64_C(1000000000)
 

@@ -18,9 +18,9 @@
 
 #include <cmocka.h>
 
+#include "../lib/folder.h"
 #include "base/clock.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "fault.h"
 #include "timeout.h"
 #include "store/store.h"
@@ -256,25 +256,13 @@ static int setup(void **state)
         return t.buf && t.expected ? 0 : -1;
 }
 
-static void remove_files(const char *dir)
-{
-        DIR *d = opendir(dir);
-
-        for (struct dirent *e; d && (e = readdir(d));)
-                if (e->d_name[0] != '.')
-                        unlinkat(dirfd(d), e->d_name, 0);
-        if (d)
-                closedir(d);
-        rmdir(dir);
-}
-
 static int teardown(void **state)
 {
         fault_set(NULL);
         fault_release();
         if (t.s)
                 stop();
-        remove_files(t.dir);
+        folder_remove(t.dir);
         free(t.buf);
         free(t.expected);
         return 0;
@@ -1212,7 +1200,7 @@ static void as_it_is_one_volume_of_several(void **state)
         stop();
         t.params.n_paths = 1;
         t.params.paths = one;
-        remove_files(other);
+        folder_remove(other);
 }
 
 static const struct CMUnitTest tests[] = {

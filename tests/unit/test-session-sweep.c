@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "bench-rig.h"
-#include "checked.h"
 #include "session/sweep-report.h"
 #include "session/sweep-tally.h"
 #include "session/sweep.h"

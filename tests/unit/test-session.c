@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions with a real cache and store: how they end, in every state, and which resources are
  * freed. The test is both the loop and the clients. After each test nothing is held. */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -21,11 +18,11 @@
 
 #include <cmocka.h>
 
+#include "../lib/open-fds.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sanitizers.h"
 #include "checked.h"
-#include "cleanup.h"
 #include "fdpass.h"
 #include "io/liveness.h"
 #include "request/audit.h"
@@ -75,23 +72,6 @@ static int reload(void *userdata, FILE *out)
 {
         fputs("{}", out);
         return 0;
-}
-
-/* Sockets and memfds; the store has files of its own. */
-static unsigned open_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        for (struct dirent *e; (e = readdir(dir));) {
-                char target[64] = "";
-
-                if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
-                        n += strncmp(target, "socket:", 7) == 0 ||
-                             strncmp(target, "/memfd:", 7) == 0;
-        }
-        closedir(dir);
-        return n;
 }
 
 static struct sessions_stats sessions(void)
@@ -201,7 +181,7 @@ static int setup(void **state)
         params.base = d.base;
         params.liveness_fd = d.liveness.handout_fd;
         assert_int_equal(sessions_new(&d.sessions, &params), 0);
-        d.fds = open_fds();
+        d.fds = open_sockets_and_memfds();
         return 0;
 }
 
@@ -494,7 +474,7 @@ static void a_peer_that_closes_gives_everything_back(void **state)
         hang_up(&c);
         wait_for_open(0);
         assert_int_equal(used(QUOTA_LEASES), 0);
-        assert_int_equal(open_fds(), d.fds);
+        assert_int_equal(open_sockets_and_memfds(), d.fds);
         assert_int_equal(sessions().ended_closed, 1);
 }
 
@@ -695,7 +675,7 @@ static void descriptors_end_the_session_and_are_closed(void **state)
         assert_int_equal(fdpass_send(c.fd, &msg, sizeof(msg), fds, 2), 0);
         assert_ended(&c);
         hang_up(&c);
-        assert_int_equal(open_fds(), d.fds);
+        assert_int_equal(open_sockets_and_memfds(), d.fds);
         assert_int_equal(sessions().ended_bad_frame, 1);
 }
 
@@ -721,7 +701,7 @@ static void a_request_that_needs_a_descriptor_is_refused_when_there_are_none(voi
         assert_int_equal(reply(&c, WIRE_STAGING, NULL)->status, WIRE_OK);
         hang_up(&c);
         wait_for_open(0);
-        assert_int_equal(open_fds(), d.fds);
+        assert_int_equal(open_sockets_and_memfds(), d.fds);
 }
 
 /* --- waiting --- */

@@ -2,7 +2,6 @@
 /* store/: what an entry takes of memory, and which parent its entry in the table names. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

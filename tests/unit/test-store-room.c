@@ -2,7 +2,6 @@
 /* store/: the limit, eviction, sizes of slots, data files, and preformatting. */
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include <sys/stat.h>
 

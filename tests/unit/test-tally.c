@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lookups that clients count, as the daemon reads them: exact for honest clients, bounded for lying
  * ones, and by namespace while it exists. */
-#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "checked.h"
 #include "lookup/tally-page.h"
 
 enum { PAGE = WIRE_TALLY_BYTES, SECOND = 1000000000, NAMESPACES = 4096 };

@@ -86,33 +86,11 @@ static void a_name_keeps_its_number_whatever_the_order(void **state)
         assert_int_equal(b[3], a[2]);
 }
 
-struct opening {
-        struct store_namespace_open req;
-        bool done;
-        uint32_t id;
-};
-
-static void on_opened(struct store_namespace_open *req)
-{
-        struct opening *o = container_of(req, struct opening, req);
-
-        assert_int_equal(req->result, 0);
-        o->id = req->namespace->id;
-        o->done = true;
-}
-
 static uint32_t open_namespace(uint16_t tenant, const char *name, const char *fingerprint)
 {
-        struct opening o = { .req = { .tenant = tenant,
-                                      .name = name,
-                                      .name_length = (uint16_t)strlen(name),
-                                      .fingerprint = fingerprint,
-                                      .fingerprint_length = (uint16_t)strlen(fingerprint),
-                                      .complete = on_opened } };
-
-        store_namespace_open(t.store, &o.req);
-        tiers_wait(&t, &o.done);
-        return o.id;
+        return tiers_namespace_as(&t, &(struct store_namespace_open){ .tenant = tenant,
+                                                                      .name = name,
+                                                                      .fingerprint = fingerprint });
 }
 
 static void numbers_that_contradict_each_other_are_refused(void **state)

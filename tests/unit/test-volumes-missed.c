@@ -3,12 +3,11 @@
  * was used separately, do not return with it, and no others are lost. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "../lib/killed.h"
 #include "checked.h"
 #include "volumes-fixture.h"
 
@@ -504,16 +503,7 @@ static void die_amid_a_purge(void)
 
 static void a_kill_amid_a_purge_costs_nothing_else(void **state)
 {
-        pid_t pid = fork();
-        int status;
-
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                die_amid_a_purge();
-                kill(getpid(), SIGKILL);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        in_killed_process(die_amid_a_purge);
         start("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);

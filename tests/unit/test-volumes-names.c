@@ -2,14 +2,13 @@
 /* store/ with several volumes: one list of namespaces for all, whichever volumes were offline when
  * a namespace was created or removed. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "../lib/killed.h"
 #include "base/clock.h"
 #include "checked.h"
 #include "volumes-fixture.h"
@@ -261,17 +260,9 @@ static void die_amid_a_removal(void)
 
 static void a_name_whose_removal_a_kill_cuts_off_contradicts_nothing(void **state)
 {
-        pid_t pid = fork();
         uint32_t id;
-        int status;
 
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                die_amid_a_removal();
-                kill(getpid(), SIGKILL);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        in_killed_process(die_amid_a_removal);
         start("01");
         assert_int_equal(open_namespace("name", &id), 0);
         stop();

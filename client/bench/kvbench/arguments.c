@@ -3,13 +3,11 @@
  * in their names, and our own. Numbers are parsed as KVBench does, with blanks around them and '_'
  * between digits. */
 #include <ctype.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "checked.h"
-#include "human.h"
 #include "units.h"
 #include "workload.h"
 #include "yaml-file.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checked.h"
 #include "csv.h"
 #include "commands.h"
 #include "workload.h"

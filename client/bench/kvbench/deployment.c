@@ -3,7 +3,6 @@
  * error, because engines keep keys of their own in such files. */
 #include "deployment.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "checked.h"
-#include "common.h"
 #include "gpu-memory.h"
 #include "through.h"
 

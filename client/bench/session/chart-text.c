@@ -8,7 +8,6 @@
 #include "checked.h"
 #include "chart.h"
 #include "color.h"
-#include "human.h"
 
 enum {
         LEFT = 11, /* width of the labels of the y axis */

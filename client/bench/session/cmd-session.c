@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../commands.h"
-#include "checked.h"
 #include "common.h"
 #include "compare.h"
 #include "export.h"
@@ -400,7 +399,9 @@ static int load_live(struct ctl *ctl, const char *name, struct snapshot **ret)
         return live_session(ctl, KVCACHE_BENCH_STATUS, name, 0, ret, NULL);
 }
 
-int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
+/* Loads a file, or a session of the daemon. `name`: NULL selects the session that the environment
+ * names, otherwise the active one. Returns an exit status. */
+static int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
 {
         char error[SNAPSHOT_ERROR_BYTES];
         int r;

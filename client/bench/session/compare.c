@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "checked.h"
 #include "common.h"
 #include "figures.h"
 

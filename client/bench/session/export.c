@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "checked.h"
 #include "common.h"
 #include "figures.h"
 

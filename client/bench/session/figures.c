@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "figures.h"
 
-#include "checked.h"
-
 const struct figures_quantile figures_quantiles[FIGURES_QUANTILES] = {
         { "p50", 0.5 }, { "p90", 0.9 }, { "p95", 0.95 }, { "p99", 0.99 }, { "p99.9", 0.999 },
 };

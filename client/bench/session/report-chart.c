@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "chart.h"
-#include "checked.h"
-#include "common.h"
 #include "figures.h"
 #include "report.h"
 #include "units.h"

@@ -4,9 +4,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "checked.h"
 #include "figures.h"
 #include "report.h"
 

@@ -5,9 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
-#include "checked.h"
 #include "common.h"
 #include "figures.h"
 

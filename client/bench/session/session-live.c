@@ -2,7 +2,6 @@
 /* init, reset, enable, disable, list and delete: change the sessions of a daemon. */
 #include <string.h>
 
-#include "checked.h"
 #include "session.h"
 #include "table.h"
 

@@ -24,9 +24,6 @@ struct session_arguments {
 /* Returns whether a name denotes a file, because it contains '/', ends with ".json" or is "-". Any
  * other name is that of a session. */
 bool session_is_file(const char *name);
-/* Loads a file, or a session of the daemon. `name`: NULL selects the session that the environment
- * names, otherwise the active one. Returns an exit status. */
-int session_load(struct ctl *ctl, const char *name, struct snapshot **ret);
 
 /* session-live.c: sessions of the daemon */
 int session_init(struct ctl *ctl, const struct session_arguments *a);

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "checked.h"
 #include "cleanup.h"
@@ -28,7 +27,8 @@ struct moving {
         size_t n, n_idle;
 };
 
-int sweep_client_failed(struct sweep_client *c, int r, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int failed(struct sweep_client *c, int r,
+                                                        const char *format, ...)
 {
         va_list arguments;
 
@@ -96,8 +96,7 @@ static int begin_put(struct sweep_client *c, struct flight *f, struct kvcache_en
                                       sizeof(error));
 
         if (r < 0)
-                return sweep_client_failed(c, r, "block %" PRIu64 " cannot be gathered: %s",
-                                           f->block, error);
+                return failed(c, r, "block %" PRIu64 " cannot be gathered: %s", f->block, error);
         note_call(c, f->begun_ns, &moved);
         *entry = (struct kvcache_entry){ .key = c->keys[f->block],
                                          .data = f->place,
@@ -128,8 +127,7 @@ static int begin_step(struct sweep_client *c, struct moving *m, uint64_t i)
         request.timeout_ms = STUCK_MS;
         r = kvcache_submit(c->kv, &request);
         if (r < 0)
-                return sweep_client_failed(c, r, "a request cannot be sent: %s",
-                                           kvcache_error(c->kv));
+                return failed(c, r, "a request cannot be sent: %s", kvcache_error(c->kv));
         m->n_idle--;
         return 0;
 }
@@ -147,13 +145,11 @@ static int end_get(struct sweep_client *c, const struct flight *f)
         int r;
 
         if (!f->result.data)
-                return sweep_client_failed(c, -EBADMSG, "block %" PRIu64 " came without data",
-                                           f->block);
+                return failed(c, -EBADMSG, "block %" PRIu64 " came without data", f->block);
         r = kvcache_layout_scatter(&c->blocks->layout, 0, 0, &copy, 1, &moved, error,
                                    sizeof(error));
         if (r < 0)
-                return sweep_client_failed(c, r, "block %" PRIu64 " cannot be scattered: %s",
-                                           f->block, error);
+                return failed(c, r, "block %" PRIu64 " cannot be scattered: %s", f->block, error);
         note_call(c, begun, &moved);
         (void)kvcache_release(c->kv, &f->result.lease, 1);
         c->got++;
@@ -168,9 +164,8 @@ static int end_step(struct sweep_client *c, struct moving *m, const struct kvcac
         int r = 0;
 
         if (done->error < 0 || f->result.status != KVCACHE_OK)
-                return sweep_client_failed(
-                        c, -EIO, "block %" PRIu64 " cannot be %s: the daemon answered %s", f->block,
-                        put ? "put" : "got", kvcache_status_name(f->result.status));
+                return failed(c, -EIO, "block %" PRIu64 " cannot be %s: the daemon answered %s",
+                              f->block, put ? "put" : "got", kvcache_status_name(f->result.status));
         if (!put)
                 r = end_get(c, f);
         latency_add(&c->latency, latency_now_ns() - f->begun_ns);
@@ -184,13 +179,13 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
         int n = kvcache_reap(c->kv, done, REAP_MAX, REAP_MS);
 
         if (n < 0)
-                return sweep_client_failed(c, n, "the daemon went away: %s", kvcache_error(c->kv));
+                return failed(c, n, "the daemon went away: %s", kvcache_error(c->kv));
         if (*c->interrupted)
-                return sweep_client_failed(c, -ECANCELED, "interrupted");
+                return failed(c, -ECANCELED, "interrupted");
         if (n > 0)
                 *last_ns = latency_now_ns();
         else if (latency_now_ns() - *last_ns > STUCK_MS * UINT64_C(1000000))
-                return sweep_client_failed(c, -ETIMEDOUT, "the daemon does not answer");
+                return failed(c, -ETIMEDOUT, "the daemon does not answer");
         for (int i = 0; i < n; i++) {
                 int r = end_step(c, m, &done[i]);
 
@@ -209,7 +204,7 @@ static int take_flights(struct sweep_client *c, struct moving *m)
         m->flights = calloc(c->pass->depth, sizeof(*m->flights));
         m->idle = calloc(c->pass->depth, sizeof(*m->idle));
         if (!m->flights || !m->idle)
-                return sweep_client_failed(c, -ENOMEM, "out of memory");
+                return failed(c, -ENOMEM, "out of memory");
         for (; m->n < c->pass->depth; m->n++) {
                 if (c->pass->op != SWEEP_GET)
                         r = kvcache_staging_acquire(c->kv, c->blocks->info.block_bytes,
@@ -219,11 +214,10 @@ static int take_flights(struct sweep_client *c, struct moving *m)
                 m->idle[m->n_idle++] = (uint32_t)m->n;
         }
         if (m->n < c->pass->depth)
-                return sweep_client_failed(c, r,
-                                           "no staging memory for %" PRIu64 " blocks of %" PRIu64
-                                           " bytes in flight: %s",
-                                           c->pass->depth, c->blocks->info.block_bytes,
-                                           kvcache_error(c->kv));
+                return failed(c, r,
+                              "no staging memory for %" PRIu64 " blocks of %" PRIu64
+                              " bytes in flight: %s",
+                              c->pass->depth, c->blocks->info.block_bytes, kvcache_error(c->kv));
         return 0;
 }
 
@@ -258,7 +252,7 @@ int sweep_client_move(struct sweep_client *c)
         }
         c->ended_ns = latency_now_ns();
         if (r == 0 && kvcache_flush(c->kv) < 0)
-                r = sweep_client_failed(c, -EIO, "the daemon went away: %s", kvcache_error(c->kv));
+                r = failed(c, -EIO, "the daemon went away: %s", kvcache_error(c->kv));
         release_flights(c, &m);
         return r;
 }
@@ -268,7 +262,7 @@ int sweep_client_evict(struct sweep_client *c, uint32_t tiers)
         _cleanup_(freep) struct kvcache_result *results = calloc(EVICT_KEYS, sizeof(*results));
 
         if (!results)
-                return sweep_client_failed(c, -ENOMEM, "out of memory");
+                return failed(c, -ENOMEM, "out of memory");
         for (uint64_t i = 0; i < c->n_keys; i += EVICT_KEYS) {
                 struct kvcache_request request;
                 int r;
@@ -278,8 +272,7 @@ int sweep_client_evict(struct sweep_client *c, uint32_t tiers)
                 request.timeout_ms = STUCK_MS;
                 r = kvcache_submit_and_wait(c->kv, &request, NULL);
                 if (r < 0)
-                        return sweep_client_failed(c, r, "chunks cannot be evicted: %s",
-                                                   kvcache_error(c->kv));
+                        return failed(c, r, "chunks cannot be evicted: %s", kvcache_error(c->kv));
         }
         return 0;
 }

@@ -3,10 +3,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 
 #include "chart.h"
-#include "checked.h"
 #include "common.h"
 #include "units.h"
 

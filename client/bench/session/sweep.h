@@ -130,5 +130,3 @@ struct sweep_client {
 int sweep_client_move(struct sweep_client *c);
 /* Evicts all keys from `tiers`, enum kvcache_tier. Returns 0 or client->error. */
 int sweep_client_evict(struct sweep_client *c, uint32_t tiers);
-int sweep_client_failed(struct sweep_client *c, int r, const char *format, ...)
-        __attribute__((format(printf, 3, 4)));

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "checked.h"
 #include "store/volume/internal.h"
 
 struct tombstone {
@@ -85,9 +84,9 @@ void tombstone_written(struct volume *v, struct table_work *work, int r)
         drops_settle(v);
 }
 
-/* Without a tombstone the next startup finds the chunk again, and its next reader finds that it is
- * bad. */
-void chunk_discard(struct volume *v, uint32_t i)
+/* Removes a bad chunk, and queues a tombstone if memory allows. Without a tombstone the next
+ * startup finds the chunk again, and its next reader finds that it is bad. */
+static void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);
 

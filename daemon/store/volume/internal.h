@@ -436,8 +436,6 @@ void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns
 void chunk_publish(struct volume *v, uint32_t i);
 
 /* drop.c */
-/* Removes a bad chunk, and queues a tombstone if memory allows. */
-void chunk_discard(struct volume *v, uint32_t i);
 /* Queues a tombstone for the key and counts it as a drop. Returns 0, or -ENOMEM without effect. */
 int tombstone_queue(struct volume *v, uint32_t namespace_id, const struct key *key);
 /* Completes the requests that wait for drops whose tombstones have been written. */

@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checked.h"
 #include "store/volume/internal.h"
 
 /* The kernel grants a write lease only on a file that is open nowhere else. It counts open file

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checked.h"
 #include "cleanup.h"
 #include "store/volume/internal.h"
 

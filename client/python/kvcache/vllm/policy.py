@@ -32,11 +32,11 @@ from collections.abc import Sequence
 from .times import BEST, LoadTimes
 
 MEMORY, DISK, REMOTE = 0, 1, 2
-WEIGHT = 0.25  # of a new sample
+WEIGHT = 0.25  # weight of a new sample in the mean
 PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
 LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
-LEAST_FETCH_S = 0.25  # that what is on the shared tier may take at least
-LITTLE, LONGEST_STEP_S = 0.6, 0.05  # of a step's time is explained by the rate of prefill
+LEAST_FETCH_S = 0.25  # a fetch from the shared tier is never given less time
+LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step computes little if the rate of prefill explains less than this share of its time
 LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
 SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
 LATEST = 16        # samples of which the sizes are published
@@ -63,8 +63,8 @@ class Evidence:
 
 
 class LoadPolicy:
-    """What loading and computing cost. `always`: everything is loaded. Rates that are given are not learned. `by_way_of_memory`: what
-    is on disk is read to memory, and loaded from there."""
+    """Estimates the costs of loading and of computing, and decides between the two. `always`: every stored chunk is loaded. A rate that is
+    given is not learned. `by_way_of_memory`: a chunk on disk is read to memory first, and loaded from there."""
 
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
@@ -72,9 +72,9 @@ class LoadPolicy:
         self.tokens, self.chunk_bytes, self.always = tokens, chunk_bytes, always
         self.prefill = prefill_tokens_per_s
         self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]
-        self.latency_s = 0.0  # of the shared tier
+        self.latency_s = 0.0  # the shared tier's
         self._by_way_of_memory = by_way_of_memory
-        self.step_s = 0.0  # of a step that computes little
+        self.step_s = 0.0  # duration of a step that computes little; 0: unknown
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
         self.memory_samples = 0
@@ -86,7 +86,7 @@ class LoadPolicy:
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
         self._probing = 0  # chunks that are still to be loaded one by one, whatever it costs
         self._declined_s = 0.0  # spent on computing since the last probe
-        self._unsearched_s = 0.0  # the same of what was not looked for in the shared tier
+        self._unsearched_s = 0.0  # spent since the last probe on computing chunks that were not searched for in the shared tier
 
     @property
     def samples(self) -> int:
@@ -137,12 +137,12 @@ class LoadPolicy:
             self._sample(DISK, disk_bytes, most_s if not expected else min(max(expected, least_s), most_s))
 
     def saw_fetch(self, remote_bytes: int, seconds: float) -> None:
-        """What came from the shared tier to memory, latency included."""
+        """Learns from a fetch of the shared tier's bytes to memory. `seconds` includes the latency."""
         if self._learn_rate[REMOTE] and remote_bytes > 0 and seconds > 0:
             self._sample(REMOTE, remote_bytes, max(seconds - self.latency_s, seconds / 10))
 
     def expect_remote(self, bytes_per_s: float, latency_s: float) -> None:
-        """What the daemon has measured. 0: nothing yet."""
+        """Takes over the latency that the daemon has measured, and the rate while none is known here. 0: not measured yet."""
         self.latency_s = max(0.0, latency_s)
         if not self.rates[REMOTE] and bytes_per_s > 0:
             self.rates[REMOTE] = bytes_per_s
@@ -161,7 +161,7 @@ class LoadPolicy:
         return nbytes / self.rates[tier] if self.rates[tier] else 0.0
 
     def _cost(self, tier: int) -> float:
-        """Of loading a chunk."""
+        """Returns the seconds that loading one chunk takes, without the fixed time of a load."""
         by_way = self._seconds(MEMORY, self.chunk_bytes) if tier == REMOTE or (tier == DISK and self._by_way_of_memory) else 0.0
         return self._seconds(tier, self.chunk_bytes) + by_way
 
@@ -217,13 +217,14 @@ class LoadPolicy:
         return min(len(tiers), best + self._probe)
 
     def worth_of(self, asked: int, tiers: Sequence[int], queued_memory: int, queued_disk: int, queued_remote: int, *, alone: bool) -> int:
-        """The same of so many that were asked about: of one that this host has, the length of its run is not known."""
+        """Returns how many leading chunks to load if vLLM asked about `asked` chunks together. A question about a single chunk does not say
+        how long its run is, so worth_next() decides."""
         if asked == 1 and tiers and tiers[0] != REMOTE:
             return int(self.worth_next(tiers[0], queued_memory, queued_disk))
         return self.worth(tiers, queued_memory, queued_disk, queued_remote, alone=alone)
 
     def worth_next(self, tier: int, queued_memory: int = 0, queued_disk: int = 0) -> bool:
-        """The same for one chunk of a run whose length is unknown: it is taken to be as long as loads are usually."""
+        """Returns whether to load one chunk of a run whose length is unknown. The run is assumed to be as long as the usual load."""
         if self.always or not self.prefill or not self.rates[tier]:
             return True
         if self._probing > 0:
@@ -246,7 +247,7 @@ class LoadPolicy:
         if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill
-        if not (self.rates[MEMORY] and self.rates[REMOTE]):  # it saves no more than that
+        if not (self.rates[MEMORY] and self.rates[REMOTE]):  # loading saves at most the time of computing
             return min(LONGEST_SEARCH_S, SEARCH_SHARE * compute)
         gain = compute - missing * self._cost(REMOTE) - self.latency_s - self._seconds(REMOTE, queued_remote)
         if gain > 0:
@@ -256,7 +257,7 @@ class LoadPolicy:
         if self._unsearched_s * PROBE_SHARE < loss:
             return 0.0
         self._unsearched_s = 0.0
-        self._declined_s = max(self._declined_s, loss / PROBE_SHARE)  # what is found is loaded
+        self._declined_s = max(self._declined_s, loss / PROBE_SHARE)  # the search is a probe, so worth() must load the chunks it finds
         return LONGEST_SEARCH_S
 
     def longest_fetch(self, chunks: int) -> float:

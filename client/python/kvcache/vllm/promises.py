@@ -29,8 +29,8 @@ from .shards import Shard
 
 log = logging.getLogger("kvcache.vllm")
 
-LOOKUP_S = 0.05  # of a lookup that the index does not answer
-OPEN_S = 0.25    # of opening a namespace
+LOOKUP_S = 0.05  # timeout of a lookup that the index does not answer
+OPEN_S = 0.25    # timeout for opening a namespace
 REST_S = 0.5     # without lookups, after one was not answered; twice as long each time
 LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # after leases were not given within the timeout
@@ -145,7 +145,7 @@ class Promises:
         self._reaped = False  # in this step
         self._looked_at = 0.0  # for answers, the last time
         self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
-        self.asked_bytes = self.asked_disk_bytes = 0  # of leases that were not answered yet
+        self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
         self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
         self.reads: list[Read] = []  # since the owner took them
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tier that several hosts share has of a request's chain, brought to this host's daemon while the request waits; nothing of
-vLLM.
+"""Fetches a request's chain from the shared tier to this host's daemon while the request waits. Does not depend on vLLM.
 
 The engine's thread begins a search, asks at each step how it stands, says how much of what was found to fetch, and drops it; none of
 that waits. A thread of its own, with a connection of its own, has the daemon look for the chain, and get what is to be fetched to its
@@ -30,9 +29,9 @@ log = logging.getLogger("kvcache.vllm")
 POLL_S = 0.002      # between the first two questions of how far a chain goes, and between two looks at what came
 MOST_POLL_S = 0.016 # the pauses behind them double up to this
 ABANDONED_S = 10.0  # past its deadline no request asks for a search any more
-ASK_S = 0.25        # of a request that does not wait for the shared tier
+ASK_S = 0.25        # timeout of a request that the daemon answers without the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
-REST_S = 0.5        # the same while there is no daemon
+REST_S = 0.5        # pause between these questions while there is no daemon
 ROUND_BYTES = 64 << 20  # that are fetched by one request; a sixteenth of the daemon's pool, if that is less
 
 LOOKING, FOUND, FETCHING, ENDED = range(4)
@@ -44,7 +43,7 @@ class Search:
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
-        self.packed: Keys | None = None  # as the daemon knows them
+        self.packed: Keys | None = None  # the daemon's names of the keys, made at the first question
         self.state = LOOKING
         self.reach, self.wanted, self.got = here, 0, 0
         self.ask_at, self.pause_s = 0.0, POLL_S  # how far it goes
@@ -55,9 +54,9 @@ class Search:
 
 
 class Sought:
-    """Of a request, keys of a group that are asked about together, in the order in which vLLM asks; any of them, or another of the group,
-    may be the next that it asks for, since it may get the first ones elsewhere. Once advance() is True: the tiers of the leading ones, how
-    many of these are worth loading, and how many the shared tier was said to have and did not give in time."""
+    """Keys of one group of a request that are asked about together, in the order in which vLLM asks. vLLM may ask next for any of them, or
+    for another key of the group, because it may get the first ones elsewhere. Once advance() has returned True, `tiers` holds the tiers
+    of the leading keys, `worth` how many of these are worth loading, and `failed` how many the shared tier did not deliver in time."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = dict.fromkeys(keys)
@@ -72,7 +71,7 @@ class Sought:
         return self._search is not None
 
     def add(self, key: bytes) -> bool:
-        """Of a search that has not begun. False: the key is among them already, so vLLM is at its next step."""
+        """Adds a key to a search that has not begun. Returns False if the search has the key already: vLLM is then at its next step."""
         is_new = key not in self.keys
         self.keys[key] = None
         return is_new
@@ -124,7 +123,7 @@ class Sought:
 
 
 class Fetched(NamedTuple):
-    """What came of a group from the shared tier, and the seconds that it took."""
+    """The bytes of one group that a search fetched from the shared tier, and the seconds that this took."""
 
     group: int
     nbytes: int
@@ -148,9 +147,9 @@ class SharedTier:
         self._names, self._fields = dict(names), dict(fields)
         self._namespaces: dict[str, Namespace] = {}
         self.on = False  # has the daemon a shared tier that works?
-        self.bytes_per_s = self.latency_s = 0.0  # as the daemon has measured them
+        self.bytes_per_s = self.latency_s = 0.0  # the daemon's measurements
         self.fetched: deque[Fetched] = deque()  # since the owner took them
-        self._lock = threading.Lock()  # of the searches
+        self._lock = threading.Lock()  # guards the searches
         self._searches: list[Search] = []
         self._round_bytes = ROUND_BYTES
         self._status_at = 0.0
@@ -181,7 +180,7 @@ class SharedTier:
             search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
 
     def fetch(self, search: Search, count: int, longest_s: float) -> None:
-        """Of one that is FOUND, so many chunks behind those that are here."""
+        """Starts to fetch `count` chunks of a search that is FOUND. This host has the `here` chunks before them."""
         with self._lock:
             if search not in self._searches:  # taken for abandoned just now
                 self._searches.append(search)
@@ -313,7 +312,7 @@ class SharedTier:
         search.came += run
         search.is_remote |= any(t & TIER_REMOTE for t in done.tiers)
         if done.leased is not None:
-            done.leased.release()  # it stays in memory for the load that follows
+            done.leased.release()  # the daemon keeps the chunks in memory for the load that follows
         with self._lock:
             search.asked = False
             search.got += run if search.state == FETCHING else 0
@@ -325,9 +324,10 @@ class SharedTier:
             self._client.flush()
 
     def _learn(self, search: Search, failed: bool) -> None:
-        """Of what came: the rounds behind the first are in memory by the time that they are asked for, and came from the shared tier no
-        less. Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
-        extrapolated from what came to what was wanted, to twice as much at least, and is not shared."""
+        """Reports a fetch as a sample for the policy. Every chunk counts as fetched from the shared tier if one was, because the rounds after
+        the first are in memory by the time that they are asked for. The time is divided between this search and the bytes that were
+        being fetched for others. A search that failed at its deadline shows only that fetching takes longer: its time is extrapolated
+        from the chunks that came to those wanted, at least doubled, and not divided."""
         took = time.monotonic() - search.began
         if failed and took >= 0.8 * (search.until - search.began):
             nbytes = search.wanted * self._chunk_bytes[search.group]

@@ -33,7 +33,7 @@ log = logging.getLogger("kvcache.vllm")
 _FIELDS = {f.name for f in dataclasses.fields(JobResult)}
 _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
-LEAST_PREFILL_TOKENS = 256  # of a store from which the rate of prefill is learned; decoding stores fewer
+LEAST_PREFILL_TOKENS = 256  # a smaller store teaches no rate of prefill, because decoding stores so little, too
 MOST_CHAIN = 4096
 MOST_ENDED = 1024  # requests with a hint whose last stores are waited for
 
@@ -56,7 +56,7 @@ _PREFIX = "vllm:kv_offload_kvcache_"
 
 
 class _Request:
-    """What a request was answered."""
+    """One request of vLLM: the answers that it was given, its searches, and the keys of its hint."""
 
     __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "advice", "keys", "stores", "finished", "sought",
                  "search_untils", "fetched")
@@ -71,7 +71,7 @@ class _Request:
         self.asked_at = 0.0
         self.touched = False
         self.advice = advice  # for the daemon, once the request has ended
-        self.keys: dict[bytes, None] = {}  # then: those that vLLM has asked for or stored, in their order
+        self.keys: dict[bytes, None] = {}  # with advice: the keys that vLLM has asked for or stored, in their order
         self.stores = 0  # under way
         self.finished = False
 
@@ -142,8 +142,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                                   parts=self._transfers.parts, part_bytes=part_bytes) if remote else None
         self._requests: dict[str, _Request] = {}
         self._loads: dict[int, str] = {}
-        self._stores: dict[int, _Request] = {}  # of requests that have a hint
-        self._ended: dict[str, _Request] = {}  # likewise: vLLM may still store of them
+        self._stores: dict[int, _Request] = {}  # stores under way whose requests have a hint
+        self._ended: dict[str, _Request] = {}  # requests with a hint that have ended; vLLM may still store their chunks
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._learned = Learned()
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
@@ -192,7 +192,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._hint(request)
 
     def _drop(self, request: _Request | None) -> None:
-        """What it looks for in the shared tier."""
+        """Ends the request's searches in the shared tier."""
         if request is not None and self._shared is not None:
             for sought in request.sought.values():
                 sought.drop(self._shared)
@@ -292,7 +292,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return True
 
     def _decide(self, group: int, chain: Sequence[bytes], tiers: Sequence[int], worth: int, request: _Request) -> bool:
-        """Of a chain whose leading part lies in these tiers, so many chunks are loaded."""
+        """Counts and records the answers for a chain: the first `worth` chunks are loaded, and `tiers` is where its leading chunks lie.
+        Returns whether the first chunk is loaded."""
         found = len(tiers)
         self._count("lookups", len(chain))
         self._count("hits", worth)
@@ -346,7 +347,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._transfers.submit(job.job_id, is_load, job.keys, rows, 0 if is_load else self._cost_us(job))
 
     def _cost_us(self, job: Any) -> int:
-        """What prefill of one of its chunks takes, as far as it is known; 0: it is not."""
+        """Returns the microseconds that prefill of one of the job's chunks takes; 0 if the rate of prefill is unknown."""
         group = identity.group_of(next(iter(job.keys))) if job.keys else len(self._policies)
         if group >= len(self._policies) or not self._policies[group].prefill:
             return 0
@@ -408,7 +409,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._count("failed_loads", len(report.keys) - len(report.good))
         if report.seconds and report.keys and len(report.good) == len(report.keys):
             group = identity.group_of(report.keys[0])
-            if not report.remote_bytes:  # what was evicted after its lookup, and was got from there, says nothing of the others
+            if not report.remote_bytes:  # a chunk evicted after its lookup came from the shared tier: the time is not memory's or disk's
                 self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds, report.least_s)
         if request is not None and len(report.good) < len(report.keys):
             # Before 0.28 vLLM drops all keys of a job that failed in part, and asks for each again.
@@ -425,7 +426,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             self._shared.close()
         self._transfers.close()
 
-    # --- what is reported ---
+    # --- events and metrics ---
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if not self._events:

@@ -27,7 +27,7 @@ from .identity import group_of, parts_of
 log = logging.getLogger("kvcache.vllm")
 
 STALL_S = 3.0        # nothing came back for so long: the daemon hangs
-LOOKUP_S = 0.05      # of a lookup that the index does not answer
+LOOKUP_S = 0.05      # timeout of a lookup that the index does not answer
 MEND_S = 0.25        # the mender's pause
 SETTLE_S = 0.02      # between two looks at lost rows
 COMPLAIN_S = 10.0
@@ -50,9 +50,9 @@ class Report(NamedTuple):
 class _Job:
     def __init__(self, number: int, is_load: bool, keys: list[bytes], rows: list[int], cost_us: int) -> None:
         self.number, self.is_load, self.keys, self.rows = number, is_load, keys, rows
-        self.cost_us = cost_us            # of computing the chunk of a key again; 0: not known
+        self.cost_us = cost_us            # time of computing one chunk again; 0: not known
         self.bad: set[int] = set()        # indices of keys
-        self.unsettled: set[int] = set()  # of those, whose rows the daemon may still reach
+        self.unsettled: set[int] = set()  # indices of bad keys whose rows the daemon may still reach
         self.requests = 0                 # that were not answered yet
         self.memory_bytes = self.disk_bytes = self.remote_bytes = 0
         self.started = time.monotonic()
@@ -159,8 +159,8 @@ class Transfers:
     # --- lookups ---
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Of keys of one group: 0 where a key is not stored, else TIER_MEMORY or TIER_DISK (or both), one byte a key. None: unknown
-        now. From the lookup index, without a message."""
+        """Looks up keys of one group in the lookup index, without a message. Returns one byte a key: 0 if it is not stored, else
+        TIER_MEMORY, TIER_DISK or both. Returns None if the answer is unknown now."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return None
         try:
@@ -177,7 +177,7 @@ class Transfers:
             if not self._client.connected:
                 self._ail(self._client.error)
                 return None
-            if 0 in found and time.monotonic() - started >= LOOKUP_S:  # it was no lookup in the index
+            if 0 in found and time.monotonic() - started >= LOOKUP_S:  # the index did not answer, and neither did the daemon
                 self._ail("the daemon does not answer a lookup")
                 return None
         except Error as e:
@@ -191,7 +191,7 @@ class Transfers:
         return bytes(0 if 0 in g else TIER_MEMORY if all(t & TIER_MEMORY for t in g) else TIER_DISK for g in groups)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """These were used. Nothing is reported."""
+        """Tells the daemon that the keys were used. poll() reports nothing of it."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return
         try:
@@ -217,7 +217,7 @@ class Transfers:
             self._lock.release()
 
     def decline(self, group: int, count: int) -> None:
-        """So many chunks that are there are not loaded: counted by the daemon, when it can be."""
+        """Has the daemon count stored chunks that are not loaded. If the lock or the daemon is busy, the count waits for the next call."""
         self._declined[group] = self._declined.get(group, 0) + count * self.parts
         if not self._lock.acquire(blocking=False):
             return
@@ -356,7 +356,7 @@ class Transfers:
                                     least_s))
 
     def poll(self) -> list[Report]:
-        """What has ended since the last time."""
+        """Returns the jobs that have ended since the last call."""
         if (self._client.inflight or self._settling) and self._lock.acquire(blocking=False):
             try:
                 self._reap()
