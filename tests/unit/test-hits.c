@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "cache/pool.h"
+#include "evict/announced.h"
 #include "lookup/pool-index.h"
 #include "request/hits.h"
 
@@ -26,6 +27,7 @@ static int setup(void **state)
         memset(clients, 0, sizeof(clients));
         service = (struct service){ .tenants = &tenant, .n_tenants = 1 };
         tenant = (struct tenant){ .service = &service };
+        assert_int_equal(announced_new(&tenant.announced), 0);
         assert_int_equal(pool_new(&tenant.pool, POOL, "lru"), 0);
         assert_int_equal(pool_index_new(&tenant.pool_index, tenant.pool, NULL), 0);
         for (unsigned i = 0; i < CLIENTS; i++) {
@@ -47,6 +49,7 @@ static int teardown(void **state)
                 pool_index_leave(&clients[i].hits);
         pool_index_free(tenant.pool_index);
         pool_free(tenant.pool);
+        announced_free(tenant.announced);
         return 0;
 }
 
