@@ -96,6 +96,19 @@ void world_begin_life(void)
                         world.known[i].claimed &= ~up;
 }
 
+void world_note_name(unsigned n)
+{
+        const struct world_name *name = &world.namespaces[n];
+        unsigned up = volumes_up();
+
+        for (unsigned i = 0; i < world.volumes; i++) {
+                if (!(up & 1u << i))
+                        continue;
+                world.known[i].names[n].asked = name->asked;
+                world.known[i].names[n].removed = name->removed;
+        }
+}
+
 void world_end_life(void)
 {
         unsigned up = volumes_up(), n_volumes = MIN(world.volumes, (unsigned)CAMPAIGN_VOLUMES);

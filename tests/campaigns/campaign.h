@@ -127,6 +127,9 @@ unsigned world_volume_at(unsigned number);
  * functions below call both. */
 void world_begin_life(void);
 void world_end_life(void);
+/* Notes that the volumes which are up know whether the namespace exists. One that goes offline
+ * after that, and misses its removal, may list it in a later life. */
+void world_note_name(unsigned n);
 void world_wipe(void); /* removes all files, and all knowledge of the oracle */
 /* Opens the store. Returns 0, or -errno with a message. */
 int world_open(char error[static 512]);

@@ -253,6 +253,7 @@ static void removed(struct store_namespace_remove *req)
         /* The namespace no longer exists, unless it is being opened again. */
         world.namespaces[n].asked = openings[n].busy;
         world.namespaces[n].removed = !openings[n].busy;
+        world_note_name(n);
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
                 world.items[k].purged = world.items[k].shut = removal.shut[k];
 }
