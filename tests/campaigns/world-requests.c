@@ -30,6 +30,15 @@ static struct {
 } syncing;
 
 static struct {
+        struct store_put req;
+        bool busy;
+        uint32_t versions[CAMPAIGN_KEYS];
+} settling;
+
+/* The version up to which each key was dropped since settling began last. */
+static uint32_t dropped[CAMPAIGN_KEYS];
+
+static struct {
         struct store_namespace_remove req;
         bool busy, answered;
         unsigned n;
@@ -58,7 +67,8 @@ void world_forget_requests(void)
         }
         for (unsigned i = 0; i < CAMPAIGN_NAMESPACES; i++)
                 openings[i].busy = false;
-        purge.busy = syncing.busy = removal.busy = device.busy = false;
+        purge.busy = syncing.busy = settling.busy = removal.busy = device.busy = false;
+        memset(dropped, 0, sizeof(dropped));
         world.puts_busy = world.others_busy = 0;
         deaf = false;
 }
@@ -194,12 +204,69 @@ void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in)
                 (void)world_put(k, chance(durable_in));
 }
 
+/* Notes a drop: it covers the versions whose puts were answered. */
+static void note_drop(uint32_t k)
+{
+        uint32_t version = world.items[k].version;
+
+        for (unsigned i = 0; i < CAMPAIGN_SLOTS; i++)
+                if (world_slots[i].put_busy && world_slots[i].k == k)
+                        version = MIN(version, world_slots[i].version - 1);
+        dropped[k] = MAX(dropped[k], version);
+}
+
 int world_drop(uint32_t k)
 {
         struct key key = item_key(k);
         uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r = store_drop(world.s, id, &key, store_hash(world.s, id, &key));
 
-        return store_drop(world.s, id, &key, store_hash(world.s, id, &key));
+        if (r == 0)
+                note_drop(k);
+        return r;
+}
+
+int world_forget_key(uint32_t k)
+{
+        struct key key = item_key(k);
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r;
+
+        if (id == 0)
+                return STORE_MISS;
+        r = store_forget(world.s, id, &key, store_hash(world.s, id, &key));
+        if (r >= 0)
+                note_drop(k);
+        return r;
+}
+
+static void settled(struct store_put *req)
+{
+        settling.busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        for (uint32_t k = 0; req->result == 0 && k < CAMPAIGN_KEYS; k++)
+                world.items[k].dropped = MAX(world.items[k].dropped, settling.versions[k]);
+}
+
+bool world_settle_drops(void)
+{
+        if (settling.busy)
+                return false;
+        settling.busy = true;
+        world.others_busy++;
+        memcpy(settling.versions, dropped, sizeof(dropped));
+        memset(dropped, 0, sizeof(dropped));
+        settling.req = (struct store_put){ .complete = settled };
+        store_settle_drops(world.s, &settling.req);
+        return true;
+}
+
+void world_release_drops(void)
+{
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                world.items[k].dropped = 0;
 }
 
 /* --- purges, removals, volumes, syncs --- */
