@@ -73,7 +73,7 @@ struct world_name {
 
 /* Changes that a volume may not know about: see apart.c. */
 struct world_known {
-        uint32_t purged[CAMPAIGN_KEYS];
+        uint32_t purged[CAMPAIGN_KEYS], dropped[CAMPAIGN_KEYS];
         struct world_name names[CAMPAIGN_NAMESPACES];
         unsigned claimed; /* volumes that may report that this one has missed changes */
 };

@@ -267,6 +267,8 @@ void world_release_drops(void)
 {
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
                 world.items[k].dropped = 0;
+        for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
+                memset(world.known[i].dropped, 0, sizeof(world.known[i].dropped));
 }
 
 /* --- purges, removals, volumes, syncs --- */
