@@ -301,6 +301,21 @@ static void a_volume_that_was_used_apart_is_not_resumed(void **state)
         stop();
 }
 
+/* Returns the number of volumes whose claims a namespaces file of the volume has. */
+static unsigned claims_of(unsigned volume)
+{
+        struct disk_namespaces header;
+        char path[300];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/namespaces.0", t.dirs[volume]);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(read(fd, &header, sizeof(header)), sizeof(header));
+        close(fd);
+        return header.set_claims_count;
+}
+
 static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(void **state)
 {
         uint32_t a, b, both, id;
@@ -323,6 +338,8 @@ static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(vo
         assert_true(has_namespace("a"));
         assert_false(has_namespace("b"));
         stop();
+        assert_int_equal(claims_of(0), 2);
+        assert_int_equal(claims_of(1), 2);
 }
 
 /* Makes the device report a failed write of the table, which in fact succeeded. */
