@@ -32,11 +32,15 @@ static struct {
 static struct {
         struct store_put req;
         bool busy;
+        uint64_t lost_before;
         uint32_t versions[CAMPAIGN_KEYS];
 } settling;
 
-/* The version up to which each key was dropped since settling began last. */
+/* The version up to which each key was dropped since settling began last, and the store's count of
+ * lost drops at the first of these drops. */
 static uint32_t dropped[CAMPAIGN_KEYS];
+static uint64_t lost_before;
+static bool has_dropped;
 
 static struct {
         struct store_namespace_remove req;
@@ -69,6 +73,7 @@ void world_forget_requests(void)
                 openings[i].busy = false;
         purge.busy = syncing.busy = settling.busy = removal.busy = device.busy = false;
         memset(dropped, 0, sizeof(dropped));
+        has_dropped = false;
         world.puts_busy = world.others_busy = 0;
         deaf = false;
 }
@@ -215,12 +220,21 @@ static void note_drop(uint32_t k)
         dropped[k] = MAX(dropped[k], version);
 }
 
+static void begin_drop(void)
+{
+        if (!has_dropped)
+                lost_before = store_lost_drops(world.s);
+        has_dropped = true;
+}
+
 int world_drop(uint32_t k)
 {
         struct key key = item_key(k);
         uint32_t id = world.namespaces[item_namespace(k)].id;
-        int r = store_drop(world.s, id, &key, store_hash(world.s, id, &key));
+        int r;
 
+        begin_drop();
+        r = store_drop(world.s, id, &key, store_hash(world.s, id, &key));
         if (r == 0)
                 note_drop(k);
         return r;
@@ -234,6 +248,7 @@ int world_forget_key(uint32_t k)
 
         if (id == 0)
                 return STORE_MISS;
+        begin_drop();
         r = store_forget(world.s, id, &key, store_hash(world.s, id, &key));
         if (r >= 0)
                 note_drop(k);
@@ -246,6 +261,8 @@ static void settled(struct store_put *req)
         if (deaf)
                 return;
         world.others_busy--;
+        if (store_lost_drops(world.s) != settling.lost_before)
+                return;
         for (uint32_t k = 0; req->result == 0 && k < CAMPAIGN_KEYS; k++)
                 world.items[k].dropped = MAX(world.items[k].dropped, settling.versions[k]);
 }
@@ -258,6 +275,8 @@ bool world_settle_drops(void)
         world.others_busy++;
         memcpy(settling.versions, dropped, sizeof(dropped));
         memset(dropped, 0, sizeof(dropped));
+        settling.lost_before = has_dropped ? lost_before : store_lost_drops(world.s);
+        has_dropped = false;
         settling.req = (struct store_put){ .complete = settled };
         store_settle_drops(world.s, &settling.req);
         return true;
