@@ -654,15 +654,15 @@ static void on_settled(struct store_put *store)
 {
         struct cache_settle *settle = container_of(store, struct cache_settle, store);
 
-        settle->result = settle->cache->lost_evictions != settle->lost_before ? STORE_BYPASSED
-                                                                              : store->result;
+        settle->result = cache_lost_evictions(settle->cache) != settle->lost_before ? STORE_BYPASSED
+                                                                                    : store->result;
         settle->cache->pending--;
         settle->complete(settle);
 }
 
 uint64_t cache_lost_evictions(const struct cache *c)
 {
-        return c->lost_evictions;
+        return c->lost_evictions + store_lost_drops(c->params.store);
 }
 
 void cache_settle_evictions(struct cache *c, struct cache_settle *settle)

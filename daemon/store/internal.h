@@ -165,6 +165,7 @@ struct store {
         uint64_t changes;            /* version of the list of namespaces */
         unsigned n_lifetimes;        /* namespaces with a lifetime */
         uint64_t purges;
+        uint64_t lost_drops; /* drops or purges that no other volume could record */
 
         struct tenant_limit *tenant_limits;
         unsigned n_tenant_limits;

@@ -285,6 +285,7 @@ void membership_volume_missed(struct store *s, struct member *p)
 {
         if (!s->in_set) {
                 p->unsure = true;
+                s->lost_drops++;
                 return;
         }
         p->missed = true;

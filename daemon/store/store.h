@@ -247,8 +247,11 @@ int store_forget(struct store *s, uint32_t namespace_id, const struct key *key, 
 /* Completes once neither a crash nor a volume that returns can restore chunks that were dropped
  * before this call, because the tombstones are written. As in store_sync(), only complete() of
  * `req` is read, and the store uses the rest until then. The result is 0, or STORE_BYPASSED if any
- * dropped chunk may return. */
+ * dropped chunk may return. A resume between a drop and this call may have restored the chunk:
+ * store_lost_drops() differs then. */
 void store_settle_drops(struct store *s, struct store_put *req);
+/* Counts failures to make drops or purges permanent, in a store of one volume. */
+uint64_t store_lost_drops(const struct store *s);
 
 /* Purges a namespace, or everything. Its chunks, including puts in flight, are not found after the
  * call. complete() follows when the purge is on stable storage and all chunks have left the index,

@@ -178,3 +178,8 @@ void store_settle_drops(struct store *s, struct store_put *req)
 {
         sync_all_join(s, SYNC_ALL_DROPS, req);
 }
+
+uint64_t store_lost_drops(const struct store *s)
+{
+        return s->lost_drops;
+}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle's knowledge of volumes that are used separately: some lives of a store go without some
- * of its volumes. A purge or a removal is in force wherever a volume is up that was up when it was
- * answered, or that has been up together with such a volume since. Data that no volume which is up
- * can know to be purged may be found.
+ * of its volumes. A purge, a drop or a removal is in force wherever a volume is up that was up when
+ * it was answered, or that has been up together with such a volume since. Data that no volume which
+ * is up can know to be purged may be found.
  *
  * On the main thread. At the end of a life, the knowledge is stored with the volumes that are up;
  * at the beginning of the next, the knowledge of the volumes that are up is merged. */
@@ -80,18 +80,35 @@ void world_begin_life(void)
         if (world.volumes == 1 || !world.apart)
                 return;
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
-                uint32_t purged = 0;
+                uint32_t purged = 0, dropped = 0;
 
-                for (unsigned i = 0; i < world.volumes; i++)
-                        if (up & 1u << i)
-                                purged = MAX(purged, world.known[i].purged[k]);
+                for (unsigned i = 0; i < world.volumes; i++) {
+                        if (!(up & 1u << i))
+                                continue;
+                        purged = MAX(purged, world.known[i].purged[k]);
+                        dropped = MAX(dropped, world.known[i].dropped[k]);
+                }
                 world.items[k].purged = purged;
+                world.items[k].dropped = dropped;
         }
         learn_names(up);
         release_musts(up);
         for (unsigned i = 0; i < world.volumes; i++)
                 if (up & 1u << i)
                         world.known[i].claimed &= ~up;
+}
+
+void world_note_name(unsigned n)
+{
+        const struct world_name *name = &world.namespaces[n];
+        unsigned up = volumes_up();
+
+        for (unsigned i = 0; i < world.volumes; i++) {
+                if (!(up & 1u << i))
+                        continue;
+                world.known[i].names[n].asked = name->asked;
+                world.known[i].names[n].removed = name->removed;
+        }
 }
 
 void world_end_life(void)
@@ -110,8 +127,10 @@ void world_end_life(void)
                         its->claimed &= ~up;
                 if (!(world.used & 1u << i))
                         continue;
-                for (uint32_t k = 0; is_up && k < CAMPAIGN_KEYS; k++)
+                for (uint32_t k = 0; is_up && k < CAMPAIGN_KEYS; k++) {
                         its->purged[k] = world.items[k].purged;
+                        its->dropped[k] = world.items[k].dropped;
+                }
                 for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
                         const struct world_name name = world.namespaces[n];
 

@@ -58,6 +58,8 @@ struct item {
                              none */
         uint32_t written; /* this version was answered `written` */
         uint32_t must;    /* this version must be found after the crash; 0: none */
+        uint32_t dropped; /* no version up to this one may be found: its drop was settled, and the
+                             power has not failed since */
         uint32_t failed;  /* this version was answered with an error, and its table page was
                              never begun */
         unsigned must_on; /* volume of the version that must be found */
@@ -71,7 +73,7 @@ struct world_name {
 
 /* Changes that a volume may not know about: see apart.c. */
 struct world_known {
-        uint32_t purged[CAMPAIGN_KEYS];
+        uint32_t purged[CAMPAIGN_KEYS], dropped[CAMPAIGN_KEYS];
         struct world_name names[CAMPAIGN_NAMESPACES];
         unsigned claimed; /* volumes that may report that this one has missed changes */
 };
@@ -127,6 +129,9 @@ unsigned world_volume_at(unsigned number);
  * functions below call both. */
 void world_begin_life(void);
 void world_end_life(void);
+/* Notes that the volumes which are up know whether the namespace exists. One that goes offline
+ * after that, and misses its removal, may list it in a later life. */
+void world_note_name(unsigned n);
 void world_wipe(void); /* removes all files, and all knowledge of the oracle */
 /* Opens the store. Returns 0, or -errno with a message. */
 int world_open(char error[static 512]);
@@ -156,7 +161,13 @@ int world_put(uint32_t k, bool durable); /* returns store_put()'s result, or STO
  * `durable_in`. */
 void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in);
 int world_drop(uint32_t k);
-bool world_purge(int n); /* -1: everything. Returns false if a purge is pending */
+/* Drops a key whether or not the store has it, as the daemon does if memory has the chunk. */
+int world_forget_key(uint32_t k);
+/* Settles the drops so far: once that is answered, their versions must not be found. Returns false
+ * if such a request is pending. */
+bool world_settle_drops(void);
+void world_release_drops(void); /* permits all versions again: a power loss may undo drops */
+bool world_purge(int n);        /* -1: everything. Returns false if a purge is pending */
 bool world_sync(void);
 /* Removes a namespace without purging it first. Returns false if a removal is pending, or there is
  * no such namespace. */

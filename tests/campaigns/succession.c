@@ -12,9 +12,10 @@
  * life is a process that ends with a stop or by killing itself, at some step or during a change of
  * a file. Power loss cannot be simulated there.
  *
- * Wrong: a byte that was never put, a purged version, a removed name. Lost: a chunk answered
- * `durable` (after a kill or a stop, `written`) and neither evicted nor dropped since; a namespace
- * that was open; a store that does not open after the faults have ended. */
+ * Wrong: a byte that was never put, a purged version, a removed name, after a stop or a kill also a
+ * version whose drop was settled. Lost: a chunk answered `durable` (after a kill or a stop,
+ * `written`) and neither evicted nor dropped since; a namespace that was open; a store that does
+ * not open after the faults have ended. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -109,6 +110,35 @@ static void ignore(uint32_t k, uint32_t version)
 {
 }
 
+/* Returns this key, or the next one that the store has; or else one that it does not have, although
+ * no purge and no drop covers its last version. */
+static uint32_t next_key(uint32_t k, bool stored)
+{
+        for (unsigned i = 0; i < KEYS; i++, k = (k + 1) % KEYS) {
+                const struct item *item = &world.items[k];
+
+                if (item->version > MAX(item->shut, item->dropped) &&
+                    (world_version(k) > 0) == stored)
+                        break;
+        }
+        return k;
+}
+
+/* Drops a key, mostly one that the store has. A key that it does not have may be on the disk. */
+static void drop_one(uint32_t k)
+{
+        bool stored = chance(2);
+
+        if (chance(4) == 0)
+                k = next_key(k, stored);
+        if (!stored)
+                world_forget_key(k);
+        else
+                world_drop(k);
+        if (chance(2))
+                world_settle_drops();
+}
+
 static void work(void)
 {
         uint64_t steps = 1 + draw(chance(4) ? 160 : 40);
@@ -134,7 +164,7 @@ static void work(void)
                                 world_iterate();
                         world_remove(n);
                 } else if (x < 250) {
-                        world_drop(k);
+                        drop_one(k);
                 } else if (x < 330) {
                         world_purge((int)n);
                 } else if (x < 340) {
@@ -207,6 +237,7 @@ static void die(bool by_kill)
                 return;
         }
         r = sim_power_loss();
+        world_release_drops();
         world.in_doubt = false;
         if (r < 0)
                 campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
@@ -368,7 +399,7 @@ int campaign_succession(uint64_t count, uint64_t *seed)
                                 campaign_fail(VERDICT_HUNG, "%s cannot be simulated",
                                               world.dirs[i]);
                 sim_hold_clock();
-                world.max_length = chance(2) ? 4096 : 8192;
+                world.max_length = chance(2) ? 4096 : chance(2) ? 8192 : 32768;
                 world.limit = ((uint64_t)4 + draw(2)) << 20;
                 for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {
                         one_life();
@@ -477,7 +508,7 @@ int campaign_succession_disk(uint64_t count, uint64_t *seed)
                 world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
                 world_wipe();
                 world.part_ways = world.volumes > 1 && *seed / CAMPAIGN_VOLUMES % 2;
-                world.max_length = chance(2) ? 4096 : 8192;
+                world.max_length = chance(2) ? 4096 : chance(2) ? 8192 : 32768;
                 world.limit = ((uint64_t)4 + draw(2)) << 20;
                 for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {
                         next_life();

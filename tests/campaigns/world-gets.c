@@ -118,6 +118,9 @@ static uint32_t get_check(const struct slot *p)
         if (v <= world.items[k].purged)
                 campaign_fail(VERDICT_WRONG, "key %u: version %u is back, purged up to %u", k, v,
                               world.items[k].purged);
+        if (v <= world.items[k].dropped)
+                campaign_fail(VERDICT_WRONG, "key %u: version %u is back, dropped up to %u", k, v,
+                              world.items[k].dropped);
         return v;
 }
 

@@ -30,6 +30,19 @@ static struct {
 } syncing;
 
 static struct {
+        struct store_put req;
+        bool busy;
+        uint64_t lost_before;
+        uint32_t versions[CAMPAIGN_KEYS];
+} settling;
+
+/* The version up to which each key was dropped since settling began last, and the store's count of
+ * lost drops at the first of these drops. */
+static uint32_t dropped[CAMPAIGN_KEYS];
+static uint64_t lost_before;
+static bool has_dropped;
+
+static struct {
         struct store_namespace_remove req;
         bool busy, answered;
         unsigned n;
@@ -58,7 +71,9 @@ void world_forget_requests(void)
         }
         for (unsigned i = 0; i < CAMPAIGN_NAMESPACES; i++)
                 openings[i].busy = false;
-        purge.busy = syncing.busy = removal.busy = device.busy = false;
+        purge.busy = syncing.busy = settling.busy = removal.busy = device.busy = false;
+        memset(dropped, 0, sizeof(dropped));
+        has_dropped = false;
         world.puts_busy = world.others_busy = 0;
         deaf = false;
 }
@@ -194,12 +209,85 @@ void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in)
                 (void)world_put(k, chance(durable_in));
 }
 
+/* Notes a drop: it covers the versions whose puts were answered. */
+static void note_drop(uint32_t k)
+{
+        uint32_t version = world.items[k].version;
+
+        for (unsigned i = 0; i < CAMPAIGN_SLOTS; i++)
+                if (world_slots[i].put_busy && world_slots[i].k == k)
+                        version = MIN(version, world_slots[i].version - 1);
+        dropped[k] = MAX(dropped[k], version);
+}
+
+static void begin_drop(void)
+{
+        if (!has_dropped)
+                lost_before = store_lost_drops(world.s);
+        has_dropped = true;
+}
+
 int world_drop(uint32_t k)
 {
         struct key key = item_key(k);
         uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r;
 
-        return store_drop(world.s, id, &key, store_hash(world.s, id, &key));
+        begin_drop();
+        r = store_drop(world.s, id, &key, store_hash(world.s, id, &key));
+        if (r == 0)
+                note_drop(k);
+        return r;
+}
+
+int world_forget_key(uint32_t k)
+{
+        struct key key = item_key(k);
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r;
+
+        if (id == 0)
+                return STORE_MISS;
+        begin_drop();
+        r = store_forget(world.s, id, &key, store_hash(world.s, id, &key));
+        if (r >= 0)
+                note_drop(k);
+        return r;
+}
+
+static void settled(struct store_put *req)
+{
+        settling.busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        if (store_lost_drops(world.s) != settling.lost_before)
+                return;
+        for (uint32_t k = 0; req->result == 0 && k < CAMPAIGN_KEYS; k++)
+                world.items[k].dropped = MAX(world.items[k].dropped, settling.versions[k]);
+}
+
+bool world_settle_drops(void)
+{
+        if (settling.busy)
+                return false;
+        settling.busy = true;
+        world.others_busy++;
+        memcpy(settling.versions, dropped, sizeof(dropped));
+        memset(dropped, 0, sizeof(dropped));
+        settling.lost_before = has_dropped ? lost_before : store_lost_drops(world.s);
+        has_dropped = false;
+        settling.req = (struct store_put){ .complete = settled };
+        store_settle_drops(world.s, &settling.req);
+        return true;
+}
+
+void world_release_drops(void)
+{
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                world.items[k].dropped = 0;
+        for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
+                memset(world.known[i].dropped, 0, sizeof(world.known[i].dropped));
 }
 
 /* --- purges, removals, volumes, syncs --- */
@@ -253,6 +341,7 @@ static void removed(struct store_namespace_remove *req)
         /* The namespace no longer exists, unless it is being opened again. */
         world.namespaces[n].asked = openings[n].busy;
         world.namespaces[n].removed = !openings[n].busy;
+        world_note_name(n);
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
                 world.items[k].purged = world.items[k].shut = removal.shut[k];
 }

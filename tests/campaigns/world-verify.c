@@ -37,6 +37,7 @@ static void verify_namespaces(void)
                         world.namespaces[n].id = 0;
                 world.namespaces[n].answered = found;
                 world.namespaces[n].asked = found;
+                world_note_name(n);
         }
 }
 

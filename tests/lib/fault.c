@@ -207,6 +207,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                 case FAULT_LATE:
                 case FAULT_NEVER:
                         e->due_ns = plan.kind == FAULT_LATE ? clock_mono_ns() + plan.late_ns : 0;
+                        e->result = -plan.error;
                         list_append(&q->held, &e->node);
                         break;
                 }
@@ -242,6 +243,11 @@ static uint64_t fault_hand_over(struct fault_queue *q)
                 struct entry *e = container_of(n, struct entry, node);
 
                 if (e->epoch != epoch || (e->due_ns > 0 && e->due_ns <= now)) {
+                        if (e->result < 0) {
+                                list_unlink(&e->node);
+                                list_append(&q->failed, &e->node);
+                                continue;
+                        }
                         if (q->inner->ops->push(q->inner, e->req) < 0)
                                 continue;
                         list_unlink(&e->node);

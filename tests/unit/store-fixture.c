@@ -573,7 +573,7 @@ static bool choose_sync(const struct kio_request *req, struct fault_plan *plan)
             ++watched_syncs.seen != watched_syncs.from)
                 return false;
         plan->kind = watched_syncs.never ? FAULT_NEVER : FAULT_ERROR;
-        plan->error = EIO;
+        plan->error = watched_syncs.never ? 0 : EIO;
         return true;
 }
 

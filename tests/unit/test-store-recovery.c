@@ -697,6 +697,45 @@ static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
         stop();
 }
 
+/* Returns the page of the table that has the key's entry. */
+static off_t page_of(uint64_t n)
+{
+        struct key k = key_of(n);
+        struct disk_page page;
+        off_t found = -1;
+        int fd = file_of("table", O_RDONLY);
+
+        for (off_t i = 0; pread(fd, &page, sizeof(page), i * DISK_PAGE) == sizeof(page); i++)
+                for (unsigned j = 0; j < page.count; j++)
+                        if (memcmp(&page.entries[j].key, &k, sizeof(k)) == 0)
+                                found = i;
+        close(fd);
+        assert_true(found >= 0);
+        return found;
+}
+
+/* A later startup may read the page. A drop that was answered must cover its entries. */
+static void a_drop_covers_entries_that_could_not_be_read(void **state)
+{
+        struct key k = key_of(5);
+
+        start_limit(64 * MIB);
+        put_range(0, 300, 5000);
+        stop();
+        table_is_bad_at(page_of(5) * DISK_PAGE);
+        start_limit(64 * MIB);
+        assert_true(reads_of.failed > 0);
+        assert_false(present(5));
+        store_forget(t.s, t.ns, &k, store_hash(t.s, t.ns, &k));
+        settle();
+        stop();
+        __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
+        start_limit(64 * MIB);
+        assert_false(present(5));
+        assert_true(count_present(0, 300) >= 300 - DISK_PAGE_ENTRIES);
+        stop();
+}
+
 static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first,
                                 unsigned n);
 
@@ -965,6 +1004,7 @@ int main(int argc, char **argv)
                 TEST(ceilings_of_sequences_are_raised_while_it_runs),
                 TEST(a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them),
                 TEST(what_could_not_be_read_is_older_than_a_later_purge),
+                TEST(a_drop_covers_entries_that_could_not_be_read),
                 TEST(the_newest_pages_are_written_again_after_a_kill),
                 TEST(what_an_older_daemon_left_in_the_superblock_is_not_believed),
                 TEST(a_table_that_is_too_large_is_cut_and_not_allocated),

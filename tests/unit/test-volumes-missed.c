@@ -300,6 +300,21 @@ static void a_volume_that_was_used_apart_is_not_resumed(void **state)
         stop();
 }
 
+/* Returns the number of volumes whose claims a namespaces file of the volume has. */
+static unsigned claims_of(unsigned volume)
+{
+        struct disk_namespaces header;
+        char path[300];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/namespaces.0", t.dirs[volume]);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(read(fd, &header, sizeof(header)), sizeof(header));
+        close(fd);
+        return header.set_claims_count;
+}
+
 static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(void **state)
 {
         uint32_t a, b, both, id;
@@ -322,6 +337,8 @@ static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(vo
         assert_true(has_namespace("a"));
         assert_false(has_namespace("b"));
         stop();
+        assert_int_equal(claims_of(0), 2);
+        assert_int_equal(claims_of(1), 2);
 }
 
 /* Makes the device report a failed write of the table, which in fact succeeded. */
@@ -386,6 +403,47 @@ static void what_was_put_elsewhere_after_a_lie_can_be_dropped(void **state)
         assert_int_equal(device(store_resume, 0), 0);
         assert_int_equal(get(i - 1), STORE_MISS);
         assert_int_equal(put(i - 1), 0);
+        stop();
+}
+
+/* The resume forgets that the volume had lost the drop. */
+static void a_drop_that_a_resume_has_undone_is_counted_as_lost(void **state)
+{
+        uint64_t before;
+
+        start("0");
+        assert_int_equal(put(1), 0);
+        before = store_lost_drops(t.s);
+        assert_int_equal(drop(1), 0);
+        assert_int_equal(settle_drops(), 0);
+        assert_int_equal(store_lost_drops(t.s), before);
+        assert_int_equal(put(1), 0);
+        assert_int_equal(device(store_suspend, 0), 0);
+        assert_int_equal(drop(1), 0);
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(1), 0);
+        assert_true(store_lost_drops(t.s) > before);
+        stop();
+}
+
+/* The tombstone of the drop fails. */
+static void a_drop_whose_tombstone_fails_is_counted_as_lost_after_a_resume(void **state)
+{
+        uint64_t before;
+
+        start("0");
+        assert_int_equal(put(1), 0);
+        settle();
+        before = store_lost_drops(t.s);
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(drop(1), 0);
+        wait_state(0, STORE_VOLUME_BYPASSED);
+        fault_set(NULL);
+        settle();
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(1), 0);
+        assert_true(store_lost_drops(t.s) > before);
         stop();
 }
 
@@ -526,6 +584,8 @@ int main(int argc, char **argv)
                 TEST(what_is_removed_on_volumes_that_are_used_apart_does_not_come_back),
                 TEST(what_failed_and_was_written_all_the_same_is_not_found),
                 TEST(what_was_put_elsewhere_after_a_lie_can_be_dropped),
+                TEST(a_drop_that_a_resume_has_undone_is_counted_as_lost),
+                TEST(a_drop_whose_tombstone_fails_is_counted_as_lost_after_a_resume),
                 TEST(with_all_volumes_offline_no_drop_is_answered_as_one_for_good),
                 TEST(no_drop_is_settled_before_the_note_of_it_is_written),
                 TEST(a_note_that_failed_is_written_for_the_next_who_asks),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes a data file from one tenant to another: writes a record to the table that voids the
  * entries of the old tenant, syncs it, fills the whole file with zeros, and syncs that. Puts into
- * the file wait until then.
+ * the file wait until then. The first cut of a file is recorded likewise, without the zeros, if
+ * entries of an earlier file of its number may be in the table.
  *
  * If another process still has the file open, the file was lent to a client, perhaps before this
  * daemon started, and that process could read the new tenant's bytes. Such a file is not wiped but
@@ -129,6 +130,10 @@ void handover_synced(struct segment *seg, int r)
 {
         struct volume *v = seg->volume;
 
+        if (r == 0 && seg->unrecorded) {
+                seg->unrecorded = false;
+                mark_want(v, MARK_SIZES);
+        }
         if (r < 0 || !seg->to_wipe) {
                 handover_end(seg, r);
                 return;
@@ -168,20 +173,23 @@ void handover_written(struct segment *seg, int r)
 
 /* Until the first entry of the new cut is in the table, startup would accept the entries of the old
  * one, which would then refer to the new tenant's bytes. So a record that voids them is on the disk
- * first. If there has never been another tenant, nothing has to be voided. A newly made file gets a
- * record, too, because an earlier file may have had its number. In a store of several tenants each
- * first cut costs a table page and a sync, which only the puts of this segment wait for. */
+ * first. If there has never been another tenant, nothing has to be voided, unless recovery has
+ * found entries that are void by the recorded sizes, which the first cut changes. A newly made file
+ * gets a record, too, because an earlier file may have had its number. In a store of several
+ * tenants each first cut costs a table page and a sync, which only the puts of this segment wait
+ * for. */
 void handover_begin(struct volume *v, struct segment *seg, int tenant)
 {
         int from = seg->tenant;
+        bool passes = from >= 0 || has_other_tenants(v, tenant);
 
         seg->tenant = tenant;
         seg->handover = 0;
         seg->lent_as = 0;
-        if (from < 0 && !has_other_tenants(v, tenant))
+        if (!passes && seg->number >= v->void_below)
                 return;
         seg->handing_over = true;
-        seg->to_wipe = from != SEGMENT_ZERO;
+        seg->to_wipe = passes && from != SEGMENT_ZERO;
         seg->record.kind = WORK_HANDOVER;
         v->operations++;
         table_add(v, &seg->record.item);

@@ -88,6 +88,7 @@ struct segment {
         bool handing_over;  /* the hand-over to `tenant` is not on the disk yet; puts wait */
         bool to_wipe;       /* the hand-over wipes the file, which holds another tenant's bytes */
         bool replaced;      /* the hand-over has put another file in place of this one */
+        bool unrecorded;    /* the first cut of the file waits for its record; see losses.c */
         int handover;       /* result of the last hand-over: 0 or -errno */
         uint32_t lent_as;   /* the number that clients know it by; 0: none of its chunks was lent */
         bool dirty, sync_wanted, syncing;
@@ -274,6 +275,8 @@ struct volume {
         struct list_node done_puts, done_gets;     /* requests whose complete() is to be called */
 
         struct losses losses;
+        uint32_t void_below; /* segments of lower numbers may have entries in the table that are
+                                void only because of the recorded sizes */
         struct identity identity;
         struct kio_request nudge_io; /* does nothing, and completes */
         bool nudged;
@@ -508,7 +511,8 @@ uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
 /* Called when a slab has been cut for a size and a tenant. A slab that may have belonged to another
  * tenant is handed over before anything is written to it: the hand-over is recorded in the table,
- * the slab is filled with zeros, and both are synced. */
+ * the slab is filled with zeros, and both are synced. A slab that may have void entries of an
+ * earlier cut is only recorded. */
 void segment_note_cut(struct volume *v, uint32_t slab);
 /* Returns the monotonic time at which prewriting continues if the volume stays quiet; 0 if none. */
 uint64_t segments_deadline_ns(const struct volume *v);
@@ -530,7 +534,8 @@ void segment_retire(struct volume *v, uint32_t slab);
 bool space_make(struct volume *v, uint8_t epoch);
 
 /* handover.c */
-/* Starts the hand-over of a newly cut segment to `tenant`; it may hold another tenant's bytes. */
+/* Starts the hand-over of a newly cut segment to `tenant`; it may hold another tenant's bytes, or
+ * have void entries in the table. */
 void handover_begin(struct volume *v, struct segment *seg, int tenant);
 /* Fill in the table entry of a hand-over, and handle the results of its write and sync. */
 void handover_entry(const struct segment *seg, struct disk_entry *ret);

@@ -9,6 +9,11 @@
  * when a segment is cut for the first time, when a data file is removed, and with every other mark.
  * A segment that was cut after the last write is recognised by its epoch.
  *
+ * An entry that is void by the sizes must stay void when another file takes the number, because
+ * drops write no tombstone for it. So the first cut of a segment that may have such entries is
+ * recorded in the table, as in handover.c. Until the record is synced, the sizes leave the segment
+ * out, and are older than its epoch.
+ *
  * The next startup finds the sizes that are left, so each loss is reported once. The old sizes stay
  * until the report was made: a daemon that is killed before that reports again. A volume with more
  * different sizes than the superblock has room for has none: it reports a loss at every startup,
@@ -44,7 +49,21 @@ static uint32_t pages_in_use(const struct volume *v, uint32_t segment)
 {
         const struct segment *seg = segment < v->n_segments ? v->segments[segment] : NULL;
 
-        return seg && seg->fd >= 0 && seg->slot_bytes > 0 ? (uint32_t)(seg->bytes / DISK_PAGE) : 0;
+        return seg && seg->fd >= 0 && seg->slot_bytes > 0 && !seg->unrecorded
+                       ? (uint32_t)(seg->bytes / DISK_PAGE)
+                       : 0;
+}
+
+/* Returns the sequence at which the sizes are computed. A segment whose first cut is not recorded
+ * yet counts as cut later. */
+static uint64_t sequence_of_sizes(const struct volume *v)
+{
+        uint64_t seq = v->seq;
+
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                if (v->segments[i]->unrecorded)
+                        seq = MIN(seq, v->segments[i]->epoch - 1);
+        return seq;
 }
 
 void sizes_update(struct volume *v)
@@ -68,7 +87,7 @@ void sizes_update(struct volume *v)
         }
         memset(&sb->sizes[n], 0, (DISK_SIZES_MAX - n) * sizeof(sb->sizes[0]));
         sb->n_sizes = n;
-        sb->sizes_seq = v->seq;
+        sb->sizes_seq = sequence_of_sizes(v);
         sb->table_pages = table_pages(v->table);
         sb->directory_inode = fstat(v->dir->fd, &st) == 0 ? st.st_ino : 0;
         sb->table_inode = fstat(v->table_fd, &st) == 0 ? st.st_ino : 0;

@@ -88,11 +88,12 @@ static inline uint64_t namespaces_tail_bytes(const struct disk_namespaces *heade
                namespaces_claims_bytes(header->set_claims_count);
 }
 
-/* Returns the largest length in bytes that a file can need, in whole pages. */
+/* Returns the largest length in bytes that a file can need, in whole pages. The claims of all
+ * numbers are included from the start, because no claim can wait for room. */
 static inline uint64_t namespaces_file_bytes(const struct namespaces *n)
 {
         return round_up(n->bytes + namespaces_missed_bytes(VOLUMES_SET_MAX) +
-                                namespaces_claims_bytes(n->set_numbers),
+                                namespaces_claims_bytes(MAX(n->set_numbers, n->given)),
                         DISK_PAGE);
 }
 

@@ -388,10 +388,13 @@ void namespaces_count_numbers(struct namespaces *n)
         const struct volume_set *set = &n->set;
 
         n->set_numbers = 0;
-        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++) {
+                if (set->removed_at[i] > 0)
+                        n->set_numbers = MAX(n->set_numbers, i + 1);
                 for (unsigned j = 0; j < VOLUMES_SET_MAX; j++)
-                        if (set->missed_at[i][j] > 0 || set->removed_at[j] > 0)
+                        if (set->missed_at[i][j] > 0)
                                 n->set_numbers = MAX(n->set_numbers, MAX(i, j) + 1);
+        }
 }
 
 /* Takes the set's record, except what this volume itself has missed: that is recorded once it is

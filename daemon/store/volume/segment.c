@@ -420,7 +420,8 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         is_new = seg->slot_bytes == 0;
         seg->slot_bytes = slot_bytes;
         seg->epoch = ++v->seq;
-        if (is_new)
+        seg->unrecorded |= is_new && seg->handing_over;
+        if (is_new && !seg->unrecorded)
                 mark_want(v, MARK_SIZES);
         v->cut_slots += seg->bytes / slot_bytes;
 }
@@ -448,6 +449,7 @@ void segment_retire(struct volume *v, uint32_t slab)
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;
         seg->slot_bytes = 0;
+        seg->unrecorded = false;
         v->segments_charged -= seg->charged;
         v->no_room_for = UINT64_MAX;
         seg->charged = 0;

@@ -89,6 +89,9 @@ static void table_synced(struct kio_request *req)
                 volume_bypass(v, reason);
         }
         table_sync_end(v->table, r);
+        /* A success after a failure says nothing about the pages that the failed one was to cover,
+         * nor about a record on them. */
+        r = table_failure(v->table);
         while ((n = list_pop(&v->records_flying)))
                 handover_synced(container_of(n, struct segment, record_node), r);
         if (v->growth_flying) {

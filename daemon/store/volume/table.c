@@ -302,6 +302,11 @@ static uint32_t unsynced_room(const struct table *t)
         return since >= most ? 0 : (uint32_t)(most - since);
 }
 
+int table_failure(const struct table *t)
+{
+        return t->failed;
+}
+
 bool table_wants_sync(const struct table *t)
 {
         return !t->failed && t->written - t->synced >= MAX(t->synced_safe / 4, 1u);

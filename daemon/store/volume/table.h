@@ -97,6 +97,7 @@ void table_complete(struct table *t, int r);
 bool table_wants_sync(const struct table *t);
 void table_sync_begin(struct table *t);
 void table_sync_end(struct table *t, int r);
+int table_failure(const struct table *t);   /* why the ring has ended, as -errno; 0: it has not */
 bool table_is_dirty(const struct table *t); /* a write has completed since the last sync began */
 
 /* Adds pages, which are zero and synced. No write may be in flight. Returns 0; -EAGAIN if the pages

@@ -94,6 +94,15 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         return 0;
 }
 
+/* Notes an entry whose place no file has. A later file of that number may have it. */
+static void note_void(const struct recovery *rec, const struct disk_entry *e)
+{
+        struct volume *v = rec->v;
+
+        if (!(e->flags & DISK_ENTRY_TOMBSTONE) && e->segment < DISK_SEGMENTS_MAX)
+                v->void_below = MAX(v->void_below, e->segment + 1);
+}
+
 /* Finds the slot of an entry. *ret is NULL if it has none, or if a newer entry has cut the segment
  * differently. */
 static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t **ret)
@@ -101,8 +110,10 @@ static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t 
         struct segment_scan *scan;
 
         *ret = NULL;
-        if (!has_place(rec, e))
+        if (!has_place(rec, e)) {
+                note_void(rec, e);
                 return 0;
+        }
         rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
         scan = &rec->scans[e->segment];
         if (!scan->hashes && begin_scan(rec, scan, e) < 0)
@@ -210,6 +221,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
             index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
                 return 0;
         if (!expected_is_there(rec, e)) {
+                note_void(rec, e);
                 scan->lost += !is_overwritten_next(rec, page);
                 return dead_keys_add(&rec->dead_keys, hash);
         }
@@ -490,6 +502,9 @@ int recovery_scan(struct recovery *rec)
         rec->max_sequence = rec->newest.sequence;
         /* Segments that were cut by then have epochs up to this one. */
         rec->max_seq = MAX(rec->max_seq, MIN(sb->sizes_seq, (uint64_t)CHUNK_SEQ_MAX));
+        if (r == ALL_IS_SAID || rec->unread) /* the other pages may have void entries */
+                rec->v->void_below = DISK_SEGMENTS_MAX;
+        rec->v->evicted += rec->unread; /* the next startup may be able to read them */
         go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }
