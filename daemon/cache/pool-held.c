@@ -93,12 +93,13 @@ bool pool_take_from_clients(struct pool *p, uint32_t chunk)
 {
         const struct pool_guard *g = p->guard;
 
-        if (!has_clients(p))
+        if (!g)
                 return true;
         if (pool_is_known_held(p, chunk))
                 return false;
+        /* The index outlives its clients: a later one must not find the chunk where it was. */
         g->changed(g->userdata, chunk, false);
-        if (!g->is_held(g->userdata, chunk))
+        if (!has_clients(p) || !g->is_held(g->userdata, chunk))
                 return true;
         pool_return_to_clients(p, chunk);
         p->met_held = true;

@@ -1110,6 +1110,22 @@ static void a_chunk_moves_only_if_no_client_holds_it(void **state)
         pool_unlease(pool, leased);
 }
 
+static void a_chunk_that_moves_without_clients_is_found_at_its_new_place(void **state)
+{
+        uint32_t leased, chunk;
+
+        join(0);
+        leased = add(0x61, 64 * KIB);
+        pool_lease(pool, leased);
+        fill_slab_beside(leased);
+        chunk = add(0x62, 64 * KIB);
+        leave(0);
+        assert_true(pool_move_to_leased_slab(pool, chunk));
+        join(0);
+        assert_int_equal(find(0x62)->offset, pool_offset(pool, chunk));
+        pool_unlease(pool, leased);
+}
+
 static void what_is_dropped_keeps_its_slot_while_it_is_held(void **state)
 {
         uint32_t chunk, other;
@@ -2222,6 +2238,7 @@ int main(void)
                 TEST(holds_are_read_the_less_often_the_more_there_are),
                 TEST(a_slab_that_may_be_held_stays_until_that_can_be_seen),
                 TEST(a_chunk_moves_only_if_no_client_holds_it),
+                TEST(a_chunk_that_moves_without_clients_is_found_at_its_new_place),
                 TEST(what_is_dropped_keeps_its_slot_while_it_is_held),
                 TEST(however_it_was_dropped),
                 TEST(a_slab_is_moved_that_nobody_holds_a_chunk_of),
