@@ -184,8 +184,8 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
             ((pair == 0 && !within_share(user->bytes + bytes, left)) || l->count == l->max ||
              !within_share(user->count + UINT64_C(1), l->max - l->count - 1)))
                 return LEASE_FULL;
-        if (!h->admin && !pool_may_lease(l->pool, chunk, user->count == 0) &&
-            !pool_move_to_leased_slab(l->pool, chunk))
+        if (!h->admin &&
+            !pool_make_leasable(l->pool, chunk, user->state.user->uid, user->count == 0))
                 return LEASE_FULL;
         if (l->free != LEASE_NONE) {
                 id = l->free;

@@ -55,6 +55,11 @@ void pool_scan_holds(struct pool *p)
         scan_holds(p, KNOWN_NS);
 }
 
+void pool_scan_holds_now(struct pool *p)
+{
+        scan_holds(p, 0);
+}
+
 void pool_forget_held_slabs(struct pool *p)
 {
         if (++p->held_scan == 0)

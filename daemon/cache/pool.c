@@ -91,11 +91,11 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
         if (!p->chunks || !p->buckets)
                 return -ENOMEM;
-        p->free_chunk = p->first_held = p->emptying = POOL_NONE;
+        p->free_chunk = p->first_held = p->emptying = p->hiding = POOL_NONE;
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
-        p->empties_left = POOL_EMPTIED_AT_ONCE;
+        p->empties_left = p->hides_left = POOL_EMPTIED_AT_ONCE;
         p->held_scan = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
@@ -684,6 +684,7 @@ void pool_note_time(struct pool *p, uint64_t now_ns)
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
         pool_empty_more(p);
+        pool_private_more(p);
 }
 
 const struct evict *pool_eviction(const struct pool *p)
