@@ -315,7 +315,7 @@ static void a_slab_with_a_held_chunk_does_not_become_private(void **state)
         iterate();
         assert_int_equal(lease(&other, one_in(false)), 0);
         chunk = chunk_of(one_in(true));
-        pool_pin(pool, chunk); /* so that it cannot be moved */
+        pool_pin(pool, chunk); /* A pinned chunk cannot be moved. */
         assert_int_equal(lease(&other, one_in(true)), LEASE_FULL);
         assert_announced(n);
         assert_int_equal(private_slabs(), PRIVATE);
@@ -383,7 +383,7 @@ static void a_large_slab_is_hidden_in_steps(void **state)
         fill(4096);
         assert_int_equal(lease(&other, one_in(false)), 0);
         pinned = one_in(true);
-        pool_pin(pool, chunk_of(pinned)); /* so that it cannot be moved */
+        pool_pin(pool, chunk_of(pinned)); /* A pinned chunk cannot be moved. */
         before = count_found(n);
         assert_int_equal(lease(&other, pinned), LEASE_FULL);
         found = count_found(n);
@@ -533,7 +533,7 @@ static void a_held_chunk_keeps_its_bytes_while_slabs_become_private(void **state
         for (uint32_t n = 0; n + 1 < RACED_KEYS; n++)
                 add_raced(n);
         in_private = lease_all_but_two();
-        assert_int_equal(lease(&other, 100), 0); /* the others are not its first */
+        assert_int_equal(lease(&other, 100), 0); /* The later leases are not its first. */
         assert_int_equal(pthread_create(&thread, NULL, race, NULL), 0);
         end = real_ns() + RACED_MS * MILLISECOND;
         while (real_ns() < end || __atomic_load_n(&raced.held, __ATOMIC_RELAXED) == 0 ||
