@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/histogram.h"
+#include "base/pages-ahead.h"
 #include "cache/backing.h"
 #include "cache/pool.h"
 #include "evict/evict.h"
@@ -45,6 +46,7 @@ struct pool {
         struct evict *evict;
 
         struct pool_chunk *chunks; /* mapped; only used records have memory */
+        struct pages_ahead chunks_ahead;
         uint32_t max_chunks, high_water, free_chunk;
         uint32_t *buckets; /* mapped, like the records */
         uint32_t bucket_mask;

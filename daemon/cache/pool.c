@@ -91,6 +91,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
         if (!p->chunks || !p->buckets)
                 return -ENOMEM;
+        pages_ahead_init(&p->chunks_ahead, p->chunks, (uint64_t)p->max_chunks * sizeof(*p->chunks));
         p->free_chunk = p->first_held = p->emptying = p->hiding = POOL_NONE;
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
@@ -106,6 +107,7 @@ struct pool *pool_free(struct pool *p)
 {
         if (!p)
                 return NULL;
+        pages_ahead_fini(&p->chunks_ahead);
         if (p->chunks)
                 munmap(p->chunks, (size_t)p->max_chunks * sizeof(*p->chunks));
         if (p->buckets)
@@ -343,7 +345,9 @@ uint32_t pool_take_record(struct pool *p)
                 return chunk;
         }
         assert(p->high_water < p->max_chunks);
-        return p->high_water++;
+        p->high_water++;
+        pages_ahead_use(&p->chunks_ahead, (uint64_t)p->high_water * sizeof(*p->chunks));
+        return p->high_water - 1;
 }
 
 /* Finds a slot. If there is none, frees dropped chunks that clients no longer hold, and tries
