@@ -94,7 +94,7 @@ struct segment {
         uint64_t epoch; /* volume.seq when the slab was cut into slots of slot_bytes; 0 if never */
         uint64_t slot_bytes;
         uint32_t pinned, retained; /* chunks with a pin; chunks that clients have pinned */
-        uint32_t loans;            /* of its chunks */
+        uint32_t loans;            /* loans of chunks in this segment */
         struct list_node waiting;  /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
         struct table_work record;     /* table entry that records the hand-over */
