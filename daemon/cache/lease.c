@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/pages-ahead.h"
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -52,6 +53,7 @@ struct leases {
         uint64_t count;
         struct pair *pairs; /* mapped; memory is touched as it is used */
         uint32_t pairs_high_water, free_pair;
+        struct pages_ahead entries_ahead, pairs_ahead;
         struct fair_room users; /* struct lease_user */
 };
 
@@ -70,6 +72,8 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
         l->pairs = pages_map((uint64_t)max * sizeof(*l->pairs));
         if (!l->entries || !l->pairs)
                 return -ENOMEM;
+        pages_ahead_init(&l->entries_ahead, l->entries, (uint64_t)max * sizeof(*l->entries));
+        pages_ahead_init(&l->pairs_ahead, l->pairs, (uint64_t)max * sizeof(*l->pairs));
         l->pool = pool;
         l->limits = *limits;
         l->free = LEASE_NONE;
@@ -82,6 +86,8 @@ struct leases *leases_free(struct leases *l)
         if (!l)
                 return NULL;
         fair_room_fini(&l->users);
+        pages_ahead_fini(&l->entries_ahead);
+        pages_ahead_fini(&l->pairs_ahead);
         if (l->entries)
                 munmap(l->entries, (size_t)l->max * sizeof(*l->entries));
         if (l->pairs)
@@ -141,6 +147,7 @@ static uint32_t pair_add(struct leases *l, struct lease_user *user, struct pool_
                 l->free_pair = l->pairs[number - 1].next;
         else
                 number = ++l->pairs_high_water;
+        pages_ahead_use(&l->pairs_ahead, (uint64_t)number * sizeof(*l->pairs));
         l->pairs[number - 1] = (struct pair){ .user = user, .next = chunk->users };
         chunk->users = number;
         return number;
@@ -184,14 +191,15 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
             ((pair == 0 && !within_share(user->bytes + bytes, left)) || l->count == l->max ||
              !within_share(user->count + UINT64_C(1), l->max - l->count - 1)))
                 return LEASE_FULL;
-        if (!h->admin && !pool_may_lease(l->pool, chunk, user->count == 0) &&
-            !pool_move_to_leased_slab(l->pool, chunk))
+        if (!h->admin &&
+            !pool_make_leasable(l->pool, chunk, user->state.user->uid, user->count == 0))
                 return LEASE_FULL;
         if (l->free != LEASE_NONE) {
                 id = l->free;
                 l->free = l->entries[id].next;
         } else if (l->high_water < l->max) {
                 id = l->high_water++;
+                pages_ahead_use(&l->entries_ahead, (uint64_t)l->high_water * sizeof(*l->entries));
         } else {
                 return LEASE_FULL;
         }

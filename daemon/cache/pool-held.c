@@ -55,6 +55,11 @@ void pool_scan_holds(struct pool *p)
         scan_holds(p, KNOWN_NS);
 }
 
+void pool_scan_holds_now(struct pool *p)
+{
+        scan_holds(p, 0);
+}
+
 void pool_forget_held_slabs(struct pool *p)
 {
         if (++p->held_scan == 0)
@@ -93,12 +98,13 @@ bool pool_take_from_clients(struct pool *p, uint32_t chunk)
 {
         const struct pool_guard *g = p->guard;
 
-        if (!has_clients(p))
+        if (!g)
                 return true;
         if (pool_is_known_held(p, chunk))
                 return false;
+        /* The index outlives its clients: a later one must not find the chunk where it was. */
         g->changed(g->userdata, chunk, false);
-        if (!g->is_held(g->userdata, chunk))
+        if (!has_clients(p) || !g->is_held(g->userdata, chunk))
                 return true;
         pool_return_to_clients(p, chunk);
         p->met_held = true;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/histogram.h"
+#include "base/pages-ahead.h"
 #include "cache/backing.h"
 #include "cache/pool.h"
 #include "evict/evict.h"
@@ -30,6 +31,8 @@ struct pool_slab {
         uint32_t leased; /* chunks with a lease */
         uint32_t
                 held_scan; /* number of the last scan that found a held chunk; see pool.held_scan */
+        bool is_private;   /* no client finds or holds a chunk here; see pool-private.c */
+        bool is_unannounced; /* no longer private, and not all of its chunks are announced */
 };
 
 struct pool {
@@ -43,6 +46,7 @@ struct pool {
         struct evict *evict;
 
         struct pool_chunk *chunks; /* mapped; only used records have memory */
+        struct pages_ahead chunks_ahead;
         uint32_t max_chunks, high_water, free_chunk;
         uint32_t *buckets; /* mapped, like the records */
         uint32_t bucket_mask;
@@ -70,9 +74,17 @@ struct pool {
         uint32_t empties_left;                             /* chunks that may leave it now */
         uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks that leave it together */
         struct pool_slab *slab_state;
-        uint32_t reserved_slabs; /* slabs that stay without leased chunks */
-        uint64_t moves_left;     /* bytes that this iteration may still move */
-        uint32_t move_from;      /* slab at which the next search for a leased slab begins */
+        uint32_t reserved_slabs;  /* slabs that stay without leased chunks */
+        uint64_t moves_left;      /* bytes that this iteration may still move */
+        uint32_t move_from;       /* slab at which the next search for a leased slab begins */
+        uint32_t private_wanted;  /* private slabs that stay without leases; 0 without an index */
+        uint32_t clear_slabs;     /* private slabs without leased chunks */
+        uint32_t hiding, hide_at; /* the slab that becomes private, or POOL_NONE; a slot */
+        uint32_t hides_left;      /* slots that may still be hidden now */
+        uint32_t hide_from;       /* slab at which the next search for one begins */
+        uint32_t announcing, announce_at; /* where the announcing continues */
+        uint32_t n_unannounced;           /* slabs with is_unannounced */
+        uint64_t pressed_until_ns;        /* see pool_is_pressed() */
         struct pool_stats stats;
         struct histogram evicted_ages;
         struct list_node watches;       /* struct pool_watch */
@@ -89,6 +101,9 @@ struct pool {
         uint64_t all_dead; /* number of the last purge of everything */
         uint32_t sweep_at; /* the record that pool_sweep() visits next */
 };
+
+/* Counts a private slab that gets its first lease, or loses its last one; see pool-private.c. */
+void pool_private_note_leased(struct pool *p, uint32_t slab, bool is_leased);
 
 static inline uint32_t *pool_namespace_chunks(struct pool *p, uint32_t namespace_id)
 {
@@ -120,14 +135,19 @@ static inline void pool_count_leased(struct pool *p, const struct pool_chunk *c,
 {
         struct pool_slab *slab = &p->slab_state[c->slab];
         uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
+        bool changes;
 
         if (is_leased) {
+                changes = slab->leased++ == 0;
                 p->stats.leased_bytes += bytes;
-                p->stats.leased_slabs += slab->leased++ == 0;
+                p->stats.leased_slabs += changes;
         } else {
+                changes = --slab->leased == 0;
                 p->stats.leased_bytes -= bytes;
-                p->stats.leased_slabs -= --slab->leased == 0;
+                p->stats.leased_slabs -= changes;
         }
+        if (changes && slab->is_private)
+                pool_private_note_leased(p, c->slab, is_leased);
 }
 
 /* --- pool.c --- */
@@ -153,6 +173,8 @@ void pool_leave(struct pool *p, uint32_t chunk);
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
 /* Evicts a chunk that can leave. */
 void pool_evict(struct pool *p, uint32_t chunk);
+/* Estimates the worth of a slab's chunks together from a sample, another one each time. */
+double pool_slab_worth(struct pool *p, uint32_t slab, bool by_recency);
 /* Begins an iteration: evicts its share of a slab that is being emptied. */
 void pool_empty_more(struct pool *p);
 /* Returns a chunk to the eviction order, where the next search finds it first, after its last
@@ -180,11 +202,21 @@ bool pool_slab_is_protected(const struct pool *p, uint32_t slab);
 
 /* Returns the number of slabs that stay without leased chunks. */
 uint32_t pool_reserved_slabs(uint32_t n_slabs);
-/* Finds a slot of the class in a slab that has leased chunks, evicting another chunk for it if it
- * must. Returns whether there is one. */
+/* Finds a slot of the class in a blocked slab, evicting another chunk for it if it must. Returns
+ * whether there is one. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
-/* Returns whether all slabs that are not reserved have leased chunks. */
+/* Returns whether all slabs that are not reserved have leased chunks, or may have held ones. */
 bool pool_is_short_of_slabs(const struct pool *p);
+
+/* --- pool-private.c --- */
+
+/* Begins an iteration: hides and announces the next chunks. */
+void pool_private_more(struct pool *p);
+/* Returns whether the slab has leased chunks, or may have held ones. */
+bool pool_slab_is_blocked(const struct pool *p, uint32_t slab);
+/* Returns whether, within a second, no slab could be made private because all are leased or held.
+ */
+bool pool_is_pressed(const struct pool *p);
 
 /* --- pool-held.c --- */
 
@@ -194,6 +226,8 @@ void pool_suspend_clients(struct pool *p, bool suspend);
 /* Scans the clients' holds unless the last scan is recent. Called before a search asks for single
  * chunks, so that a chunk known to be held costs no more than a pinned one. */
 void pool_scan_holds(struct pool *p);
+/* Scans the clients' holds; a scan must be allowed. */
+void pool_scan_holds_now(struct pool *p);
 /* Returns whether the last scan, or is_held() since, found a held chunk in the slab. */
 bool pool_slab_is_held(const struct pool *p, uint32_t slab);
 bool pool_is_known_held(struct pool *p, uint32_t chunk);

@@ -118,8 +118,7 @@ static bool is_movable(struct pool *p, uint32_t slab)
         return !is_held;
 }
 
-/* Estimates the worth of a slab's chunks together from a sample, another one each time. */
-static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
+double pool_slab_worth(struct pool *p, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
         uint32_t sampled = 0;
@@ -214,7 +213,7 @@ static uint32_t cheapest_slab(struct pool *p, unsigned class, double most, bool 
                 if (other < 0 || (unsigned)other == class || !is_movable(p, s) ||
                     (keep_floors && pool_slab_is_protected(p, s)))
                         continue;
-                worth = slab_worth(p, s, by_recency);
+                worth = pool_slab_worth(p, s, by_recency);
                 if (worth < most) {
                         most = worth;
                         least = s;

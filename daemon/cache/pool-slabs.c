@@ -29,17 +29,22 @@ uint32_t pool_reserved_slabs(uint32_t n_slabs)
 
 bool pool_is_short_of_slabs(const struct pool *p)
 {
-        return p->stats.leased_slabs + p->reserved_slabs >= p->n_slabs;
+        return p->private_wanted > 0 ? pool_is_pressed(p)
+                                     : p->stats.leased_slabs + p->reserved_slabs >= p->n_slabs;
 }
 
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
 {
+        const struct pool_slab *slab = &p->slab_state[pool_chunk(p, chunk)->slab];
         uint32_t least = p->reserved_slabs;
 
         if (is_first_of_user && least > 1)
                 least = 1;
-        return p->slab_state[pool_chunk(p, chunk)->slab].leased > 0 ||
-               p->stats.leased_slabs + 1 + least <= p->n_slabs;
+        if (slab->leased > 0)
+                return true;
+        if (p->private_wanted > 0)
+                return !slab->is_private || p->clear_slabs > least;
+        return p->stats.leased_slabs + 1 + least <= p->n_slabs;
 }
 
 /* Evicts a chunk of the slab: among a sample, the evictable chunk that is worth least. Returns
@@ -75,7 +80,7 @@ bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slo
         for (uint32_t n = 0; n < p->n_slabs; n++) {
                 uint32_t slab = (p->move_from + n) % p->n_slabs;
 
-                if (p->slab_state[slab].leased == 0 || slab == p->emptying ||
+                if (!pool_slab_is_blocked(p, slab) || slab == p->emptying ||
                     slabs_slab_class(p->slabs, slab) != (int)class)
                         continue;
                 if (slabs_acquire_in(p->slabs, slab, 0, ret) == 0 ||

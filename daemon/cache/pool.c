@@ -91,11 +91,12 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
         if (!p->chunks || !p->buckets)
                 return -ENOMEM;
-        p->free_chunk = p->first_held = p->emptying = POOL_NONE;
+        pages_ahead_init(&p->chunks_ahead, p->chunks, (uint64_t)p->max_chunks * sizeof(*p->chunks));
+        p->free_chunk = p->first_held = p->emptying = p->hiding = POOL_NONE;
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
-        p->empties_left = POOL_EMPTIED_AT_ONCE;
+        p->empties_left = p->hides_left = POOL_EMPTIED_AT_ONCE;
         p->held_scan = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
@@ -106,6 +107,7 @@ struct pool *pool_free(struct pool *p)
 {
         if (!p)
                 return NULL;
+        pages_ahead_fini(&p->chunks_ahead);
         if (p->chunks)
                 munmap(p->chunks, (size_t)p->max_chunks * sizeof(*p->chunks));
         if (p->buckets)
@@ -343,7 +345,9 @@ uint32_t pool_take_record(struct pool *p)
                 return chunk;
         }
         assert(p->high_water < p->max_chunks);
-        return p->high_water++;
+        p->high_water++;
+        pages_ahead_use(&p->chunks_ahead, (uint64_t)p->high_water * sizeof(*p->chunks));
+        return p->high_water - 1;
 }
 
 /* Finds a slot. If there is none, frees dropped chunks that clients no longer hold, and tries
@@ -696,6 +700,7 @@ void pool_note_time(struct pool *p, uint64_t now_ns)
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
         pool_empty_more(p);
+        pool_private_more(p);
 }
 
 const struct evict *pool_eviction(const struct pool *p)

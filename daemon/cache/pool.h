@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/histogram.h"
 #include "base/list.h"
@@ -100,6 +101,7 @@ struct pool_stats {
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
         uint64_t leased_slabs;  /* slabs with leased chunks */
+        uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
         uint64_t moved_chunks;  /* chunks moved to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
         uint64_t spared;     /* chunks that searches passed over because of a floor */
@@ -225,8 +227,11 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 /* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
  * sizes find room. A few of these are left to users that have no lease yet. */
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
-/* Moves a chunk that is not pinned to a slab that has leased chunks already. Returns whether it
- * could: the chunk keeps its number, and its offset changes. */
+/* Returns what pool_may_lease() returns, but first does what it can for that: moves the chunk, or
+ * makes another slab private. */
+bool pool_make_leasable(struct pool *p, uint32_t chunk, uid_t uid, bool is_first_of_user);
+/* Moves a chunk that is not pinned to a slab that has leased chunks already, or may have held ones.
+ * Returns whether it could: the chunk keeps its number, and its offset changes. */
 bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk);
 uint64_t pool_leased_bytes(const struct pool *p); /* equals pool_stats.leased_bytes */
 
@@ -332,6 +337,8 @@ struct pool_guard {
          * it. */
         uint64_t (*next_scan_ns)(void *userdata);
         bool (*was_held)(void *userdata, uint32_t chunk);
+        /* Returns whether the last scan found a hold of one of the user's clients. */
+        bool (*has_holds)(void *userdata, uid_t uid);
         /* Hides all chunks from clients until the matching call with false. Calls are counted. */
         void (*suspend)(void *userdata, bool suspend);
         void *userdata;
@@ -339,6 +346,13 @@ struct pool_guard {
 /* Sets the guard, or removes it if `guard` is NULL. The pool keeps the pointer. The guard must not
  * have announced a chunk to clients yet. */
 void pool_set_guard(struct pool *p, const struct pool_guard *guard);
+/* Keeps a few slabs private from now on: the guard announces no chunk of theirs, so no client can
+ * hold one. Called once, before the guard announces a chunk. */
+void pool_make_slabs_private(struct pool *p);
+/* Returns whether the chunk is in a private slab, where a hold counts for nothing. */
+bool pool_is_private(const struct pool *p, uint32_t chunk);
+/* Returns whether the guard may announce the chunk. */
+bool pool_may_announce(const struct pool *p, uint32_t chunk);
 /* Let the guard report the held chunks, so that no slab with a held chunk is given to another
  * class. */
 void pool_forget_held_slabs(struct pool *p);

@@ -27,8 +27,10 @@ static uint32_t node_new(struct cq *q)
         uint32_t n = q->kin_free;
 
         q->kin_in_use++;
-        if (n == 0)
+        if (n == 0) {
+                pages_ahead_use(&q->kin_ahead, ((uint64_t)q->kin_high + 1) * sizeof(q->kin[0]));
                 return LINK_END | q->kin_high++;
+        }
         q->kin_free = q->kin[n - 1].next_free;
         return LINK_END | (n - 1);
 }

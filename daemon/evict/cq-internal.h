@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/pages-ahead.h"
 #include "evict/density.h"
 #include "evict/evict.h"
 #include "evict/gap.h"
@@ -119,7 +120,8 @@ struct cq {
         uint64_t ghost_hits, yielded;
         uint32_t first_to_yield, yielding_use; /* that item plus one, and its use */
         struct cq_item *items;
-        union cq_kin *kin;                       /* 3/2 per item */
+        union cq_kin *kin; /* 3/2 per item */
+        struct pages_ahead items_ahead, kin_ahead;
         uint32_t kin_high, kin_free, kin_in_use; /* all ever used are below; node plus one */
         struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;

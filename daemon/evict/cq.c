@@ -118,6 +118,8 @@ static void cq_free(struct evict *e)
 
         ghosts_fini(&q->ghosts);
         cq_promises_fini(&q->promises);
+        pages_ahead_fini(&q->items_ahead);
+        pages_ahead_fini(&q->kin_ahead);
         if (q->items)
                 pages_unmap(q->items, e->max_items * sizeof(q->items[0]));
         if (q->kin)
@@ -147,6 +149,8 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                 cq_free(&q->evict);
                 return -ENOMEM;
         }
+        pages_ahead_init(&q->items_ahead, q->items, max_items * sizeof(q->items[0]));
+        pages_ahead_init(&q->kin_ahead, q->kin, kin_for(max_items) * sizeof(q->kin[0]));
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
         q->learn_at = LEARN_LEAST;
         for (unsigned i = 1; i < EVICT_COSTS; i++)
@@ -296,6 +300,7 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                 q->ghost_hits++;
         }
         q->high = MAX(q->high, item + 1);
+        pages_ahead_use(&q->items_ahead, (uint64_t)q->high * sizeof(q->items[0]));
         q->items_in++;
         *i = (struct cq_item){
                 .touched = now,
@@ -500,6 +505,16 @@ static void cq_populate(const struct evict *e, uint32_t from, uint32_t to)
         pages_populate(&cq(e)->items[from], (uint64_t)(to - from) * sizeof(struct cq_item));
 }
 
+static void cq_populate_ahead(struct evict *e, bool on)
+{
+        struct cq *q = cq(e);
+
+        if (on)
+                pages_ahead_restart(&q->items_ahead, (uint64_t)q->high * sizeof(q->items[0]));
+        else
+                pages_ahead_pause(&q->items_ahead);
+}
+
 static void cq_unpopulate(const struct evict *e, uint32_t from)
 {
         pages_unpopulate(&cq(e)->items[from],
@@ -662,6 +677,7 @@ const struct evict_policy evict_policy_cq = {
         .warm = cq_warm,
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
+        .populate_ahead = cq_populate_ahead,
         .link = cq_link,
         .parent = cq_parent,
         .hint = cq_hint,

@@ -419,6 +419,12 @@ void evict_populate(const struct evict *e, uint32_t from, uint32_t to)
                 e->policy->populate(e, from, to);
 }
 
+void evict_populate_ahead(struct evict *e, bool on)
+{
+        if (e->policy->populate_ahead)
+                e->policy->populate_ahead(e, on);
+}
+
 void evict_unpopulate(const struct evict *e, uint32_t from)
 {
         if (from < e->max_items)

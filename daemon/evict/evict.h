@@ -143,6 +143,9 @@ void evict_warm(const struct evict *e, uint32_t item, unsigned step);
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to);
 /* Returns memory of the items from `from` on, none of which may ever have been inserted. */
 void evict_unpopulate(const struct evict *e, uint32_t from);
+/* Has memory populated before items are inserted, which is the default, or does not, because
+ * evict_populate() is called for that. */
+void evict_populate_ahead(struct evict *e, bool on);
 /* Removes a dropped item, which teaches the policy nothing. */
 void evict_remove(struct evict *e, uint32_t item);
 /* Removes an item because it was evicted. `id` is that of the insertion. */

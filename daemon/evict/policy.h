@@ -48,6 +48,7 @@ struct evict_policy {
         void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
+        void (*populate_ahead)(struct evict *e, bool on);              /* NULL: never does */
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
         uint32_t (*parent)(const struct evict *e, uint32_t item);      /* with link, or both NULL */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */

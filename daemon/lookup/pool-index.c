@@ -123,7 +123,8 @@ static void announce(struct pool_index *pi, uint32_t chunk)
         struct pool_index_record *r = &pi->records[chunk];
         uint32_t serial = r->serial;
 
-        if ((serial & 1) || !pool_is_resident(pi->pool, chunk) || pool_is_dropped(pi->pool, chunk))
+        if ((serial & 1) || !pool_is_resident(pi->pool, chunk) ||
+            pool_is_dropped(pi->pool, chunk) || !pool_may_announce(pi->pool, chunk))
                 return;
         /* A reader that still sees the old record must see that `serial` has changed. */
         POOL_INDEX_FENCE(__ATOMIC_RELEASE);
@@ -241,6 +242,7 @@ static int make_index(struct pool_index *pi)
                 .state = pi->suspended ? LOOKUP_BUILDING : LOOKUP_LIVE,
         };
         pi->stats.bytes = bytes;
+        pool_make_slabs_private(pi->pool);
         /* Populate the buckets, which are used in random order. Records are used one after the
          * other and populated by page faults. */
         pi->to_populate = MIN(
@@ -329,7 +331,8 @@ static bool hold_is_of(const struct pool_index *pi, uint64_t hold, uint32_t *ret
         *ret = record;
         c = pool_chunk(pi->pool, record);
         return c->length == (uint32_t)hold && !pool_is_filling(c) &&
-               (c->pins > 0 || pool_is_resident(pi->pool, record));
+               (c->pins > 0 || pool_is_resident(pi->pool, record)) &&
+               !pool_is_private(pi->pool, record);
 }
 
 static bool client_holds(const struct pool_client *client, uint32_t chunk, uint64_t hold)
@@ -363,6 +366,8 @@ static bool on_is_held(void *userdata, uint32_t chunk)
         uint64_t hold = pool_page_hold(chunk, pool_chunk(pi->pool, chunk)->length);
         bool is_held = false;
 
+        if (pool_is_private(pi->pool, chunk))
+                return false;
         fence();
         list_for_each (&pi->clients, n) {
                 const struct pool_client *client = container_of(n, struct pool_client, node);
@@ -454,6 +459,7 @@ static bool on_scan(void *userdata, uint64_t max_age_ns)
                         continue;
                 each_hold(client, mark, &s);
                 pi->scan_cost_ns += SCAN_CLIENT_NS + (uint64_t)s.holds * SCAN_HOLD_NS;
+                client->has_holds = s.holds > 0;
                 client->is_over = is_too_much(client, s.bytes);
                 if (client->is_over)
                         pool_judge_note_over(&pi->judge, client->uid);
@@ -470,6 +476,19 @@ static bool on_was_held(void *userdata, uint32_t chunk)
         const struct pool_index *pi = userdata;
 
         return pi->scans && pi->scans[chunk] == pi->scan;
+}
+
+static bool on_has_holds(void *userdata, uid_t uid)
+{
+        const struct pool_index *pi = userdata;
+
+        list_for_each (&pi->clients, n) {
+                const struct pool_client *client = container_of(n, struct pool_client, node);
+
+                if (client->uid == uid && client->has_holds)
+                        return true;
+        }
+        return false;
 }
 
 struct holds {
@@ -538,6 +557,7 @@ int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io)
                 .scan = on_scan,
                 .next_scan_ns = on_next_scan_ns,
                 .was_held = on_was_held,
+                .has_holds = on_has_holds,
                 .suspend = on_suspend,
                 .userdata = pi,
         };

@@ -39,6 +39,7 @@ struct pool_client {
         uint32_t untaken;              /* keys of the list that is taken in parts; 0: none is */
         struct pool_index_seen *seen;  /* counts by namespace */
         uint64_t joined_ns, keys_seen; /* time and keys by which counts are bounded */
+        bool has_holds;                /* the last scan found a hold */
         bool is_over;                  /* the last scan found that it holds too much */
         bool revoked;                  /* the daemon has taken its holds away */
 };

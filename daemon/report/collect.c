@@ -316,6 +316,7 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_live_bytes = (double)p.payload_bytes;
         s->pool_leased_bytes = (double)p.leased_bytes;
         s->pool_leased_slabs = (double)p.leased_slabs;
+        s->pool_private_slabs = (double)p.private_slabs;
         s->pool_moved_chunks = (double)p.moved_chunks;
         s->pool_chunks = (double)p.chunks;
         s->floor_spared = (double)p.spared;

@@ -76,6 +76,7 @@ void status_collect_pools(const struct service *service, struct pool_stats *ret)
                 ret->pinned_bytes += p.pinned_bytes;
                 ret->leased_bytes += p.leased_bytes;
                 ret->leased_slabs += p.leased_slabs;
+                ret->private_slabs += p.private_slabs;
                 ret->moved_chunks += p.moved_chunks;
                 ret->chunks += p.chunks;
                 ret->evictions += p.evictions;

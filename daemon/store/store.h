@@ -205,7 +205,7 @@ enum { STORE_LOANS_MAX = 65536 };
 /* Lends a chunk that store_find() found: it stays in its slot until the loan is returned. Returns
  * 0; STORE_MISS; STORE_UNVERIFIED if this process has not read the chunk back yet, which a
  * store_get() does; STORE_NOT_LENT if the volume lends nothing; STORE_FULL if there are
- * STORE_LOANS_MAX loans, or too many of this chunk; or -ENOMEM. */
+ * STORE_LOANS_MAX loans, too many of this chunk, or too few segments without loans; or -ENOMEM. */
 int store_lend(struct store *s, struct store_borrower *borrower, struct store_ref ref,
                struct store_loan *ret_loan, struct store_extent *ret_extent);
 /* Ends a loan. Returns 0 if the chunk was in its place all the time; STORE_MISS if it was purged,

@@ -279,6 +279,54 @@ def test_R10_small_leases_of_one_user_leave_other_sizes_room(make_daemon):
     wait_until(lambda: daemon.metric("kvcache_pool_leased_bytes") == 0, "leases end with their sessions")
 
 
+def hold_in_each_slab(client, index, ns, keys, slab_bytes):
+    """Holds a chunk in each slab in which the index has one, and a chunk of unknown key in each other. Returns the former's places and bytes."""
+    held = {}
+    for k in keys:
+        found = index.find(ns, k)
+        if found and found[1] // slab_bytes not in held:
+            _, offset, length = index.hold(ns, k)
+            held[offset // slab_bytes] = offset, client.pool[offset:offset + length]
+    for record in range(5, index.n_records, slab_bytes // (4 * KIB)):
+        index.hold_record(record, 4 * KIB)
+    return held
+
+
+@needs_root
+@pytest.mark.parametrize("leases", [False, True], ids=["holds", "holds-and-leases"])
+def test_R10_small_holds_of_one_user_leave_other_sizes_room(make_daemon, leases):
+    """A held chunk of 4 KiB in each slab, and a leased one where none can be held, would prevent every slab from being cut for other sizes."""
+    daemon = make_daemon(settings={"listen.mode": "0666", "memory.pool": "16MiB", "store.limit": "256MiB"}).start()
+    small = items("small", 5000, 4 * KIB)
+    greedy, other = client_as(daemon, ALICE), client_as(daemon, BOB)
+    theirs, ns = greedy.namespace("small"), other.namespace("large")
+    index = greedy.pool_index()
+    wait_until(index.is_live, "the index is ready")
+    greedy.staging(1 * MIB)
+    other.staging(1 * MIB)
+    put_all(greedy, theirs, small, ack=Ack.WRITTEN, batch=64)
+    held = hold_in_each_slab(greedy, index, theirs, [k for k, _ in reversed(small)], 2 * MIB)
+    for i in range(0, len(small) if leases else 0, 64):
+        results = greedy.get(theirs, [k for k, _ in small[i:i + 64]], nowait=True)
+        greedy.release([r.lease for r in results if r.leased and r.offset // (2 * MIB) in held])
+    for i in range(4):
+        for size in (64 * KIB, 1 * MIB):
+            k, v = items(f"large-{size}-{i}", 1, size)[0]
+            assert other.put(ns, [(k, v)], ack=Ack.ACCEPTED if i % 2 else Ack.WRITTEN, timeout_ms=5000)[0].status == Status.OK
+            wait_until(lambda: daemon.metric("kvcache_pool_unwritten_bytes") == 0, "the chunk is on disk")
+            other.evict(ns, [k], tiers=kvwire.Tier.MEMORY)
+            assert other.get_into(ns, [k], size, timeout_ms=5000)[0].status == Status.OK
+            other.evict(ns, [k], tiers=kvwire.Tier.MEMORY)
+            result, = other.get(ns, [k], timeout_ms=5000)
+            assert result.status == Status.OK and result.data == v
+            other.release([result.lease])
+    assert len(held) == 6 and daemon.metric("kvcache_pool_private_slabs") == 2, "clients hold no chunk in two of eight slabs"
+    for offset, data in held.values():
+        assert greedy.pool[offset:offset + len(data)] == data, "a held chunk keeps its bytes"
+    index.close()
+    close_all([greedy, other])
+
+
 def leave_unread(daemon, uid, n):
     c = client_as(daemon, uid)
     for _ in range(n):

@@ -86,6 +86,35 @@ def daemon(make_daemon):
     return daemon
 
 
+def test_R10_small_loans_leave_other_sizes_room(make_daemon):
+    """A loan of 4 KiB in each data file would prevent every file from being cut for another size, and puts of that size would find no space."""
+    daemon = make_daemon(settings={"store.prewrite": "off", "store.limit": "32MiB", "memory.pool": "16MiB"}).start()
+    if not all(p["direct"] for p in daemon.status()["store"]["volumes"]):
+        pytest.skip("no O_DIRECT here")
+    pairs = items("small", 9000, 4 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        written(c, ns, pairs)
+        lent, refused = {}, 0
+        for at in range(0, len(pairs), 250):
+            keys = [k for k, _ in pairs[at:at + 250]]
+            get_all(c, ns, keys)
+            forget(c, ns, keys)
+            results = c.borrow(ns, keys)
+            refused += sum(r.loan is None for r in results)
+            leases = [r.lease for r in results if r.lease]
+            more = [r.loan for r in results if r.loan and lent.setdefault(r.loan.file, r.loan) is not r.loan]
+            for end, which in (c.release, leases), (c.give_back, more):
+                if which:
+                    end(which)
+        for k, v in items("large", 12, 64 * KIB):
+            assert c.put(ns, [(k, v)], ack=Ack.WRITTEN)[0].status == Status.OK
+        files = daemon.status()["store"]["segments"]
+        assert 0 < len(lent) <= files - 2 and refused > 0, "two data files stay without loans"
+        assert daemon.metric('kvcache_not_lent_chunks_total{reason="limit"}') > 0
+        assert c.give_back(list(lent.values())) == [Status.OK] * len(lent)
+
+
 def test_lent_bytes_equal_the_put_bytes(daemon):
     pairs = [(k, v[:1 + i * 997]) for i, (k, v) in enumerate(items("lend", 40, 40 * KIB))]
     with daemon.client() as c, Files(c) as files:

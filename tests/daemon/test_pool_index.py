@@ -251,17 +251,15 @@ def test_a_client_that_holds_everything_is_ended(small):
         number = hog.namespace("n")
         with index_of(hog) as index:
             ns = c.namespace("n")
-            pairs = flood(c, ns, "all")
-            wait_until(lambda: c.exists(ns, [pairs[-1][0]])[0] & Tier.MEMORY, "the last ones are there")
+            flood(c, ns, "all")
+            wait_until(lambda: small.metric("kvcache_pool_unwritten_bytes") == 0, "the chunks can be evicted")
             hold_everything(index)
 
-            def refused():
-                more = items(os.urandom(4), 1, 256 * KIB)
-                return c.put(ns, more, nowait=True)[0].status == Status.BUSY
-            assert refused(), "there is no room"
+            def is_ended():
+                assert c.put(ns, items(os.urandom(4), 1, 256 * KIB))[0].status == Status.OK, "others have the private slabs"
+                return small.log().count("more of the pool than its share") > before
             before = small.log().count("more of the pool than its share")
-            wait_until(lambda: not refused(), "others get room", 20)
-            wait_until(lambda: small.log().count("more of the pool than its share") > before, "the session is ended")
+            wait_until(is_ended, "the session is ended", 20)
             with pytest.raises((kvwire.SessionEnded, OSError)):
                 hog.ping()
                 hog.ping()
@@ -278,21 +276,20 @@ def test_sessions_that_hold_everything_in_turn_are_ended(small):
         for client in (one, two):
             client.namespace("n")
         with index_of(one) as first, index_of(two) as second:
-            pairs = flood(c, ns, "all")
-            wait_until(lambda: c.exists(ns, [pairs[-1][0]])[0] & Tier.MEMORY, "the last ones are there")
+            flood(c, ns, "all")
+            wait_until(lambda: small.metric("kvcache_pool_unwritten_bytes") == 0, "the chunks can be evicted")
             turns = [first, second]
 
-            def refused():
-                """Returns whether there is no room while one of both holds everything."""
+            def is_revoked():
+                """Puts while one of both holds everything; returns whether a session was revoked."""
                 places = hold_everything(turns[0])
-                answers = [c.put(ns, items(os.urandom(4), 1, 256 * KIB), nowait=True)[0].status for _ in range(20)]
+                answers = {c.put(ns, items(os.urandom(4), 1, 256 * KIB))[0].status for _ in range(20)}
                 for place in places:
                     turns[0].let_go(place)
                 turns.reverse()
-                return Status.BUSY in answers
-            assert refused() and refused(), "there is no room"
-            wait_until(lambda: not refused() and not refused(), "others get room", 20)
-            assert small.metric("kvcache_pool_index_revoked_clients_total") > 0
+                assert answers == {Status.OK}, "others have the private slabs"
+                return small.metric("kvcache_pool_index_revoked_clients_total") > 0
+            wait_until(is_revoked, "a session is revoked", 20)
             with small.client() as again:
                 assert again.pool_index(check=False).status == Status.QUOTA
 
@@ -367,7 +364,7 @@ def put_of(client, pairs):
 
 
 def test_a_killed_client_gives_everything_back(small):
-    """A client is killed while it holds chunks and others wait for the room."""
+    """A client is killed while it holds all that it can, so that others have only the private slabs."""
     small.populated_status()
     with small.client() as c:
         ns = c.namespace("n")
@@ -383,7 +380,8 @@ def test_a_killed_client_gives_everything_back(small):
             finally:
                 os._exit(1)
         os.waitpid(pid, os.WUNTRACED)
-        assert c.put(ns, items("no", 1, 256 * KIB), nowait=True)[0].status == Status.BUSY
+        wait_until(lambda: small.metric("kvcache_pool_unwritten_bytes") == 0, "the chunks can be evicted")
+        assert {r.status for r in c.put(ns, items("private", 8, 256 * KIB))} == {Status.OK}
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         assert {r.status for r in c.put(ns, items("yes", 8, 256 * KIB))} == {Status.OK}

@@ -560,7 +560,7 @@ static void a_section_of_the_status_is_walked(void **state)
         snapshot.tenant_keys_limit[1] = 4;
         metrics_walk(&snapshot, "pool", 0, look_for, &pool);
         assert_int_equal(pool.found, 1);
-        assert_int_equal(pool.n, 19);
+        assert_int_equal(pool.n, 20);
         metrics_walk(&snapshot, "tenant", 1, look_for, &tenant);
         assert_int_equal(tenant.found, 1);
         metrics_walk(&snapshot, "poo", 0, look_for, &none);

@@ -58,6 +58,14 @@ void __wrap_pool_set_guard(struct pool *p, const struct pool_guard *g)
         __real_pool_set_guard(p, g);
 }
 
+/* Does nothing: these tests need slabs that clients can hold all of. test-pool-private.c has
+ * private slabs. */
+void __wrap_pool_make_slabs_private(struct pool *p);
+
+void __wrap_pool_make_slabs_private(struct pool *p)
+{
+}
+
 /* --- a pool, its index, and clients --- */
 
 static struct pool *pool;
@@ -1107,6 +1115,22 @@ static void a_chunk_moves_only_if_no_client_holds_it(void **state)
         assert_int_equal(pool_chunk(pool, chunk)->slab, pool_chunk(pool, leased)->slab);
         assert_true(find(0x62) && find(0x62)->offset == pool_offset(pool, chunk));
         assert_true(pool_offset(pool, chunk) != offset);
+        pool_unlease(pool, leased);
+}
+
+static void a_chunk_that_moves_without_clients_is_found_at_its_new_place(void **state)
+{
+        uint32_t leased, chunk;
+
+        join(0);
+        leased = add(0x61, 64 * KIB);
+        pool_lease(pool, leased);
+        fill_slab_beside(leased);
+        chunk = add(0x62, 64 * KIB);
+        leave(0);
+        assert_true(pool_move_to_leased_slab(pool, chunk));
+        join(0);
+        assert_int_equal(find(0x62)->offset, pool_offset(pool, chunk));
         pool_unlease(pool, leased);
 }
 
@@ -2222,6 +2246,7 @@ int main(void)
                 TEST(holds_are_read_the_less_often_the_more_there_are),
                 TEST(a_slab_that_may_be_held_stays_until_that_can_be_seen),
                 TEST(a_chunk_moves_only_if_no_client_holds_it),
+                TEST(a_chunk_that_moves_without_clients_is_found_at_its_new_place),
                 TEST(what_is_dropped_keeps_its_slot_while_it_is_held),
                 TEST(however_it_was_dropped),
                 TEST(a_slab_is_moved_that_nobody_holds_a_chunk_of),

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/pages-ahead.h"
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -35,6 +36,7 @@ struct index {
         struct chunk *chunks;
         uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
         uint64_t chunks_bytes, buckets_bytes;
+        struct pages_ahead chunks_ahead, buckets_ahead;
         uint32_t n_buckets, max_buckets;
         uint32_t mask; /* (mask + 1) / 2 <= n_buckets <= mask */
         uint32_t max, used, high, linked;
@@ -140,6 +142,8 @@ int index_new(struct index **ret, uint32_t max_chunks,
         ix->buckets = pages_map(ix->buckets_bytes);
         if (!ix->chunks || !ix->buckets)
                 return -ENOMEM;
+        pages_ahead_init(&ix->chunks_ahead, ix->chunks, ix->chunks_bytes);
+        pages_ahead_init(&ix->buckets_ahead, ix->buckets, ix->buckets_bytes);
         *ret = TAKE_PTR(ix);
         return 0;
 }
@@ -148,6 +152,8 @@ struct index *index_free(struct index *ix)
 {
         if (!ix)
                 return NULL;
+        pages_ahead_fini(&ix->chunks_ahead);
+        pages_ahead_fini(&ix->buckets_ahead);
         if (ix->chunks)
                 munmap(ix->chunks, ix->chunks_bytes);
         if (ix->buckets)
@@ -172,6 +178,7 @@ uint32_t index_acquire(struct index *ix)
                 ix->free = ix->chunks[i].next;
         } else if (ix->high < ix->max) {
                 i = ix->high++;
+                pages_ahead_use(&ix->chunks_ahead, (uint64_t)ix->high * sizeof(struct chunk));
         } else {
                 return INDEX_NONE;
         }
@@ -215,6 +222,17 @@ void index_populate(const struct index *ix, uint32_t from, uint32_t to)
                 pages_populate(&ix->chunks[from], (uint64_t)(to - from) * sizeof(struct chunk));
 }
 
+void index_populate_ahead(struct index *ix, bool on)
+{
+        if (on) {
+                pages_ahead_restart(&ix->chunks_ahead, (uint64_t)ix->high * sizeof(struct chunk));
+                pages_ahead_restart(&ix->buckets_ahead, (uint64_t)ix->n_buckets * sizeof(uint32_t));
+        } else {
+                pages_ahead_pause(&ix->chunks_ahead);
+                pages_ahead_pause(&ix->buckets_ahead);
+        }
+}
+
 void index_unpopulate(const struct index *ix)
 {
         pages_unpopulate(&ix->chunks[ix->high],
@@ -228,6 +246,7 @@ static void split(struct index *ix)
         uint32_t *from = bucket_of(ix, n), *to = &ix->buckets[n];
         uint32_t left = 0, moved = 0, next;
 
+        pages_ahead_use(&ix->buckets_ahead, ((uint64_t)n + 1) * sizeof(uint32_t));
         for (uint32_t i = *from; i != 0; i = next) {
                 struct chunk *c = &ix->chunks[i - 1];
                 uint32_t *chain = ((uint32_t)hash_of(ix, c) & ix->mask) == n ? &moved : &left;

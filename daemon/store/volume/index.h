@@ -81,6 +81,9 @@ void index_reserve(struct index *ix, uint32_t chunks);
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
 /* Frees the memory under the records that have not been used since startup or index_reset(). */
 void index_unpopulate(const struct index *ix);
+/* Has memory populated before records are acquired, which is the default, or does not, because
+ * index_populate() is called for that. */
+void index_populate_ahead(struct index *ix, bool on);
 /* Makes record 0 the next one to be acquired. No record may be used, and no caller may keep a
  * record's number. */
 void index_reset(struct index *ix);

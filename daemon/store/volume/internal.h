@@ -95,6 +95,7 @@ struct segment {
         uint64_t epoch; /* volume.seq when the slab was cut into slots of slot_bytes; 0 if never */
         uint64_t slot_bytes;
         uint32_t pinned, retained; /* chunks with a pin; chunks that clients have pinned */
+        uint32_t loans;            /* loans of chunks in this segment */
         struct list_node waiting;  /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
         struct table_work record;     /* table entry that records the hand-over */
@@ -230,6 +231,7 @@ struct volume {
         uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins, lent_pins; /* refs of all chunks; the number of them that are loans */
+        uint32_t lent_segments;   /* segments with loans */
         uint32_t sample_phase, compare_at; /* state of the sampling that compares slabs */
         struct emptying emptying;
         /* Evictions of retained chunks since a search found nothing else of the tenant to evict; 0

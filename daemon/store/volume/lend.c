@@ -41,6 +41,18 @@ static struct chunk *find(const struct volume *v, struct store_ref ref)
                        : NULL;
 }
 
+/* Returns whether a loan leaves enough segments without loans. A segment with a loan, however
+ * small, cannot be cut for another size, so a client with few loans could keep all other sizes out.
+ */
+static bool leaves_segments(const struct volume *v, const struct segment *seg)
+{
+        uint64_t most = segments_max(v), least = MAX(most / 32, UINT64_C(2));
+
+        if (most < 8)
+                least = most < 4 ? 0 : 1;
+        return seg->loans > 0 || v->lent_segments + 1 + least <= most;
+}
+
 int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret)
 {
         struct chunk *c = find(v, ref);
@@ -54,12 +66,14 @@ int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct 
                 return STORE_NOT_LENT;
         if (!c->verified)
                 return STORE_UNVERIFIED;
-        if (c->pins >= CHUNK_PINS_MAX / 2) /* the remaining pins are for reads */
+        if (c->pins >= CHUNK_PINS_MAX / 2 || /* the remaining pins are for reads */
+            !leaves_segments(v, seg))
                 return STORE_FULL;
         if (seg->lent_as == 0)
                 seg->lent_as = ++*files;
         chunk_pin(v, ref.index);
         v->lent_pins++;
+        v->lent_segments += seg->loans++ == 0;
         *ret = (struct store_extent){
                 .file = seg->lent_as,
                 .length = c->length,
@@ -74,6 +88,7 @@ bool volume_give_back(struct volume *v, struct store_ref ref)
         bool was_right = c && c->verified && !v->bypassed;
 
         v->lent_pins--;
+        v->lent_segments -= --v->segments[volume_chunk_at(v, ref.index)->slab]->loans == 0;
         chunk_unpin(v, ref.index);
         return was_right;
 }

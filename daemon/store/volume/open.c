@@ -223,9 +223,13 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                 return store_error(ret_error, -ENOMEM, "out of memory");
         }
 
+        index_populate_ahead(v->index, false);
+        evict_populate_ahead(v->evict, false);
         r = recovery_run(v, ret_error);
         if (r < 0)
                 return r;
+        index_populate_ahead(v->index, true);
+        evict_populate_ahead(v->evict, true);
         if (v->n_segments == 0 && !v->params.as_is) {
                 r = segments_format_now(v);
                 if (r < 0)

@@ -40,6 +40,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages-ahead.h"
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -67,6 +68,7 @@ struct table {
         uint32_t *links; /* by chunk: 1 + the next chunk, or LAST_LINK and the page; 0 if in no page
                           */
         uint64_t heads_bytes, links_bytes;
+        struct pages_ahead links_ahead;
 
         uint32_t head;
         uint32_t safe;
@@ -134,6 +136,7 @@ int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], ui
         t->links = pages_map(t->links_bytes);
         if (!t->heads || !t->links)
                 return -ENOMEM;
+        pages_ahead_init(&t->links_ahead, t->links, t->links_bytes);
         t->safe = t->synced_safe = wished_window(t);
         *ret = TAKE_PTR(t);
         return 0;
@@ -145,6 +148,7 @@ struct table *table_free(struct table *t)
                 return NULL;
         if (t->heads)
                 munmap(t->heads, t->heads_bytes);
+        pages_ahead_fini(&t->links_ahead);
         if (t->links)
                 munmap(t->links, t->links_bytes);
         free(t->buf);
@@ -155,6 +159,7 @@ struct table *table_free(struct table *t)
 void table_place(struct table *t, uint32_t page, uint32_t chunk)
 {
         assert(page < t->pages && chunk < t->max_chunks && t->links[chunk] == 0);
+        pages_ahead_use(&t->links_ahead, ((uint64_t)chunk + 1) * sizeof(*t->links));
         t->links[chunk] = t->heads[page] != 0 ? t->heads[page] : LAST_LINK | page;
         t->heads[page] = chunk + 1;
 }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Populates the memory of a growing array before the array needs it, so that the thread that uses
+ * the array does not wait for the kernel to clear pages. Clearing a huge page takes 0.1 ms, and
+ * several milliseconds in some virtual machines; arrays that grow together need theirs at once.
+ *
+ * The first 2 MiB of an array get small pages on first touch, which is short and costs small arrays
+ * nothing. From there on, a thread of the process populates the next 2 MiB while the array uses the
+ * second half of the preceding ones. All functions are called by the array's own thread. */
+#pragma once
+
+#include <stdint.h>
+
+/* The caller keeps it, initialized with zeros: then nothing is populated. */
+struct pages_ahead {
+        char *base;
+        uint64_t bytes;
+        uint64_t next; /* number of used bytes from which another step is due */
+        char *reached; /* the array is populated, or being populated, up to here */
+};
+
+/* Begins with an array from pages_map() that is not used yet. An array of less than 4 MiB is left
+ * as it is. */
+void pages_ahead_init(struct pages_ahead *a, void *base, uint64_t bytes);
+/* Waits until no thread populates the array, which may be unmapped then. */
+void pages_ahead_fini(struct pages_ahead *a);
+/* Populates nothing until pages_ahead_restart(), because something else populates the array. */
+void pages_ahead_pause(struct pages_ahead *a);
+/* Continues behind the first `used` bytes. What lies beyond may be unpopulated again. */
+void pages_ahead_restart(struct pages_ahead *a, uint64_t used);
+void pages_ahead_more(struct pages_ahead *a, uint64_t used);
+
+/* Notes that the first `used` bytes of the array are in use, or about to be. */
+static inline void pages_ahead_use(struct pages_ahead *a, uint64_t used)
+{
+        if (used > a->next)
+                pages_ahead_more(a, used);
+}
+
+/* Returns the number of steps populated in this process. Any thread. */
+uint64_t pages_ahead_steps(void);
