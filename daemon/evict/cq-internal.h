@@ -218,20 +218,17 @@ static inline bool cq_is_in_promise(const struct cq_item *i)
         return cq_is_announced(i) && i->is_contended;
 }
 
-/* Frees the promise whose list has become empty. */
-void cq_promise_end(struct cq *q, uint32_t list);
+/* Ends the promise of an item that has left its list, and frees a promise without items. */
+void cq_leave_promise(struct cq *q, uint32_t item);
 
 static inline void cq_unlink(struct cq *q, uint32_t item)
 {
-        struct cq_item *i = &q->items[item];
+        const struct cq_item *i = &q->items[item];
 
         *cq_younger_of(q, i->older) = i->younger;
         *cq_older_of(q, i->younger) = i->older;
-        if (!cq_is_in_promise(i))
-                return;
-        i->is_contended = 0;
-        if (i->older & i->younger & LINK_END)
-                cq_promise_end(q, i->older & ~LINK_END);
+        if (__builtin_expect(cq_is_in_promise(i), 0))
+                cq_leave_promise(q, item);
 }
 
 /* Returns an item's list within its group. Each class has a list for unknown cost and one per cost

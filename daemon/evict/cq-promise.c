@@ -70,7 +70,7 @@ static uint32_t position_of(const struct cq_promises *p, const struct cq_promise
         return from;
 }
 
-void cq_promise_end(struct cq *q, uint32_t list)
+static void end_promise(struct cq *q, uint32_t list)
 {
         struct cq_promises *p = &q->promises;
         uint32_t number = list - p->first_list, at;
@@ -83,6 +83,15 @@ void cq_promise_end(struct cq *q, uint32_t list)
         memmove(&p->order[at], &p->order[at + 1], (p->n - at) * sizeof(p->order[0]));
         p->all[number].announcement = 0; /* frees it */
         p->spare[p->n_spare++] = (uint16_t)number;
+}
+
+void cq_leave_promise(struct cq *q, uint32_t item)
+{
+        struct cq_item *i = &q->items[item];
+
+        i->is_contended = 0;
+        if (i->older & i->younger & LINK_END)
+                end_promise(q, i->older & ~LINK_END);
 }
 
 /* Returns the promise of this announcement for a group, or makes it. NULL if there is no room. */

@@ -113,9 +113,13 @@ static void note_price_of(struct cq *q, uint32_t group, const struct old_end *vi
 /* Returns the promise of a group that is worth least, if it is worth less than `most`. */
 static const struct cq_promise *least_promised(const struct cq *q, uint32_t group, float most)
 {
-        struct cq_promised left = cq_promised_of(q, group);
-        const struct cq_promise *one = cq_promised_next(q, &left);
+        const struct cq_promise *one = NULL;
+        struct cq_promised left;
 
+        if (q->promises.n > 0) {
+                left = cq_promised_of(q, group);
+                one = cq_promised_next(q, &left);
+        }
         return one && cq_promise_worth(q, one) < most ? one : NULL;
 }
 
@@ -160,12 +164,20 @@ static void leave_promise(struct cq *q, uint32_t item)
         cq_append(q, item, i->group);
 }
 
+__attribute__((noinline)) static void make_youngest(struct cq *q, uint32_t item)
+{
+        cq_unlink(q, item);
+        cq_append(q, item, q->items[item].group);
+}
+
 /* Returns the promised item of a group that is worth least and may be evicted, or EVICT_NONE if all
  * are worth more than `limit`. Another chain that continues the item goes first if it is worth
- * less, and otherwise protects the item from the promise. */
-static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
-                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                                uint32_t *passes_left, float *ret_worth)
+ * less, and otherwise protects the item from the promise. Not inline, so that a search without
+ * promises stays as fast as it would be without this. */
+__attribute__((noinline)) static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
+                                                          bool (*may_evict)(void *userdata,
+                                                                            uint32_t item),
+                                                          void *userdata, uint32_t *passes_left)
 {
         struct cq_promised left = cq_promised_of(q, group);
         unsigned steps = SEARCH_STEPS;
@@ -179,7 +191,6 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
 
                 if (worth > limit)
                         break;
-                *ret_worth = worth;
                 for (; !(link & LINK_END) && tries > 0; tries--, link = next) {
                         uint32_t item = link - 1, end = cq_end_of_chain(q, item, &steps);
 
@@ -190,6 +201,7 @@ static uint32_t promised_victim(struct cq *q, uint32_t group, float limit,
                                 if (next & LINK_END && cq_oldest(q, next & ~LINK_END) & LINK_END)
                                         left = cq_promised_of(q, group); /* the promise has ended */
                         } else if (!may_evict || may_evict(userdata, end)) {
+                                note_price(q, group, worth, true);
                                 return end;
                         }
                         if (*passes_left == 0)
@@ -223,7 +235,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
         struct old_end ends[YIELDING];
         unsigned steps = SEARCH_STEPS, list;
         const struct cq_promise *one;
-        float worth, least;
+        float least;
         uint32_t victim;
 
         for (list = 0; list < q->lists_used; list++)
@@ -239,20 +251,20 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                         note_price_of(q, group, &ends[list]);
                 return victim;
         }
-        if (list < YIELDING && q->promises.n > 0)
-                least = promise_limit(q, &ends[list]);
-        victim = promised_victim(q, group, least, may_evict, userdata, &max_passed, &worth);
-        if (victim != EVICT_NONE) {
-                note_price(q, group, worth, true);
-                return victim;
+        if (q->promises.n > 0) {
+                if (list < YIELDING)
+                        least = promise_limit(q, &ends[list]);
+                victim = promised_victim(q, group, least, may_evict, userdata, &max_passed);
+                if (victim != EVICT_NONE)
+                        return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
-                uint32_t oldest = ends[list].link - 1, next = q->items[oldest].younger;
+                uint32_t oldest = ends[list].link - 1, next;
                 uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
                 if (end != oldest && cq_is_announced(&q->items[end])) { /* costs a step */
-                        cq_unlink(q, oldest);
-                        cq_append(q, oldest, group);
+                        next = q->items[oldest].younger;
+                        make_youngest(q, oldest);
                         ends[list] = old_end_at(q, next, spared);
                         continue;
                 }
@@ -264,10 +276,9 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                         return EVICT_NONE;
                 ends[list] = old_end_at(q, q->items[oldest].younger, spared);
         }
-        victim = promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed, &worth);
-        if (victim != EVICT_NONE)
-                note_price(q, group, worth, true);
-        return victim;
+        return q->promises.n > 0
+                       ? promised_victim(q, group, INFINITY, may_evict, userdata, &max_passed)
+                       : EVICT_NONE;
 }
 
 uint32_t cq_victim(struct evict *e, uint32_t group,
