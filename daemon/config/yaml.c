@@ -166,9 +166,9 @@ static int advance(struct reader *r)
         return 0;
 }
 
-/* Something of a pair, or of an entry of a list, is wrong. Where all errors are wanted it is noted,
- * and what is left of the pair or entry is skipped: to where `depth` collections are open. `key`:
- * the event that was the pair's key; 0: an entry has none. */
+/* Handles an error in a pair of a mapping or in an entry of a list. If the caller collects all
+ * errors, records it and skips the rest of the pair or entry, until only `depth` collections are
+ * open. `key`: number of the event that was the pair's key; 0 for an entry of a list. */
 static int recovery_run(struct reader *r, unsigned depth, uint64_t key, int ret)
 {
         if (ret != -EINVAL || r->broken)
