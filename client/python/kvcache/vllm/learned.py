@@ -16,18 +16,18 @@ REPEAT_S = 1.0  # gauges that only grow older are published again after so long
 GAUGES = {
     "up": "1 while kvcache-daemon answers.",
     "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "prefill_samples": "Prefills that taught this rate.",
-    "prefill_sample_least_tokens": "The fewest tokens of the latest of them.",
-    "prefill_sample_most_tokens": "The most tokens of the latest of them.",
-    "prefill_sample_age_seconds": "Seconds since the newest of them.",
+    "prefill_samples": "Prefills from which this rate was learned.",
+    "prefill_sample_least_tokens": "Tokens of the shortest of the latest prefills from which the rate was learned.",
+    "prefill_sample_most_tokens": "Tokens of the longest of the latest prefills from which the rate was learned.",
+    "prefill_sample_age_seconds": "Seconds since the latest prefill from which the rate was learned.",
     "load_overhead_seconds": "The time of a load that does not depend on its bytes.",
 }
 for _name, _source in _FROM.items():
     GAUGES[f"{_name}_bytes_per_second"] = f"The rate of loads from {_source}."
-    GAUGES[f"{_name}_samples"] = f"Loads from {_source} that taught this rate."
-    GAUGES[f"{_name}_sample_least_bytes"] = "The smallest of the latest of them."
-    GAUGES[f"{_name}_sample_most_bytes"] = "The largest of the latest of them."
-    GAUGES[f"{_name}_sample_age_seconds"] = "Seconds since the newest of them."
+    GAUGES[f"{_name}_samples"] = f"Loads from which the rate of {_source} was learned."
+    GAUGES[f"{_name}_sample_least_bytes"] = f"Bytes of the smallest of the latest loads from {_source}."
+    GAUGES[f"{_name}_sample_most_bytes"] = f"Bytes of the largest of the latest loads from {_source}."
+    GAUGES[f"{_name}_sample_age_seconds"] = f"Seconds since the latest load from {_source}."
 
 
 class Learned:
