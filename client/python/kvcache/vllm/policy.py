@@ -32,12 +32,12 @@ from collections.abc import Sequence
 from .times import BEST, LoadTimes
 
 MEMORY, DISK, REMOTE = 0, 1, 2
-WEIGHT = 0.25  # weight of a new sample in a mean
+WEIGHT = 0.25  # weight of a new sample in the mean
 PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
 LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
-LEAST_FETCH_S = 0.25  # that what is on the shared tier may take at least
-LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step is short of prefill if the rate of prefill explains less than this part of its time
-LEAST_SAMPLES = 8  # loads that are needed before the policy may find memory slower than computing
+LEAST_FETCH_S = 0.25  # a fetch from the shared tier is never given less time
+LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step computes little if the rate of prefill explains less than this share of its time
+LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
 SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
 LATEST = 16        # number of latest samples whose sizes are published
 
@@ -85,8 +85,8 @@ class LoadPolicy:
         self._run = 1.0  # chunks of a usual load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
         self._probing = 0  # chunks of the present probe that are still to be loaded, whether or not they are worth it
-        self._declined_s = 0.0  # seconds of computing declined chunks, since the last probe
-        self._unsearched_s = 0.0  # the same of what was not looked for in the shared tier
+        self._declined_s = 0.0  # spent on computing since the last probe
+        self._unsearched_s = 0.0  # spent since the last probe on computing chunks that were not searched for in the shared tier
 
     @property
     def samples(self) -> int:
@@ -256,7 +256,7 @@ class LoadPolicy:
         if self._unsearched_s * PROBE_SHARE < loss:
             return 0.0
         self._unsearched_s = 0.0
-        self._declined_s = max(self._declined_s, loss / PROBE_SHARE)  # a probe is then due, so that found chunks are loaded
+        self._declined_s = max(self._declined_s, loss / PROBE_SHARE)  # the search is a probe, so worth() must load the chunks it finds
         return LONGEST_SEARCH_S
 
     def longest_fetch(self, chunks: int) -> float:

@@ -147,7 +147,7 @@ class Promises:
         self._no_grace_until = 0.0
         self._reaped = False  # in this step
         self._looked_at = 0.0  # time at which answers were last reaped
-        self._heard_at = self._probed_at = 0.0  # times of the last answer, and of the probe in flight, or 0
+        self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
         self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
         self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
         self.reads: list[Read] = []  # reads since the owner last took them

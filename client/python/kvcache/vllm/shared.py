@@ -29,7 +29,7 @@ log = logging.getLogger("kvcache.vllm")
 
 POLL_S = 0.002      # first interval between lookups of a chain, and interval between reaps of fetched chunks
 MOST_POLL_S = 0.016 # longest interval between lookups of a chain; it doubles up to this
-ABANDONED_S = 10.0  # time after its deadline at which a search is dropped
+ABANDONED_S = 10.0  # past its deadline no request asks for a search any more
 ASK_S = 0.25        # of a request that does not wait for the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
 REST_S = 0.5        # the same while there is no daemon
@@ -124,7 +124,7 @@ class Sought:
 
 
 class Fetched(NamedTuple):
-    """Bytes of a group that were fetched from the shared tier, and the seconds that this took."""
+    """The bytes of one group that a search fetched from the shared tier, and the seconds that this took."""
 
     group: int
     nbytes: int
