@@ -39,7 +39,7 @@ from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
-REFUSAL_S = 60.0  # in which vLLM makes its scheduler, after the workers
+REFUSAL_S = 60.0  # time in which vLLM makes its scheduler, after the workers
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
@@ -250,7 +250,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
-        self.facts["chunk"] = arrays.PLAIN  # the worker knows better; a row of the tier is different
+        self.facts["chunk"] = arrays.PLAIN  # the worker knows the exact value; rows of the tier have another one
         if self.facts["rank"] != "canonical":
             self.facts["rank"] = 0  # the shard is in the namespace's name
         # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the
