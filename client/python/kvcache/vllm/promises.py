@@ -175,7 +175,7 @@ class Promises:
         return combined
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
-        """Returns the same for each shard."""
+        """Returns for each shard one byte a key, as where() does for all of them."""
         self._reap()
         namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
