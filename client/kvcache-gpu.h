@@ -22,8 +22,9 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* --- blocks of a GPU ---
- * A handle that a GPU is attached to is used as before; what the GPU's requests need of it goes
- * along with kvcache_gpu_reap(), and its own completions are still reaped by kvcache_reap(). */
+ * A handle with an attached GPU is used as before. kvcache_gpu_reap() also processes the handle's
+ * messages for the GPU's requests; kvcache_reap() still returns the completions of other requests.
+ */
 
 struct kvcache_gpu;
 

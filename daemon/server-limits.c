@@ -98,8 +98,9 @@ struct quota_limits server_all_limits(const struct server *s)
         } };
 }
 
-/* Sets a user's limit. If none is configured, a user has three quarters of the limit of all, and a
- * share of what is left (quota.h), which is the same for a user alone. */
+/* Sets a user's limit. By default a user has at most three quarters of the total limit, and at most
+ * QUOTA_SHARE times what is left of it (tenant/quota.h). A user alone reaches the three quarters.
+ */
 static void set_user_limit(struct quota_limits *limits, enum quota_thing what, uint64_t configured,
                            uint64_t of_all)
 {

@@ -94,8 +94,8 @@ struct pool_page {
         uint64_t allowance; /*    72  bytes that may be held at a time, as counted by
                                pool_page_held() */
         uint64_t reserved1[6];
-        uint64_t tags[POOL_PAGE_NAMESPACES]; /*   128  of the session's namespaces, by number less
-                                                one; 0: ask the daemon */
+        uint64_t tags[POOL_PAGE_NAMESPACES]; /*   128  by number of the session's namespace, minus
+                                                one: the tag of its keys; 0: ask the daemon */
         uint64_t used[POOL_PAGE_BUCKETS /
                       64]; /*  2176  bit per bucket: it may have holds; 0: it has none */
         uint64_t reserved2[224];

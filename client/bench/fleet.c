@@ -227,8 +227,8 @@ static void on_evicting(void *userdata, const struct simulated_cache *c, uint32_
         publish(userdata, block, false);
 }
 
-/* Prepares hosts that a router chooses among. An event that cannot arrive before the end of the
- * workload is not published. */
+/* Creates the router, and the caches of the hosts among which it chooses. With a lag longer than
+ * the workload, hosts publish no events, because none would arrive in time. */
 static int begin_routing(struct hosts *h)
 {
         const struct fleet *f = h->fleet;

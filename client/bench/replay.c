@@ -107,8 +107,9 @@ static int open_namespace(struct replay_shared *s, struct kvcache *kv, uint32_t 
         return 0;
 }
 
-/* Chooses the size of rounds: at most 1/16 of the pool for a client and an eighth for all. A client
- * holds at most an eighth of the pool, and all clients a quarter. */
+/* Sets the number of blocks that a client puts or gets in one request, and the bytes on which it
+ * keeps leases, so that all clients together never need more of the pool than the daemon gives
+ * them. */
 static int size_rounds(struct replay_shared *s, struct kvcache *kv)
 {
         struct kvcache_info info = { .size = sizeof(info) };

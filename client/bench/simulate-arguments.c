@@ -103,8 +103,8 @@ const struct option_row simulate_options[] = {
         { OPTION_REMOTE_LATENCY, "remote-latency", "MS",
           "milliseconds until a load from the shared tier begins (default: 5)" },
         { OPTION_PREFILL_RATE, "prefill-rate", "N",
-          "tokens that an engine computes a second: prints from which rate on loading\n"
-          "from the shared tier beats computing; needs --bytes-per-block" },
+          "tokens that an engine computes a second; prints the rate above which loads\n"
+          "from the shared tier are faster than that; needs --bytes-per-block" },
         { OPTION_BLOCK_TOKENS, "tokens-per-block", "N", WORKLOAD_SOURCE_TOKENS_HELP },
         { OPTION_UNIT, "time-unit", "UNIT", WORKLOAD_SOURCE_UNIT_HELP, "s ms" },
         { 0 },

@@ -49,11 +49,11 @@ struct simulated_cache {
  * simulated_cache_fini() may follow in any case. */
 int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
                          uint32_t n_blocks);
-/* Initializes a cache whose blocks become known one by one: simulated_cache_grow() must precede the
- * first use of a block. `n_blocks`: an upper bound of their number. */
+/* Initializes a cache that allocates its records of blocks in steps: simulated_cache_grow() must
+ * precede the first use of a block. `n_blocks`: an upper bound of their number. */
 int simulated_cache_init_growing(struct simulated_cache *c, const char *policy, uint32_t capacity,
                                  uint32_t n_blocks);
-/* Makes the blocks below `n_blocks` known. Returns 0 or -ENOMEM. */
+/* Allocates records for the blocks with numbers below `n_blocks`. Returns 0 or -ENOMEM. */
 int simulated_cache_grow(struct simulated_cache *c, uint32_t n_blocks);
 void simulated_cache_fini(struct simulated_cache *c);
 

@@ -224,7 +224,8 @@ static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, c
         return 0;
 }
 
-/* Some traces name the full blocks of a prompt only, others the last one as well. */
+/* Checks that the number of blocks fits the prompt's tokens. Some traces list only the full blocks
+ * of a prompt, and others also its last, partial block. */
 static int check_block_tokens(const struct trace *t, const struct trace_request *request,
                               char *ret_error)
 {

@@ -126,7 +126,7 @@ struct rng {
         uint64_t state;
 };
 
-/* SplitMix64, a pseudo-random generator. */
+/* Returns the next pseudo-random number (SplitMix64). */
 static uint64_t rng_next(struct rng *rng)
 {
         uint64_t x = rng->state += 0x9e3779b97f4a7c15u;

@@ -94,7 +94,7 @@ void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])
 {
         double percent = whole ? 100.0 * (double)part / (double)whole : 0;
 
-        /* Never round up to 100 % what is less. */
+        /* A share below the whole is never shown as 100 %. */
         if (whole == 0)
                 snprintf(ret, HUMAN_BYTES, "-");
         else

@@ -261,8 +261,8 @@ static void print_events(cJSON *status)
         section_rest(events);
 }
 
-/* Prints what a chunk in the store takes of memory, by part. The remembered evicted chunks are no
- * part of it: they are kept beside the store's chunks. */
+/* Prints how much memory a chunk in the store takes, by part. The records of evicted chunks, which
+ * eviction remembers, are counted apart. */
 static void print_entries(cJSON *status)
 {
         static const struct {

@@ -79,7 +79,7 @@ static const char *format(const cJSON *o, const char *name, enum form form,
         else if (form == RATIO)
                 snprintf(number, sizeof(number), "%.1f %%",
                          100 * (value < 1 ? MIN(value, 0.999)
-                                          : 1)); /* never round up to all what is less */
+                                          : 1)); /* a share below 1 is never shown as 100 % */
         else
                 units_bytes(answer_count(value), number);
         snprintf(ret, CELL_BYTES, "%s%s", number, form == BYTES_RATE ? "/s" : "");

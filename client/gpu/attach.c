@@ -340,7 +340,8 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
                 *ret_why = "the options' size is not set";
                 if (!abi_size_is_valid(user->size, OPTIONS_MIN))
                         return -EINVAL;
-                *ret_why = "the options are of a newer library";
+                *ret_why = "the options set members that this library does not know: use a newer "
+                           "libkvcache";
                 if (abi_copy_in(&o, sizeof(o), user, user->size) < 0)
                         return -E2BIG;
         }

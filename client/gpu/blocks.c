@@ -241,7 +241,9 @@ static int request_check(struct kvcache_gpu *gpu, const struct kvcache_gpu_reque
         if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
                 return gpu_fail(gpu, -EINVAL, "the request's size is not set");
         if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
-                return gpu_fail(gpu, -E2BIG, "the request is of a newer library");
+                return gpu_fail(gpu, -E2BIG,
+                                "the request sets members that this library does not know: use a "
+                                "newer libkvcache");
         if (q.flags & ~(uint32_t)(KVCACHE_NOWAIT | KVCACHE_GPU_NOTIFY_ISSUED))
                 return gpu_fail(gpu, -EINVAL, "unknown flags 0x%x", q.flags);
         if ((unsigned)q.ack > KVCACHE_DURABLE || q.timeout_ms < 0)
@@ -268,7 +270,10 @@ static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
 
                 if (abi_copy_in(b, sizeof(*b), abi_at(q->blocks, q->block_size, i), q->block_size) <
                     0)
-                        return gpu_fail(gpu, -E2BIG, "block %zu is of a newer library", i);
+                        return gpu_fail(gpu, -E2BIG,
+                                        "block %zu sets members that this library does not know: "
+                                        "use a newer libkvcache",
+                                        i);
                 part.tokens = b->tokens;
                 if (b->block >= op->layout.blocks || layout_part_check(&op->layout, &part) < 0)
                         return gpu_fail(gpu, -EINVAL, "the layout has no block as number %zu", i);

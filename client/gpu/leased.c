@@ -433,7 +433,9 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
                 return leased_fail(l, -EINVAL, "the request's size is not set");
         if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
-                return leased_fail(l, -E2BIG, "the request is of a newer library");
+                return leased_fail(l, -E2BIG,
+                                   "the request sets members that this library does not know: use "
+                                   "a newer libkvcache");
         if (q.flags)
                 return leased_fail(l, -EINVAL, "unknown flags 0x%x", q.flags);
         if (q.count > 0 && (!q.layout || !q.blocks || !q.pool_offsets))

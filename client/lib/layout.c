@@ -118,7 +118,9 @@ int layout_init(struct layout *ret, const struct kvcache_layout *user, const cha
         if (!user || !abi_size_is_valid(user->size, LAYOUT_MIN))
                 return layout_fail(ret_why, -EINVAL, "the layout's size is not set");
         if (abi_copy_in(&copy, sizeof(copy), user, user->size) < 0)
-                return layout_fail(ret_why, -E2BIG, "the layout is of a newer library");
+                return layout_fail(ret_why, -E2BIG,
+                                   "the layout sets members that this library does not know: use a "
+                                   "newer libkvcache");
         l = (struct layout){
                 .kind = (enum kvcache_layout_kind)from->kind,
                 .layers = from->layers,

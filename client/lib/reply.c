@@ -225,7 +225,8 @@ static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
         results_set(&q->results, key, &result);
 }
 
-/* Copies a chunk to the user's target. Returns false if the target is too small. */
+/* Copies a leased chunk to the user's target, which the daemon did not fill because it does not map
+ * that memory or because the chunk is small. Returns false if the target is too small. */
 static bool reply_copy(const struct request *q, size_t key, const uint8_t *data, uint64_t length)
 {
         if (length > q->targets.keys[key].bytes)
@@ -381,7 +382,8 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                         reply_take_match(q, m, reply);
                 for (unsigned i = 0; i < m->count; i++)
                         reply_take_result(kv, q, m, reply + 1, i);
-                /* The user does not know these leases and cannot release them, so do it now. */
+                /* The library took these leases for its own copies, so the user cannot release
+                 * them. */
                 if (copies)
                         (void)message_flush_releases(kv);
                 if (copies && q)

@@ -208,7 +208,8 @@ int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes
                 return r;
 
         snprintf(name, sizeof(name), "pool-%d", (int)getpid());
-        (void)unlinkat(rw_dir, name, 0); /* left by a process that ended between the two steps */
+        (void)unlinkat(rw_dir, name,
+                       0); /* left by a process that was killed before it removed the name, below */
         rw = openat(rw_dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (rw < 0)
                 return fail(ret_error, -errno, "%s/rw: %s", directory, strerror(errno));

@@ -70,8 +70,8 @@ static int read_small(const char *path, char *ret, size_t size)
         return 0;
 }
 
-/* The least of what `file` says in the group's folder and those above it. "max" and nonsense are no
- * limit. */
+/* Returns the lowest limit that `file` has in the group's folder or in one above it. "max" and text
+ * that is not a number are no limit. */
 static uint64_t group_limit(const char *root, const char *mount, const char *group,
                             const char *file)
 {
@@ -421,7 +421,7 @@ static const char *home_folder(void)
         return pw && pw->pw_dir && pw->pw_dir[0] == '/' ? pw->pw_dir : NULL;
 }
 
-/* The first of a list of folders as the service manager gives it, without a slash at its end. */
+/* Gets the first folder of a list that the service manager has set, without a slash at its end. */
 static bool first_folder(const char *variable, char ret[static PATH_MAX])
 {
         const char *value = getenv(variable);

@@ -84,7 +84,7 @@ int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
         return r;
 }
 
-/* "store.limit" -> "KVCACHE_STORE_LIMIT" */
+/* Converts a key to the name of its variable: "store.limit" to "KVCACHE_STORE_LIMIT". */
 static void variable_name(const char *name, char ret[static 64])
 {
         size_t n = (size_t)snprintf(ret, 64, "KVCACHE_%s", name);
@@ -182,7 +182,7 @@ bool config_is_section(const char *name)
         return false;
 }
 
-/* The dotted name's parts up to and without the last one. */
+/* Returns the length of a dotted name without its last part. */
 static size_t section_length(const char *name)
 {
         const char *dot = strrchr(name, '.');

@@ -62,9 +62,7 @@ struct config_tenant {
 
 struct config {
         struct {
-                char *socket;     /* listen.socket: volume; "" decides by who runs it (see
-                                   * config_resolve)
-                                   */
+                char *socket;     /* listen.socket: path; "": config_resolve() chooses it */
                 char *http;       /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
                 uint32_t mode;    /* listen.mode: octal permissions of the socket */
                 uint64_t idle_ms; /* listen.idle: without clients, the daemon stops after it */

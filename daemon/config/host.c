@@ -273,8 +273,8 @@ static int check_store_path(const struct config *c, const char *path,
                            hint_for(r));
 }
 
-/* A Unix socket's: a directory for it, which is made if `makes_directory` and only the last of it
- * is missing; and nothing but a socket in its place. */
+/* Checks the place of a Unix socket. Its directory must exist; with `makes_directory`, the last
+ * part of it may be missing and is made. A file that exists under the name must be a socket. */
 static int check_socket_place(const struct config *c, const char *key, const char *path,
                               bool makes_directory, struct config_error *ret_error)
 {

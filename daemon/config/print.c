@@ -39,7 +39,7 @@ static void exact_ms(uint64_t ms, char ret[static 32])
         snprintf(ret, 32, "%llu%s", (unsigned long long)ms, unit);
 }
 
-/* May stand without quotes: libyaml reads it as this very text. */
+/* Returns whether a text needs no quotes, because libyaml reads it back unchanged. */
 static bool is_plain(const char *text, bool in_list)
 {
         if (!isalnum((unsigned char)text[0]) && text[0] != '/')
@@ -157,7 +157,7 @@ char *config_format(const void *object, const struct config_row *row)
         return text;
 }
 
-/* "a|b|c" -> "a, b or c" */
+/* Formats the words of a row: "a|b|c" becomes "a, b or c". */
 static void format_words(const char *words, char *ret, size_t size)
 {
         size_t used = 0;
@@ -270,7 +270,8 @@ static void print_tenant(const struct config *c, const struct config_tenant *t, 
         }
 }
 
-/* A mode stands in quotes in YAML: tools that read it as a number write it in decimal. */
+/* Returns the quote for a value. A mode is quoted in YAML, because tools that read it as a number
+ * write it in decimal. */
 static const char *quote_of(const struct config_row *row)
 {
         return row->type == CONFIG_MODE ? "\"" : "";
@@ -297,7 +298,7 @@ void config_print(const struct config *c, FILE *out)
                 print_tenant(c, &c->tenants[i], out);
 }
 
-/* `text` in lines of at most 100 columns, each behind `prefix`. */
+/* Prints `text` in lines of at most 100 columns, each after `prefix`. */
 static void print_wrapped(const char *prefix, const char *text, FILE *out)
 {
         size_t room = 100 - strlen(prefix);

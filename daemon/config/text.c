@@ -81,7 +81,8 @@ static int check_socket(const struct config_row *row, const char *text, char why
 
 enum where { NOWHERE, LOOPBACK, ELSEWHERE };
 
-/* "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; NOWHERE: a name, or no address at all. */
+/* Classifies an address: "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; a name or another text
+ * is NOWHERE. */
 static enum where where_is(const char *text, size_t n)
 {
         char host[64];
@@ -105,8 +106,8 @@ static enum where where_is(const char *text, size_t n)
         return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
 }
 
-/* Refuses all that http.c refuses before it asks the system, but for addresses that other hosts can
- * reach: config_check(). */
+/* Refuses the same values as http.c before its first system call, so that an error names the place
+ * in the file. config_check() refuses addresses that other hosts can reach. */
 static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;

@@ -58,7 +58,7 @@ static const struct unit time_units[] = {
         { "h", HOUR }, { "d", 24 * HOUR }, { NULL, 0 },
 };
 
-/* 0: there is no such unit. */
+/* Returns the factor of a unit, or 0 if there is no such unit. */
 static uint64_t unit_factor(const struct unit *units, const char *name)
 {
         for (const struct unit *u = units; u->name; u++)
@@ -148,7 +148,7 @@ static int refuse_number(const struct config_row *row, const char *text, const c
 
 /* --- words --- */
 
-/* "a|b|c" */
+/* Gets word number `i` of "a|b|c". Returns false if there are fewer. */
 static bool word_at(const char *words, unsigned i, char ret[static 24])
 {
         for (;; i--) {
@@ -300,7 +300,7 @@ static char *strip(char *text)
         return text;
 }
 
-/* "a,b", or "[a, b]" as in the file -> a list; "" and "[]" are the empty one. */
+/* Assigns a list from "a,b", or from "[a, b]" as in the file; "" and "[]" are empty lists. */
 static int assign_commas(void *object, const struct config_row *row, const char *text,
                          char why[static CONFIG_WHY])
 {
@@ -368,8 +368,8 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         return 0;
 }
 
-/* YAML tools that know numbers read 0660 as octal and write 432. So a mode without a leading zero
- * is octal only if it cannot be a mode in decimal. */
+/* Assigns a mode. YAML tools that know numbers read 0660 as octal and write 432, so a mode without
+ * a leading zero is taken for octal only if it cannot be a mode in decimal. */
 static int assign_mode(uint32_t *member, const struct config_row *row, const char *text,
                        char why[static CONFIG_WHY])
 {

@@ -29,7 +29,7 @@ struct reader {
         const unsigned char *text;
         size_t length;
         yaml_parser_t parser;
-        yaml_event_t event;     /* the one that is looked at */
+        yaml_event_t event;     /* the current event */
         bool has_event, broken; /* the parser goes no further */
         unsigned depth;         /* mappings and lists that are open */
         uint64_t events;
@@ -56,7 +56,8 @@ __attribute__((format(printf, 3, 4))) static int fail_at(struct reader *r, yaml_
                            r->name + skip, mark.line + 1, mark.column + 1, text);
 }
 
-/* The reader knows an offset in bytes only. */
+/* Converts an offset in bytes, which is all that libyaml reports for some errors, to line and
+ * column. */
 static yaml_mark_t mark_at(const struct reader *r, size_t offset)
 {
         yaml_mark_t mark = {};
@@ -105,7 +106,7 @@ static int fail_parser(struct reader *r)
                        p->context ? p->context : "", hint);
 }
 
-/* The next event, whatever it is. */
+/* Advances to the next event of any kind. */
 static int next_event(struct reader *r)
 {
         yaml_event_t *e = &r->event;
@@ -124,7 +125,7 @@ static int next_event(struct reader *r)
         return 0;
 }
 
-/* The next event. Refuses what no place allows. */
+/* Advances to the next event. Refuses aliases, anchors and tags, which no key supports. */
 static int advance(struct reader *r)
 {
         const char *anchor = NULL, *tag = NULL;
@@ -165,9 +166,9 @@ static int advance(struct reader *r)
         return 0;
 }
 
-/* Something of a pair, or of an entry of a list, is wrong. Where all errors are wanted it is noted,
- * and what is left of the pair or entry is skipped: to where `depth` collections are open. `key`:
- * the event that was the pair's key; 0: an entry has none. */
+/* Handles an error in a pair of a mapping or in an entry of a list. If the caller collects all
+ * errors, records it and skips the rest of the pair or entry, until only `depth` collections are
+ * open. `key`: number of the event that was the pair's key; 0 for an entry of a list. */
 static int recovery_run(struct reader *r, unsigned depth, uint64_t key, int ret)
 {
         if (ret != -EINVAL || r->broken)
@@ -191,7 +192,7 @@ static const char *scalar(const struct reader *r)
         return (const char *)r->event.data.scalar.value;
 }
 
-/* `key:` with nothing behind it, "~" or "null". */
+/* Returns whether the value is empty, "~" or "null". */
 static bool is_null(const struct reader *r)
 {
         return r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
@@ -199,7 +200,7 @@ static bool is_null(const struct reader *r)
                 strcasecmp(scalar(r), "null") == 0);
 }
 
-/* "\0" in quotes would end the text early. */
+/* Refuses a text with "\0" in quotes, which would end it early. */
 static int check_whole(struct reader *r)
 {
         if (strlen(scalar(r)) != r->event.data.scalar.length)
@@ -232,7 +233,7 @@ static int note_section(struct reader *r, const char *name, yaml_mark_t mark)
         return 0;
 }
 
-/* A list, whose event was its beginning, as the value of the object's row. */
+/* Reads a list, whose beginning is the current event, into the member of a row. */
 static int read_list(struct reader *r, void *object, const struct config_row *row)
 {
         yaml_mark_t start = r->event.start_mark;
@@ -293,7 +294,7 @@ static struct config_place place_at(const struct reader *r, yaml_mark_t mark, bo
                                       .broken = broken };
 }
 
-/* The value of the key `name`, which stands at `key`; the event is the value's first. */
+/* Reads the value of the key `name`, which is at `key`. The current event is the value's first. */
 static int read_value(struct reader *r, const char *name, yaml_mark_t key)
 {
         int row = config_row_find(name), ret;
@@ -334,7 +335,7 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
         }
 }
 
-/* One value of a tenant; the event is the value's first. */
+/* Reads a value of a tenant. The current event is the value's first. */
 static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned row,
                              yaml_mark_t key)
 {
@@ -367,7 +368,8 @@ static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned
         return ret;
 }
 
-/* A key of a tenant, which is the event, and its value. `line_of`: where each was given before. */
+/* Reads a key of a tenant, which is the current event, and its value. `line_of`: by row, the line
+ * of an earlier one. */
 static int read_tenant_pair(struct reader *r, struct config_tenant *t,
                             size_t line_of[static CONFIG_MAX_TENANT_ROWS])
 {
@@ -404,7 +406,8 @@ static int read_tenant_pair(struct reader *r, struct config_tenant *t,
         return ret < 0 ? ret : read_tenant_value(r, t, row, key);
 }
 
-/* An entry of `tenants`, whose mapping began; up to and with its end. One with an error is none. */
+/* Reads the rest of an entry of `tenants`, after the beginning of its mapping. Drops an entry with
+ * an error. */
 static int read_tenant(struct reader *r)
 {
         yaml_mark_t start = r->event.start_mark;
@@ -441,7 +444,7 @@ static int read_tenant(struct reader *r)
         return ret;
 }
 
-/* `tenants`, whose list began; up to and with its end. */
+/* Reads the rest of `tenants`, after the beginning of its list. */
 static int read_tenants(struct reader *r)
 {
         unsigned depth = r->depth;
@@ -466,7 +469,7 @@ static int read_tenants(struct reader *r)
 
 static int read_mapping(struct reader *r, const char *section);
 
-/* A key of `section`, which is the event, and its value. */
+/* Reads a key of `section`, which is the current event, and its value. */
 static int read_pair(struct reader *r, const char *section)
 {
         char name[MAX_NAME], why[CONFIG_WHY], quoted[CONFIG_QUOTED];
@@ -509,8 +512,7 @@ static int read_pair(struct reader *r, const char *section)
         return read_mapping(r, name);
 }
 
-/* The pairs of the mapping that began; up to and with its end. `section` is "" for the whole file.
- */
+/* Reads the rest of a mapping, after its beginning. `section` is "" for the whole file. */
 static int read_mapping(struct reader *r, const char *section)
 {
         unsigned depth = r->depth;

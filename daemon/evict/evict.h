@@ -93,9 +93,10 @@ void evict_admit_all(struct evict *e, bool all);
 /* Returns whether an item gives way: by its worth it should not have entered, and it is the next to
  * be evicted. */
 bool evict_gives_way(const struct evict *e, uint32_t item);
-/* Has the next searches for a victim pass over the items of a use while there are others, so that a
- * request does not evict its own beginning. Items that give way are not spared. EVICT_NO_USE ends
- * that. A policy that judges by recency only need not be asked: its victim is the oldest. */
+/* Makes the next searches for a victim prefer items that were not touched by `use`, so that a
+ * request does not evict its own beginning. Items that give way remain victims. EVICT_NO_USE ends
+ * the preference. Policies by recency alone ignore the call, because their victim is the oldest
+ * item. */
 void evict_serve(struct evict *e, uint32_t use);
 /* Returns whether the policy uses links and turns. */
 bool evict_wants_chains(const struct evict *e);

@@ -87,59 +87,61 @@ const char *page_advice(const char *reason)
         static const struct {
                 const char *reason, *advice;
         } known[] = {
-                { "store_offline", "Chunks are kept in memory only. Get one of the volumes below "
-                                   "to work, and take it "
-                                   "back into use with <code>kvcachectl device resume</code>." },
+                { "store_offline",
+                  "Chunks are kept in memory only. Repair one of the volumes below, "
+                  "and resume it with <code>kvcachectl device resume</code>." },
                 { "volume_failed",
-                  "Its chunks are misses meanwhile. <code>dmesg</code> and <code>smartctl "
-                  "-a</code> "
-                  "have what the device says; replace it, or fix its mount, then resume the "
-                  "volume." },
+                  "Its chunks are misses until then. Find the device's errors with "
+                  "<code>dmesg</code> and <code>smartctl -a</code>, replace the device or fix its "
+                  "mount, and resume the volume." },
                 { "volume_hung",
-                  "Its chunks are misses meanwhile. <code>dmesg</code> has what the driver says; "
-                  "reset or replace the device, and once it answers resume the volume." },
+                  "Its chunks are misses until then. Find the driver's messages with "
+                  "<code>dmesg</code>, reset or replace the device, and resume the volume when the "
+                  "device answers." },
                 { "volume_suspended",
                   "An admin took it out of use. Resume it when the work on it is done." },
                 { "volume_resuming",
-                  "Nothing is to be done: its tables are being read, about a second for a million "
-                  "chunks." },
+                  "Wait: the daemon reads the volume's tables, which takes about a second for a "
+                  "million chunks." },
                 { "volume_full",
-                  "It serves what it has, and evicts to make room. Remove what does not belong on "
-                  "that file system (<code>df</code>), or set <code>store.limit</code> to what it "
-                  "can hold." },
+                  "It serves its chunks, and evicts to make room. Remove other files from that "
+                  "file system (<code>df</code>), or lower <code>store.limit</code> to the space "
+                  "that it has." },
                 { "volume_checksums",
-                  "The chunks were dropped, and no client saw the bytes. <code>kvcachectl "
-                  "verify</code> finds all others; <code>smartctl -a</code> and "
-                  "<code>dmesg</code> have what is known of the device. If more come, suspend the "
-                  "volume and replace the disk." },
+                  "The chunks were dropped, and no client saw the bytes. Find all others with "
+                  "<code>kvcachectl verify</code>, and the device's errors with <code>smartctl "
+                  "-a</code> and <code>dmesg</code>. If more chunks fail, suspend the volume and "
+                  "replace the disk." },
                 { "volume_losses",
                   "The chunks are misses, and engines compute them again. The log names the files. "
                   "Find out who removed or cut them (a cleanup job, a restored backup, a file "
                   "system check), and keep others out of the directory." },
                 { "io_fallback",
-                  "All works, and costs more CPU. Permit io_uring (<code>sysctl "
+                  "Everything works, but costs more CPU. Permit io_uring (<code>sysctl "
                   "kernel.io_uring_disabled=0</code>; in a container, its seccomp profile), or set "
-                  "<code>io.backend: posix</code> if that is meant, and restart." },
+                  "<code>io.backend: posix</code> if that is intended, and restart." },
                 { "io_buffered",
                   "Reads and writes cost more memory and CPU. Place the store on a file system "
                   "with "
                   "O_DIRECT, such as XFS or ext4, or set <code>io.direct: off</code> if that is "
                   "meant." },
                 { "io_unregistered",
-                  "All works, and costs more CPU. Set <code>LimitMEMLOCK=infinity</code> in the "
+                  "Everything works, but costs more CPU. Set <code>LimitMEMLOCK=infinity</code> in "
+                  "the "
                   "unit (<code>--ulimit memlock=-1</code> in a container), and restart." },
-                { "pool_short", "The pool grows as memory becomes available. Free some, or set "
-                                "<code>memory.pool</code> to what the host has." },
+                { "pool_short", "The pool grows as memory becomes available. Free memory, or lower "
+                                "<code>memory.pool</code>." },
                 { "http_off",
                   "Set <code>listen.http</code> to an address that is free, and restart." },
                 { "remote_offline",
-                  "Local traffic goes on; what this host does not have is a miss. <code>kvcachectl "
-                  "remote status</code> says since when and why: look at the storage engine, the "
-                  "network, the mount and the credentials. The daemon tries again by itself." },
+                  "Local traffic continues; chunks that this host lacks are misses. "
+                  "<code>kvcachectl "
+                  "remote status</code> prints the time and the reason: check the storage engine, "
+                  "the network, the mount and the credentials. The daemon retries automatically." },
                 { "remote_full",
                   "Chunks there are still read. Make room (<code>kvcachectl remote sweep</code>, "
-                  "or lifecycle rules), or add to the storage engine; the daemon tries again by "
-                  "itself." },
+                  "or lifecycle rules), or enlarge the storage engine; the daemon retries "
+                  "automatically." },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

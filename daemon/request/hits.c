@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hits.h. A hit that the client has answered itself is counted as one that the daemon has
- * answered, but that it is no request and has no latency; the client says so in its page
- * (lookup/pool-index.h), which is read for reports and when the session ends. What it used is
- * touched in time, a bounded number of chunks at a time: each request's, as one chain. That is so
- * when the session has ended, too, whose page stays until its ring has been read; a process that
- * still has the page cannot prolong that.
+/* See hits.h. A hit that a client found through the pool index counts like any other hit, but not
+ * as a request, and it has no latency. The client records it in its page (lookup/pool-index.h),
+ * which is read for reports and when the session ends. The chunks that the client used are touched
+ * later, a bounded number at a time: those of one request as one chain. After the end of a session,
+ * its page stays until the ring in it has been read; a process that still has the page cannot
+ * prolong that.
  *
  * Clients must ask the daemon for chunks of a namespace with a lifetime, since each may have
  * expired.

@@ -11,7 +11,7 @@
 
 /* Handles POOL_INDEX: lets the client join the pool index. */
 void hits_join(struct request req);
-/* Ends the client's permission to get chunks itself, because its session ends. */
+/* Ends the client's permission to get chunks through the pool index, because its session ends. */
 void hits_end(struct client *client);
 /* Continues after hits_end() with the hits that the client had not yet accounted for: touches some
  * of their chunks, and subtracts the words read from *steps; the last request may read more than
@@ -20,8 +20,8 @@ bool hits_settle_some(struct client *client, uint32_t *steps);
 /* Leaves the pool index, before the client is closed. Hits that are left are counted, but their
  * chunks are not touched. */
 void hits_leave(struct client *client);
-/* Permits the client to get chunks of a namespace that it has opened, or whose lifetime has
- * changed. */
+/* Lets the client get chunks of a namespace through the pool index, after it has opened the
+ * namespace or the namespace's lifetime has changed. */
 void hits_allow(struct client *client, uint32_t id);
 /* Calls hits_allow() for all clients of the tenant. */
 void hits_allow_all(struct tenant *tenant, uint32_t id);

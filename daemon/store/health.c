@@ -72,9 +72,9 @@ void health_set_state(struct member *p, enum store_volume_state state, const cha
 
         if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP) {
                 p->bypasses++;
-                /* the volume cannot know what it misses from now on, so every further miss needs a
-                 * new epoch, in case the volume is used elsewhere with a volume emptied for what it
-                 * knows */
+                /* The volume cannot record what it misses from now on, so the next miss of every
+                 * volume needs a new epoch: this one may be used elsewhere, with a volume that was
+                 * emptied for the epochs that this one knows. */
                 s->missed = 0;
         }
         p->state = state;

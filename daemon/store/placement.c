@@ -107,8 +107,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 void store_warm(const struct store *s, uint64_t hash, unsigned step)
 {
-        if (s->n_volumes == 1 &&
-            member_is_up(s, 0)) /* with several volumes, this hash does not tell the volume */
+        if (s->n_volumes == 1 && member_is_up(s, 0)) /* with several volumes, the volume of a chunk
+                                                        does not follow from this hash */
                 volume_warm(s->volumes[0].volume, hash, step);
 }
 

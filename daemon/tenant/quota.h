@@ -43,8 +43,8 @@ enum quota_thing {
         QUOTA_LEASED_BYTES, /* sum over leases: a chunk leased twice counts twice */
         QUOTA_STAGINGS,
         QUOTA_STAGING_BYTES,
-        QUOTA_REGISTERED_BYTES, /* mapped for regions, used or not; once for regions that share a
-                                   mapping */
+        QUOTA_REGISTERED_BYTES, /* bytes of the mappings of regions, whether or not they are used; a
+                                   mapping that regions share counts once */
         QUOTA_REGIONS,          /* registered regions, each of which may need a mapping */
         QUOTA_KEYS,             /* keys of requests that are not answered yet */
         QUOTA_REQUESTS,         /* requests that are not answered yet */

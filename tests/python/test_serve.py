@@ -384,7 +384,7 @@ def test_an_engine_goes_on_without_a_daemon_that_does_not_start(home):
 
 
 def test_kvcache_start_is_true_or_false(home):
-    with pytest.raises(AssertionError, match="kvcache_start is true or false, not 'yes'"):
+    with pytest.raises(AssertionError, match="kvcache_start must be true or false, not 'yes'"):
         start_engine(home, kvcache_start="yes")
 
 

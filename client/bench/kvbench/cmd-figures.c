@@ -78,7 +78,7 @@ struct cells {
         char text[N_COLUMNS][CELL_BYTES];
 };
 
-/* If any number of a column has a fraction, all have six decimals. */
+/* Prints a number. If any number of its column has a fraction, all of them have six decimals. */
 static void print_number_cell(char *ret, const struct kvbench_number *number, bool fraction)
 {
         if (fraction)

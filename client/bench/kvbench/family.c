@@ -9,7 +9,8 @@
 
 #include "checked.h"
 
-/* Multi-head latent attention: one vector per token and layer, for keys and values together. */
+/* Returns the bytes of `tokens` tokens with multi-head latent attention: one vector per token and
+ * layer, for keys and values together. */
 static double latent_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         double values = (double)m->rope_mla_dimension + (double)m->mla_latent_vector_dimension;
@@ -17,7 +18,8 @@ static double latent_bytes(const struct kvbench_model *m, double precision, doub
         return trunc(values * precision * (double)m->num_layers) * tokens;
 }
 
-/* Grouped-query attention, with the number of KV heads computed by division. */
+/* Returns the bytes of `tokens` tokens with grouped-query attention, with the number of KV heads
+ * computed by division. */
 static double grouped_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         double kv_heads = (double)m->num_query_heads_with_mha / (double)m->gqa_num_queries_in_group;
@@ -26,7 +28,7 @@ static double grouped_bytes(const struct kvbench_model *m, double precision, dou
                      precision * tokens);
 }
 
-/* A key and a value per token, layer and KV head. */
+/* Returns the bytes of `tokens` tokens with a key and a value for each layer and KV head. */
 static double heads_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         return trunc((double)m->num_layers * (double)m->num_kv_heads *

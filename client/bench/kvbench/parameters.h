@@ -10,7 +10,8 @@
 
 enum kvbench_kind { KVBENCH_COUNT, KVBENCH_FLAG, KVBENCH_WORD };
 
-/* id, name, kind, default number, default text, whether 2025-06 has it, argument, help */
+/* The parameters of nixlbench, whose commands KVBench prints. Columns: id, name, kind, default
+ * number, default text, whether the version of June 2025 has it, argument, help. */
 #define KVBENCH_PARAMETERS(X)                                                                      \
         X(BACKEND, "backend", WORD, 0, "UCX", 1, "NAME", "transfer backend")                       \
         X(CHECK_CONSISTENCY, "check_consistency", FLAG, 0, NULL, 1, "[BOOL]",                      \

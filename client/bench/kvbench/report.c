@@ -63,7 +63,8 @@ static const char *op_name(const struct report_entry *e)
         return e->job->write ? "WRITE" : "READ";
 }
 
-/* Returns the place at one end; an end that is not given is the daemon's, or the file's. */
+/* Returns the name of the source or of the destination. If the option is unset, the end at the
+ * store is a file, and the other end is the memory that the job uses. */
 static const char *place_name(const struct report_entry *e, bool source)
 {
         enum kvbench_place place = source ? e->workload->source : e->workload->destination;

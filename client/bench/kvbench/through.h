@@ -27,7 +27,8 @@ struct through_options {
         struct kvcache *kv;                    /* borrowed */
         bool own_daemon;                       /* no other clients use the daemon */
         const struct through_gpu_options *gpu; /* NULL: blocks are in host memory */
-        bool gds; /* use cuFile even if it copies through host memory; part of the side's name */
+        bool gds; /* use cuFile even if it copies through host memory; reports then call this side
+                     "GDS" */
 };
 
 /* Counters of all clients in all passes. */

@@ -105,7 +105,7 @@ static const struct option_row session_options[] = {
         { OPTION_OPS, "ops", "LIST", "run: of put, get and mixed (default: put,get)",
           "put get mixed" },
         { OPTION_ITERATIONS, "iterations", "N",
-          "run: passes of each, of which the median counts (default: 5)" },
+          "run: passes of each combination; the median counts (default: 5)" },
         { OPTION_ACK, "ack", "CLASS",
           "run: answer a put when it is accepted (the default), written or durable", ACK_VALUES },
         { OPTION_COLD, "cold", NULL, "run: get from disk: evicted from memory before" },

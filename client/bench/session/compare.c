@@ -59,7 +59,7 @@ static void changes_of(const struct pair *p, struct change ret[static CHANGES])
         };
 }
 
-/* Without a base value, any deterioration is infinite. */
+/* Returns the deterioration in percent, which is infinite if the base value is 0. */
 static double worse_percent(const struct change *c)
 {
         double by = c->more_is_better ? c->base - c->other : c->other - c->base;

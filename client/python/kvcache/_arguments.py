@@ -27,7 +27,7 @@ def milliseconds(seconds: float | None) -> int:
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise ArgumentError(f"a timeout is a number of seconds above 0, not {seconds!r}")
+        raise ArgumentError(f"a timeout must be a number of seconds above 0, not {seconds!r}")
     return min(math.ceil(seconds * 1000), MOST_MS) if math.isfinite(seconds) else MOST_MS
 
 
@@ -38,7 +38,7 @@ def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
     except UnicodeEncodeError as e:
         raise ArgumentError(f"{what}: {e}") from None
     if not 1 <= len(encoded) <= most or b"\0" in encoded:
-        raise ArgumentError(f"{what} has 1 to {most} bytes, none of them NUL, not {value!r}")
+        raise ArgumentError(f"{what} must have 1 to {most} bytes, none of them NUL, not {value!r}")
     return encoded + b"\0"
 
 
@@ -48,14 +48,14 @@ def transfer_kind(path: str, layout: str, technology: str, result: str) -> tuple
              "result": (result, c.RESULTS)}
     for what, (name, known) in names.items():
         if name not in known:
-            raise ArgumentError(f"a transfer's {what} is one of {', '.join(known)}, not {name!r}")
+            raise ArgumentError(f"a transfer's {what} must be one of {', '.join(known)}, not {name!r}")
     return c.PATHS.index(path), c.LAYOUTS.index(layout), c.TECHNOLOGIES.index(technology), c.RESULTS.index(result)
 
 
 def whole_numbers(**numbers: int) -> tuple[int, ...]:
     for name, number in numbers.items():
         if not isinstance(number, int) or not 0 <= number < 2**64:
-            raise ArgumentError(f"{name} is a whole number from 0 on, not {number!r}")
+            raise ArgumentError(f"{name} must be a whole number from 0 on, not {number!r}")
     return tuple(numbers.values())
 
 
@@ -64,32 +64,32 @@ def fingerprint_text(fields: Mapping[str, object]) -> bytes:
     lines = []
     for key, value in fields.items():
         if not isinstance(key, str) or not re.fullmatch(r"[a-z0-9_.-]+", key) or not re.fullmatch(r"[ -~]*", str(value)):
-            raise ArgumentError("a fingerprint has keys of a-z, 0-9, '_', '.' and '-', and values of printable ASCII, not "
+            raise ArgumentError("the keys of a fingerprint must consist of a-z, 0-9, '_', '.' and '-', and its values of printable ASCII, not "
                                 f"{key!r}: {value!r}")
         lines.append((key, f"{key}={value}\n"))
     encoded = "".join(line for _, line in sorted(lines)).encode()
     if len(encoded) > 4096:
-        raise ArgumentError(f"a fingerprint has 4096 bytes at most, not {len(encoded)}")
+        raise ArgumentError(f"a fingerprint may have 4096 bytes at most, not {len(encoded)}")
     return encoded + b"\0"
 
 
 def batch_of(keys: Batch | KeysLike, places: PlacesLike | None, is_get: bool) -> Batch:
     if isinstance(keys, Batch):
         if places is not None:
-            raise ArgumentError("a batch has places already")
+            raise ArgumentError("a Batch contains its places: pass none beside it")
         batch = keys
     elif places is None:
-        raise ArgumentError("places are needed, one a key")
+        raise ArgumentError("keys that are not a Batch need places, one for each key")
     else:
         batch = Batch(keys, places)
     if is_get and batch.readonly:
-        raise ArgumentError("a place to get to is read-only memory")
+        raise ArgumentError("get() cannot write to read-only memory, and a place is read-only")
     return batch
 
 
 def return_seconds(seconds: int) -> int:
     if not isinstance(seconds, int) or not 0 <= seconds < 1 << 32:
-        raise ArgumentError(f"return_s is whole seconds, 0 or more, not {seconds!r}")
+        raise ArgumentError(f"return_s must be whole seconds, 0 or more, not {seconds!r}")
     return seconds
 
 
@@ -112,7 +112,7 @@ def ack_number(name: str) -> int:
     try:
         return c.ACKS[name]
     except (KeyError, TypeError):
-        raise ArgumentError(f"ack is one of {', '.join(c.ACKS)}, not {name!r}") from None
+        raise ArgumentError(f"ack must be one of {', '.join(c.ACKS)}, not {name!r}") from None
 
 
 def parent_words(key: Buffer) -> array[int]:

@@ -85,7 +85,7 @@ class Client:
         self._handle: Handle | None = None
         self._epoll: select.epoll | None = None
         if not isinstance(staging_bytes, int) or not 0 <= staging_bytes < 2**64:
-            raise ArgumentError(f"staging_bytes is a number of bytes, not {staging_bytes!r}")
+            raise ArgumentError(f"staging_bytes must be a number of bytes, not {staging_bytes!r}")
         texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
                  text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
         self._texts = texts  # the options point to them
@@ -280,7 +280,7 @@ class Client:
     def allocate(self, nbytes: int) -> Region:
         """Returns new registered memory of `nbytes` zero bytes, rounded up to whole pages."""
         if not isinstance(nbytes, int) or nbytes <= 0:
-            raise ArgumentError(f"memory has a number of bytes, 1 or more, not {nbytes!r}")
+            raise ArgumentError(f"nbytes must be a number of bytes, 1 or more, not {nbytes!r}")
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         fd = os.memfd_create("kvcache-python", os.MFD_CLOEXEC)
         try:
@@ -424,7 +424,7 @@ class Client:
             self._give_back(handle)
         if namespace is not None and not namespace._id:
             if namespace._client is not self:
-                raise ArgumentError("the namespace is another client's")
+                raise ArgumentError("the namespace was opened by another client: open it with this one")
             return self._note(namespace._open(handle.kv), quiet=True)[0]
         return 0
 
@@ -475,7 +475,7 @@ class Client:
 
     def _count_declined(self, namespace: Namespace, count: int) -> bool:
         if not isinstance(count, int) or not 0 <= count < 1 << 64:
-            raise ValueError(f"count is a number of keys, not {count!r}")
+            raise ValueError(f"count must be a number of keys, not {count!r}")
         if self._fork != _leases.forks:
             raise ForkedError()
         with self._lock:

@@ -78,7 +78,7 @@ class Layout:
                  bases: Sequence[int], base_bytes: int = 0) -> None:
         needed = 1 if kind == CONTIGUOUS else layers
         if len(bases) != needed:
-            raise ArgumentError(f"bases has {len(bases)} addresses, and this layout needs {needed}")
+            raise ArgumentError(f"this layout needs {needed} addresses in bases, not {len(bases)}")
         self._bases = array("Q", bases)
         self._packed = _LAYOUT.pack(_LAYOUT.size, kind, layers, outer, page_tokens, dtype_bytes, inner, 0, blocks,
                                     self._bases.buffer_info()[0], base_bytes, 0, 0, 0)
@@ -131,9 +131,9 @@ class Layout:
         nbytes = self.block_bytes
         address, length, readonly, holder = pin(chunk)
         if length != nbytes * len(blocks):
-            raise ArgumentError(f"a chunk of {length} bytes for {len(blocks)} blocks of {nbytes}")
+            raise ArgumentError(f"{len(blocks)} blocks of {nbytes} bytes need a chunk of {len(blocks) * nbytes} bytes, not {length}")
         if is_written and readonly:
-            raise ArgumentError("a chunk that is gathered into is writable")
+            raise ArgumentError("gather() cannot write to a read-only chunk")
         return address, nbytes, holder
 
     def _copy(self, call: ctypes._NamedFuncPointer, blocks: Sequence[int], address: int, nbytes: int) -> None:
@@ -158,7 +158,7 @@ class Gpu:
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False) -> None:
         if not 0 <= device < 2**31:
-            raise ArgumentError(f"a device is a number from 0 on, not {device!r}")
+            raise ArgumentError(f"a device must be a number from 0 on, not {device!r}")
         self._client = client
         self._flags, self._staging_bytes = (_LEASED if leased else 0) | (_EXPLICIT if explicit else 0), staging_bytes
         self.gentle = False
@@ -218,7 +218,7 @@ class Gpu:
         if self._gpu is None:
             raise OSError(errno.ENODEV, "no GPU is attached")
         if len(blocks) != len(offsets):
-            raise ArgumentError(f"{len(blocks)} blocks for {len(offsets)} chunks")
+            raise ArgumentError(f"{len(offsets)} chunks need as many blocks, not {len(blocks)}")
         packed, at = array("Q", blocks), array("Q", offsets)
         r = _copy_leased(self._gpu, _LEASED_REQUEST.pack(_LEASED_REQUEST.size, 0, c.address_of(layout._packed), packed.buffer_info()[0],
                                                          at.buffer_info()[0], len(packed), pool, before, event, after, tag))

@@ -60,7 +60,7 @@ class Pin:
             self._from_array_interface(owner)
             return
         except (BufferError, ValueError) as e:
-            raise ArgumentError(f"a buffer that cannot be used: {e} (contiguous memory is needed)") from e
+            raise ArgumentError(f"the buffer cannot be used, because it is not contiguous memory: {e}") from e
         self._buffer = buffer
         self.address: int = buffer.buf or 0
         self.nbytes: int = buffer.len
@@ -69,9 +69,9 @@ class Pin:
     def _from_array_interface(self, owner: Any) -> None:
         interface = getattr(owner, "__array_interface__", None)
         if not isinstance(interface, dict):
-            raise TypeError(f"memory is a buffer (bytes, bytearray, memoryview, mmap, NumPy array), not {type(owner).__name__}")
+            raise TypeError(f"memory must be a buffer (bytes, bytearray, memoryview, mmap, NumPy array), not {type(owner).__name__}")
         if interface.get("strides") is not None or not interface.get("data"):
-            raise ArgumentError("an array that is not contiguous")
+            raise ArgumentError("the array is not contiguous")
         self.address, self.readonly = interface["data"]
         self.nbytes = math.prod(interface["shape"]) * int(interface["typestr"][2:])
 
@@ -103,12 +103,12 @@ def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
                 continue
             path = fields[5].rstrip("\n") if len(fields) > 5 else ""
             if fields[1][3] != "s" or fields[4] == "0":
-                raise RegionError(22, "the memory is private to this process, so that the daemon cannot map it")
+                raise RegionError(22, "the daemon cannot map memory that is private to this process: allocate it with Client.allocate(), or map a memfd MAP_SHARED")
             if address + nbytes > end:
-                raise RegionError(22, "the memory is in more than one mapping")
+                raise RegionError(22, "the memory lies in more than one mapping: register each one by itself")
             major, minor = (int(x, 16) for x in fields[3].split(":"))
             return int(fields[2], 16) + address - start, os.makedev(major, minor), int(fields[4]), path, fields[0]
-    raise RegionError(22, "the memory is not mapped")
+    raise RegionError(22, "the memory is not mapped in this process")
 
 
 def _is_file(fd: int, device: int, inode: int) -> bool:
@@ -125,7 +125,7 @@ def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
     offset, device, inode, path, name = _mapping_at(address, nbytes)
     if fd is not None:
         if not _is_file(fd, device, inode):
-            raise RegionError(22, f"descriptor {fd} is of another file than the one that is mapped there")
+            raise RegionError(22, f"descriptor {fd} refers to another file than the memory")
         ways = [f"/proc/self/fd/{fd}"]
     else:
         ways = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")] + [path, f"/proc/self/map_files/{name}"]
@@ -160,23 +160,23 @@ class Keys:
             self.words.frombytes(keys)  # type: ignore[arg-type]
         except TypeError:
             if isinstance(keys, str) or not hasattr(keys, "__iter__"):
-                raise TypeError("keys are a buffer of 32 bytes each, or a sequence of such, not "
+                raise TypeError("keys must be a buffer of 32 bytes each, or a sequence of such, not "
                                 f"{type(keys).__name__}") from None
             many: Any = keys
             listed = list(many)
             try:
                 joined = b"".join(listed)
             except TypeError as e:
-                raise TypeError(f"a key is a bytes-like object of 32 bytes: {e}") from None
+                raise TypeError(f"a key must be a bytes-like object of 32 bytes: {e}") from None
             if set(map(len, listed)) - {c.KEY_BYTES} or len(joined) != c.KEY_BYTES * len(listed):
                 wrong = next(i for i, k in enumerate(listed) if memoryview(k).nbytes != c.KEY_BYTES or len(k) != c.KEY_BYTES)
                 raise ArgumentError(f"key {wrong} has {memoryview(listed[wrong]).nbytes} bytes, not 32") from None
             self.words.frombytes(joined)
         except (ValueError, BufferError) as e:
-            raise ArgumentError(f"a buffer of keys has 32 bytes for each, in one piece: {e}") from None
+            raise ArgumentError(f"a buffer of keys must be contiguous, with 32 bytes for each key: {e}") from None
         self.count, rest = divmod(len(self.words), 4)
         if rest:
-            raise ArgumentError(f"{len(self.words) * 8} bytes are no whole number of keys of 32 bytes")
+            raise ArgumentError(f"a buffer of keys must have a multiple of 32 bytes, not {len(self.words) * 8}")
 
     def __repr__(self) -> str:
         first = getattr(self, "words", array("Q"))[:4].tobytes().hex()
@@ -211,28 +211,28 @@ class Places:
         else:
             self._of_buffers(places)
         if pieces < 1 or len(self.addresses) % pieces:
-            raise ArgumentError(f"{len(self.addresses)} places are no whole number of keys with {pieces} pieces each")
+            raise ArgumentError(f"with {pieces} pieces for each key, the number of places must be a multiple of that, not {len(self.addresses)}")
         self.count = len(self.addresses) // pieces
 
     def _in_region(self, region: Region, offsets: Offsets, length: int) -> None:
         held = region._pin
         listed = offsets.tolist() if hasattr(offsets, "tolist") else list(offsets)
         if not isinstance(length, int) or length <= 0:
-            raise ArgumentError(f"places have a length in bytes, 1 or more, not {length!r}")
+            raise ArgumentError(f"the length of places must be a number of bytes, 1 or more, not {length!r}")
         try:
             if listed and (min(listed) < 0 or max(listed) + length > held.nbytes):
                 raise ArgumentError(f"a place of {length} bytes is outside of its region of {held.nbytes}")
             base = held.address
             self.addresses = array("Q", [base + o for o in listed])
         except TypeError as e:
-            raise ArgumentError(f"offsets are whole numbers, one a place: {e}") from None
+            raise ArgumentError(f"offsets must be whole numbers, one for each place: {e}") from None
         self.lengths = array("Q", [length]) * len(listed)
         self.readonly = held.readonly
         self._keep = held
 
     def _of_buffers(self, places: Any) -> None:
         if isinstance(places, (str, bytes, bytearray, memoryview)):
-            raise TypeError("places are a sequence of buffers, one a key, not one buffer")
+            raise TypeError("places must be a sequence of buffers, one for each key, not one buffer")
         pins = [pin(p) for p in places]
         self.addresses = array("Q", [p[0] for p in pins])
         self.lengths = array("Q", [p[1] for p in pins])
@@ -263,7 +263,7 @@ class Batch:
         places = places if type(places) is Places else Places(places)
         n = self.count = keys.count
         if places.count != n:
-            raise ArgumentError(f"{n} keys, and {places.count} places")
+            raise ArgumentError(f"{n} keys need {n} places, not {places.count}")
         entries = array("Q", bytes(8)) * (n * c.ENTRY_WORDS)
         for i in range(4):
             entries[i::c.ENTRY_WORDS] = keys.words[i::4]
@@ -280,7 +280,7 @@ class Batch:
             entries[9::c.ENTRY_WORDS] = array("Q", [places.pieces]) * n
         if costs_us is not None:
             if len(costs_us) != n or not all(0 <= cost < 1 << 32 for cost in costs_us):
-                raise ArgumentError(f"{n} keys need so many costs, each below 2**32 microseconds")
+                raise ArgumentError(f"costs_us must have {n} costs, one for each key, of 0 to 2**32 - 1 microseconds")
             pieces_of = entries[9] if n else 0
             entries[9::c.ENTRY_WORDS] = array("Q", [pieces_of | int(cost) << 32 for cost in costs_us])
         self.entries = entries

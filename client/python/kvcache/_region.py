@@ -29,7 +29,7 @@ class Region:
         self._client = client
         self._pin = Pin(memory)
         if self._pin.readonly or not self._pin.nbytes:
-            raise ArgumentError("a region is writable memory, one byte or more")
+            raise ArgumentError("the memory is read-only or empty: a region needs writable memory")
         self._owner = memory
         self._number: int | None = None
         self._fd: int | None = None
@@ -41,7 +41,7 @@ class Region:
             self._offset, self._base = offset + skip, self._pin.address + skip
             self._bytes = (self._pin.nbytes - skip) // page * page
             if self._bytes <= 0:
-                raise RegionError(errno.EINVAL, f"the memory holds no whole page of {page} bytes")
+                raise RegionError(errno.EINVAL, f"the memory has no whole page of {page} bytes: a region needs at least one")
         except RegionError as e:
             self._close_fd()
             if not copy:
@@ -75,7 +75,7 @@ class Region:
         """Returns whether these bytes may be reused. A request that timed out, or was lost with its daemon, may still access them."""
         length = len(self) - offset if length is None else length
         if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= len(self) - offset:
-            raise ArgumentError("outside of the region")
+            raise ArgumentError(f"{length} bytes from {offset} on are not a range of the region, which has {len(self)}")
         with self._client._entered() as handle:
             r = c.memory_settled(handle.kv, self._pin.address + offset, length) if handle else 1
             if r < 0:

@@ -89,11 +89,11 @@ class PrefixStore:
         text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
         dtype = dtype if dtype is not None else getattr(model, "dtype", None)
         if not identity:
-            raise ArgumentError("identity says which weights these are; it is empty")
+            raise ArgumentError("identity is empty: it must name the weights, for example 'meta-llama/Llama-3.1-8B@main'")
         if not isinstance(block_tokens, int) or not 1 <= block_tokens <= 4096:
-            raise ArgumentError(f"a block has 1 to 4096 tokens, not {block_tokens!r}")
+            raise ArgumentError(f"a block must have 1 to 4096 tokens, not {block_tokens!r}")
         if not isinstance(dtype, torch.dtype):
-            raise ArgumentError("dtype, of the cache, is needed with a configuration alone")
+            raise ArgumentError("with a configuration instead of a model, dtype must name the cache's element type")
         self._config = config
         self.layers = int(text.num_hidden_layers)
         self.heads = int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
@@ -314,10 +314,10 @@ def _tokens(token_ids: Any) -> list[int]:
     listed = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
     if listed and isinstance(listed[0], list):
         if len(listed) != 1:
-            raise ArgumentError(f"one sequence at a time, not {len(listed)}")
+            raise ArgumentError(f"token_ids must be one sequence, not {len(listed)}")
         listed = listed[0]
     try:
         struct.pack(f"={len(listed)}q", *listed)
     except struct.error:
-        raise ArgumentError("token_ids are whole numbers of 64 bits") from None
+        raise ArgumentError("token_ids must be whole numbers that fit in 64 bits") from None
     return listed

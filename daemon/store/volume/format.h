@@ -60,37 +60,40 @@ struct disk_superblock {
         uint16_t volume_index;  /* 88  this volume's number in its set */
         uint16_t volume_count;  /* 90  numbers that the set has given out */
         uint32_t clean;         /* 92  1: closed properly */
-        uint8_t set[DISK_UUID_BYTES]; /* 96  the same on all paths of a store of several; zero:
-                                    it never had more than one */
-        uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
-        uint32_t set_volumes;         /* 120  configured then; 0: it was not */
-        uint32_t away; /* 124  1: the volume was offline while others of the set continued, and they
-                          know of later purges */
+        uint8_t set[DISK_UUID_BYTES]; /* 96  uuid of the set, the same on all its volumes; zero: the
+                                         store never had more than one volume */
+        uint64_t set_limit;   /* 112  limit of all volumes together, when `limit` was computed */
+        uint32_t set_volumes; /* 120  volumes that were configured then; 0: unknown */
+        uint32_t away; /* 124  1: the volume was offline while others of the set were in use, and
+                          only those know of later purges */
         uint32_t unsynced;      /* 128  1: a sync has failed since the last startup, so that any
                                    number of the newest table pages may be lost */
-        uint32_t void_position; /* 132  a write of the table failed, and may have been done all the
-                                   same: from this page on ... */
-        uint32_t void_pages;    /* 136  ... so many are to be erased before the table is read */
-        uint32_t reserved0;     /* 140 */
-        uint64_t doubt_seq; /* 144  a sync of data has failed: of chunks of sequences up to this one
-                               the bytes may be in the page cache alone; 0: of none */
+        uint32_t void_position; /* 132  first page of a table write that failed, and that may
+                                   nevertheless have reached the disk */
+        uint32_t void_pages; /* 136  number of these pages; recovery erases them before it reads the
+                                table */
+        uint32_t reserved0;  /* 140 */
+        uint64_t doubt_seq;  /* 144  a sync of data has failed: the bytes of chunks up to this
+                                sequence may be in the page cache only; 0: no sync has failed */
         uint8_t reserved1[104]; /* 152 */
-        uint64_t seq_ceiling;   /* 256  no sequence has been given that is higher, nor is one before
-                                   this   has been raised; 0: not kept */
-        uint64_t page_ceiling;  /* 264  the same of the sequences of table pages */
-        uint64_t ceiling_generation; /* 272  that of this copy, or the two are as an older daemon,
-                                    which does not raise them, has found them */
-        uint64_t sizes_seq;       /* 280  the last sequence given when `sizes` was computed: entries
-                                     of later epochs are of segments cut after that */
-        uint32_t n_sizes;         /* 288  0: not known */
+        uint64_t seq_ceiling;  /* 256  upper bound of the sequences of entries; it is raised on disk
+                                  before a higher one is assigned; 0: not maintained */
+        uint64_t page_ceiling; /* 264  the same bound for the sequences of table pages */
+        uint64_t ceiling_generation; /* 272  equals `generation`; otherwise an older daemon, which
+                                        does not raise the two bounds, wrote this copy, and they are
+                                        void */
+        uint64_t sizes_seq; /* 280  the last sequence assigned when `sizes` was computed: entries of
+                               later epochs belong to segments cut after that */
+        uint32_t n_sizes;   /* 288  0: not known */
         uint32_t table_pages;     /* 292  of the file "table", at the same time; 0: not known */
         uint64_t directory_inode; /* 296  at the same time; 0: not known */
         uint64_t table_inode;     /* 304  likewise */
         struct disk_size sizes[DISK_SIZES_MAX]; /* 312  ascending by segment */
         uint64_t rights;           /* 3832  digest of the access rights under which data files may
                                       have been lent; 0: not known */
-        uint64_t sizes_generation; /* 3840  that of this copy, or all from sizes_seq on is as an
-                                      older daemon, which does not maintain it, has found it */
+        uint64_t sizes_generation; /* 3840  equals `generation`; otherwise an older daemon, which
+                                      does not maintain the fields from sizes_seq on, wrote this
+                                      copy, and they are void */
         uint8_t reserved[248];     /* 3848 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
@@ -107,15 +110,16 @@ static_assert(offsetof(struct disk_superblock, sizes) == 312, "disk format");
 static_assert(offsetof(struct disk_superblock, reserved) == 3848, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
-/* An entry of this namespace, which no chunk is in, records a hand-over: from its epoch on the
- * segment is of its tenant, and all that older entries say of the segment is void. It names the
- * segment's first slot and has the lowest sequence there is, so that by every rule for entries,
- * those of a daemon that has never written one included, it is a dead one, whose epoch counts. */
+/* An entry of this namespace, which has no chunks, records a hand-over: from the entry's epoch on,
+ * the segment belongs to the entry's tenant, and all older entries for the segment are void. The
+ * entry names the segment's first slot and has the lowest possible sequence. Every daemon, also one
+ * that never writes hand-overs, therefore treats the entry as superseded and uses only its epoch.
+ */
 enum { DISK_HANDOVER_NAMESPACE = 0, DISK_HANDOVER_SEQ = 1 };
 
 enum disk_entry_flags {
         DISK_ENTRY_TOMBSTONE =
-                1, /* key, namespace and seq count: nothing older of that key is there */
+                1, /* only key, namespace and seq count: older entries of the key are void */
 };
 
 struct disk_entry {
@@ -135,8 +139,8 @@ struct disk_entry {
         uint64_t segment_epoch; /*  88  seq when the segment was cut into these slots; only the
                                    highest counts */
         uint8_t reserved[28];   /*  96 */
-        uint32_t crc;           /* 124  CRC32C of the store's uuid and of all before this, turned:
-                                   disk_entry_crc() */
+        uint32_t crc; /* 124  CRC32C of the store's uuid and of all fields before this one, rotated:
+                         disk_entry_crc() */
 };
 static_assert(sizeof(struct disk_entry) == 128, "disk format");
 static_assert(offsetof(struct disk_entry, seq) == 32, "disk format");
@@ -148,15 +152,16 @@ struct disk_page {
         uint32_t magic;                /*  0  DISK_PAGE_MAGIC */
         uint32_t crc;                  /*  4  CRC32C of all that follows */
         uint8_t uuid[DISK_UUID_BYTES]; /*  8 */
-        uint64_t sequence;   /* 24  of pages: one more than the page written before; the highest is
-                                the newest */
-        uint32_t position;   /* 32  of this page in the file, in pages */
-        uint16_t count;      /* 36  of entries */
-        uint16_t reserved0;  /* 38 */
-        uint32_t ring_pages; /* 40  of the ring when this was written */
-        uint32_t safe;       /* 44  so many pages after this one hold nothing that is needed */
-        uint64_t run_sequence; /* 48  from it on each page is one more than the one before it; since
-                                  the ring started, or the first of its round when it grew */
+        uint64_t sequence; /* 24  one more than that of the page written before; the newest page has
+                              the highest */
+        uint32_t position; /* 32  of this page in the file, in pages */
+        uint16_t count;    /* 36  of entries */
+        uint16_t reserved0;    /* 38 */
+        uint32_t ring_pages;   /* 40  of the ring when this was written */
+        uint32_t safe;         /* 44  number of pages after this one that hold no live entry */
+        uint64_t run_sequence; /* 48  since this sequence the pages have been written without a gap:
+                                  that of the first page after a startup, or of the first one of the
+                                  round in which the ring grew */
         uint8_t reserved[72];  /* 56 */
         struct disk_entry entries[DISK_PAGE_ENTRIES]; /* 128 */
 };
@@ -164,8 +169,8 @@ static_assert(sizeof(struct disk_page) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_page, entries) == 128, "disk format");
 #define DISK_PAGE_MAGIC UINT32_C(0x5054564b) /* "KVTP" */
 
-/* A namespaces file: this header, `count` records, ascending by id, and the epochs of what volumes
- * have missed. */
+/* A namespaces file: this header, `count` records in ascending order of id, and the record of the
+ * purges and drops that volumes have missed (store/membership.c). */
 struct disk_namespaces {
         uint8_t magic[8];              /*  0  DISK_NAMESPACES_MAGIC */
         uint32_t crc;                  /*  8  CRC32C of what follows, up to `bytes` */
@@ -173,29 +178,33 @@ struct disk_namespaces {
         uint8_t uuid[DISK_UUID_BYTES]; /* 16 */
         uint64_t generation;           /* 32  the highest valid copy counts */
         uint64_t bytes;                /* 40  this header and all records */
-        uint64_t purge_seq;            /* 48  of purging everything: entries up to it are dead */
-        uint32_t next_id;    /* 56  ids below have been given. At UINT32_MAX those of removed
-                                namespaces are given again */
+        uint64_t purge_seq;  /* 48  sequence of the last purge of everything: entries up to it are
+                                dead */
+        uint32_t next_id;    /* 56  lower ids have been assigned. At UINT32_MAX, ids of removed
+                                namespaces are used again */
         uint32_t reserved0;  /* 60 */
-        uint64_t set_epoch;  /* 64  of a store of several volumes: moves when a volume that is not
-                                there begins to miss purges or drops */
-        uint64_t set_missed; /* 72  paths, by bit, that have missed some ... */
-        uint64_t set_missed_at;  /* 80  ... by this epoch at the latest; an older version knows only
-                                    this one. See set_missed_count */
+        uint64_t set_epoch;  /* 64  in a store of several volumes: raised when an offline volume
+                                begins to miss purges or drops */
+        uint64_t set_missed; /* 72  written for versions with one epoch: volumes, by bit, that have
+                                missed some */
+        uint64_t set_missed_at;  /* 80  written for the same versions: the latest epoch by which one
+                                    of these has missed some */
         uint64_t set_removed_at; /* 88  the last epoch at which a namespace was removed */
-        uint64_t set_emptied_at; /* 96  this volume has been emptied for all that it had missed by
-                                    this epoch, plus 1; 0: written by a version that did not say */
-        uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
-                                      number, the epoch (64 bits) by which each has missed some; 0:
-                                      it has not. None: set_missed_at holds for each. Where
-                                      set_claims_count is 0 */
+        uint64_t set_emptied_at; /* 96  1 + the epoch up to which this volume has been emptied for
+                                    all that it had missed; 0: written by a version without this
+                                    field */
+        /* Number of epochs (64 bits) that follow the records, beyond `bytes`: for each volume, by
+         * number, the epoch by which it has missed some, or 0. Read only if set_claims_count is 0;
+         * if this is 0 too, set_missed_at applies to each volume of set_missed. */
+        uint32_t set_missed_count; /* 104 */
         uint32_t set_missed_crc;   /* 108  CRC32C of those epochs */
-        /* Number of volumes whose claims follow those epochs. Each volume's claims are, by number
-         * of a volume, the epoch by which that volume has missed something, and for the volume
-         * itself the epochs for which it has been emptied; and finally, for each volume, the last
-         * epoch at which a namespace was removed according to it. 0: the fields above apply. */
+        /* Number n of volumes in the record of claims (store/membership.c), which follows those
+         * epochs: n × n epochs, and n more. Row i has, by claimant, the last epoch at which volume
+         * i missed something; the row of the volume that has this file instead has the epochs for
+         * which it has been emptied. The last n are, by claimant, the epoch at which a namespace
+         * was last removed. 0: the fields above apply. */
         uint32_t set_claims_count; /* 112 */
-        uint32_t set_claims_crc;   /* 116  CRC32C of those */
+        uint32_t set_claims_crc;   /* 116  CRC32C of the record of claims */
         uint8_t reserved[8];       /* 120 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
@@ -211,12 +220,12 @@ struct disk_namespace {  /* then name and fingerprint, without NUL, padded with 
         uint16_t tenant; /*  4 */
         uint16_t name_length;        /*  6 */
         uint16_t fingerprint_length; /*  8 */
-        uint16_t lifetime; /* 10  of its chunks: disk_lifetime_decode(); 0: no end, as of a version
-                              that knows of none */
-        uint32_t owner;    /* 12  user id of who made it, plus 1; 0: not known */
+        uint16_t lifetime; /* 10  lifetime of its chunks, see disk_lifetime_decode(); 0: unlimited,
+                              also if written by a version without lifetimes */
+        uint32_t owner;    /* 12  1 + the uid of the user that created it; 0: unknown */
         uint64_t chunk_bytes; /* 16  declared; 0: none */
-        uint64_t purge_seq;   /* 24  entries of this namespace up to it are dead: purged, or of
-                                 another namespace that had the id before */
+        uint64_t purge_seq;   /* 24  entries of this id up to this sequence are dead: they were
+                                 purged, or belong to a removed namespace that had the id before */
         uint64_t created_ms;  /* 32 */
 };
 static_assert(sizeof(struct disk_namespace) == 40, "disk format");

@@ -76,8 +76,7 @@ struct index *index_free(struct index *ix);
 uint32_t index_acquire(struct index *ix);
 /* Sizes the hash table for `chunks` records at once. No effect if any record is linked. */
 void index_reserve(struct index *ix, uint32_t chunks);
-/* Has the machine's memory put under the records [from, to); on any thread, whatever the others do
- * meanwhile. */
+/* Populates the memory of the records [from, to). Any thread, also while others use the records. */
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
 /* Frees the memory under the records that have not been used since startup or index_reset(). */
 void index_unpopulate(const struct index *ix);

@@ -97,8 +97,8 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 bool volume_is_open(const struct volume *v);
 /* Returns the number of data files that opening it copied, as access rights had changed. */
 unsigned volume_detached_files(const struct volume *v);
-/* Reports, a sentence each, what opening it did not find, and forgets that. The next opening finds
- * what is left. */
+/* Reports each loss that volume_open() found, as a sentence, and forgets it, so that the next
+ * startup does not report it again. */
 void volume_report_losses(struct volume *v, void (*each)(void *userdata, const char *text),
                           void *userdata);
 

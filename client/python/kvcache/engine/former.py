@@ -52,7 +52,7 @@ def capacity_of(log: logging.Logger, options: Mapping[str, Any]) -> dict[str, An
         return taken
     size = taken.pop(LMCACHE_CAPACITY)
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < 1 << 33:
-        raise ValueError(f"{LMCACHE_CAPACITY} is a number of GiB, or 0, not {size!r}")
+        raise ValueError(f"{LMCACHE_CAPACITY} must be a number of GiB, or 0, not {size!r}")
     if "capacity_bytes" in taken:
         log.warning("%s has no effect beside capacity_bytes", LMCACHE_CAPACITY)
     else:

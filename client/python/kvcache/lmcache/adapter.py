@@ -336,7 +336,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         """Loads objects over the connection of this number, or stores them if it is None. Returns which were moved, and their bytes.
         Objects of one layout go together."""
         if len(keys) != len(objects):
-            raise ValueError(f"{len(keys)} keys, and {len(objects)} objects")
+            raise ValueError(f"{len(keys)} keys need as many objects, not {len(objects)}")
         good, nbytes = [False] * len(keys), 0
         of_space: dict[_Space, list[tuple[int, Pin]]] = {}
         for i in self._usable(keys):
@@ -469,9 +469,9 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
         """Returns a page of the objects that this server has stored or found, and that the daemon still holds."""
         if isinstance(page_size, bool) or not isinstance(page_size, int) or not 0 < page_size <= MOST_PAGE:
-            raise ValueError(f"page_size is a number of keys, 1 to {MOST_PAGE}, not {page_size!r}")
+            raise ValueError(f"page_size must be a number of keys, 1 to {MOST_PAGE}, not {page_size!r}")
         if cursor is not None and not (isinstance(cursor, str) and cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
-            raise ValueError(f"cursor is the token of an earlier page, not {str(cursor)[:40]!r}")
+            raise ValueError(f"cursor must be the token of an earlier page, not {str(cursor)[:40]!r}")
         listed, following = self._ledger.after(int(cursor or 0), page_size, model_name)
         if self._link.well:
             listed = self._check_held(listed)
@@ -544,25 +544,25 @@ def _check(options: Mapping[str, Any]) -> None:
 
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no option; there are {', '.join(OPTIONS)}")
+        raise ValueError(f"{unknown[0]!r} is not an option of the adapter; use {', '.join(OPTIONS)}")
     if of("ack", "accepted") not in ACKS:
-        raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {options['ack']!r}")
+        raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {options['ack']!r}")
     for name in ("share", "remote"):
         if not isinstance(of(name, True), bool):
-            raise ValueError(f"{name} is true or false, not {options[name]!r}")
+            raise ValueError(f"{name} must be true or false, not {options[name]!r}")
     part, timeout_s = of("part_bytes", 4096), of("timeout_s", 5)
     if isinstance(part, bool) or not isinstance(part, int) or part < 4096 or part % 4096:
-        raise ValueError(f"part_bytes is a multiple of 4096, not {part!r}")
+        raise ValueError(f"part_bytes must be a multiple of 4096, not {part!r}")
     if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-        raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
+        raise ValueError(f"timeout_s must be a number of seconds, 3600 at most, not {timeout_s!r}")
     threads, capacity = of("threads", THREADS), of("capacity_bytes", 0)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 < threads <= MOST_THREADS:
-        raise ValueError(f"threads is a number, 1 to {MOST_THREADS}, not {threads!r}")
+        raise ValueError(f"threads must be a number, 1 to {MOST_THREADS}, not {threads!r}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or not 0 <= capacity < 1 << 63:
-        raise ValueError(f"capacity_bytes is a number of bytes, or 0, not {capacity!r}")
+        raise ValueError(f"capacity_bytes must be a number of bytes, or 0, not {capacity!r}")
     if of("weights_check", "samples") not in CHECKS:
-        raise ValueError(f"weights_check is 'samples' or 'full', not {options['weights_check']!r}")
+        raise ValueError(f"weights_check must be 'samples' or 'full', not {options['weights_check']!r}")
     for name in ("namespace", "weights", "adapter", "socket"):
         value = options.get(name)
         if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
-            raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
+            raise ValueError(f"{name} must be a text of 100 characters at most, not {value!r}")

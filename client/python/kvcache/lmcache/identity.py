@@ -37,7 +37,7 @@ def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
         pieces.append([[int(n) for n in shape], str(dtype)])
         nbytes += size
     if not pieces or len(shapes) != len(dtypes) or nbytes <= 0:
-        raise ValueError(f"an object has shapes and element types, not {pieces}")
+        raise ValueError(f"an object must have shapes and element types, not {pieces}")
     return Layout(json.dumps(pieces), nbytes)
 
 

@@ -73,11 +73,12 @@ class _Pool:
         self.pool, self.lengths, self.pages = pool, lengths, pages
 
     def pieces(self, count: int, host_indices: Any) -> list[int]:
-        """Returns the addresses of the pieces of `count` pages. Raises ValueError if the pool's layout differs from the first answer."""
+        """Returns the addresses of the pieces of `count` pages. Raises ValueError if the pieces have other lengths than when the pool was
+        registered: SGLang would then give this backend memory of another layout."""
         addresses, lengths = self.pool.get_page_buffer_meta(host_indices)
         if len(addresses) != count * len(self.lengths) or list(lengths) != list(self.lengths) * count:
-            raise ValueError(f"{count} pages of pieces of {self.lengths[:4]} bytes, and the host pool has {len(addresses)} pieces of "
-                             f"{list(lengths)[:4]}")
+            raise ValueError(f"the host pool returned {len(addresses)} pieces of {list(lengths)[:4]} bytes for {count} pages, whose pieces had "
+                             f"{self.lengths[:4]} bytes when the pool was registered")
         return list(addresses)
 
 
@@ -107,29 +108,29 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._weights, self._check = options.get("weights"), options.get("weights_check", "samples")
         self._start = identity.new_start()
         if self._check not in CHECKS:
-            raise ValueError(f"weights_check is 'samples' or 'full', not {self._check!r}")
+            raise ValueError(f"weights_check must be 'samples' or 'full', not {self._check!r}")
         if self._ack not in ACKS:
-            raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {self._ack!r}")
+            raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {self._ack!r}")
         if not isinstance(self._share, bool):
-            raise ValueError(f"share is true or false, not {self._share!r}")
+            raise ValueError(f"share must be true or false, not {self._share!r}")
         remote = options.get("remote", True)
         if not isinstance(remote, bool):
-            raise ValueError(f"remote is true or false, not {remote!r}")
+            raise ValueError(f"remote must be true or false, not {remote!r}")
         into = options.get("load_into", True)
         if not isinstance(into, bool):
-            raise ValueError(f"load_into is true or false, not {into!r}")
+            raise ValueError(f"load_into must be true or false, not {into!r}")
         if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
-            raise ValueError(f"part_bytes is a multiple of 4096, not {self._part_bytes!r}")
+            raise ValueError(f"part_bytes must be a multiple of 4096, not {self._part_bytes!r}")
         if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-            raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
+            raise ValueError(f"timeout_s must be a number of seconds, 3600 at most, not {timeout_s!r}")
         for name, value in (("namespace", self._prefix), ("weights", self._weights), ("socket", socket)):
             if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
-                raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
+                raise ValueError(f"{name} must be a text of 100 characters at most, not {value!r}")
         self._canary_mode, self._bound = options.get("canary", OFF), options.get("canary_bound", distances.BOUND)
         if self._canary_mode not in (OFF, FIRST):
-            raise ValueError(f"canary is 'off' or 'first', not {self._canary_mode!r}")
+            raise ValueError(f"canary must be 'off' or 'first', not {self._canary_mode!r}")
         if isinstance(self._bound, bool) or not isinstance(self._bound, (int, float)) or not 0 < self._bound < 1:
-            raise ValueError(f"canary_bound is a number between 0 and 1, not {self._bound!r}")
+            raise ValueError(f"canary_bound must be a number between 0 and 1, not {self._bound!r}")
         self._canary: PageCanary | None = None
         if self._canary_mode != OFF and storage_config.is_mla_model and storage_config.tp_size > 1:
             log.warning("the canary is off: one rank of %d stores the pages of all, and the others compute nothing to compare", storage_config.tp_size)
@@ -336,11 +337,11 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             return
         try:
             if self._pool is None:
-                raise ValueError("it needs interface_v1, and a host pool of K and V")
+                raise ValueError("the backend needs interface_v1, and a host pool of K and V")
             self._sides[name] = self._side_pool(host_pool, name)
         except Exception as e:
             self._refused_pool = name
-            log.warning("nothing is stored of this model: its host pool '%s' cannot be (%s: %s)", name, type(e).__name__, e)
+            log.warning("nothing of this model is stored, because its host pool '%s' cannot be stored (%s: %s)", name, type(e).__name__, e)
 
     def _side_pool(self, pool: Any, name: str) -> _Pool:
         """Raises if the pool does not say where its pages lie, or does not say it page by page."""
@@ -348,7 +349,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         (first, lengths), (both, _) = (pool.get_page_buffer_meta(_Indices(range(n * tokens))) for n in (1, 2))
         (second, _) = pool.get_page_buffer_meta(_Indices(range(tokens, 2 * tokens)))
         if not first or list(both) != [*first, *second]:
-            raise ValueError("it does not list the pieces of one page after those of another")
+            raise ValueError("the pool does not list the pieces of one page after those of another")
         if self._share:
             self._share_memory(pool)
         lengths = tuple(int(n) for n in lengths)

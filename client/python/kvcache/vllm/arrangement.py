@@ -77,7 +77,7 @@ def _tensor(tensor: Any, blocks: int) -> tuple[str, list[int], list[object], obj
 
 
 def _spec_of(spec: Any, layer: str) -> object:
-    """Returns class and fields of a layer's spec. None: this vLLM does not say them."""
+    """Returns class and fields of a layer's spec, or None if this version of vLLM does not provide them."""
     spec = getattr(spec, "kv_cache_specs", {}).get(layer, spec)
     return _plain(spec) if dataclasses.is_dataclass(spec) else None
 

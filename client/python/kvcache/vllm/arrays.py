@@ -56,7 +56,7 @@ class Blocks(NamedTuple):
         return len({n for r in self.regions for n in (r.stride, r.nbytes)}) == 1
 
     def layout(self) -> Layout:
-        """Returns the layout of a block. ArgumentError: the regions overlap or are too many."""
+        """Returns the layout of a block. Raises ArgumentError if the regions overlap or are too many."""
         if self.is_plain:
             page = self.regions[0].nbytes
             return Layout(BLOCK_FIRST, layers=len(self.regions), outer=1, page_tokens=1, dtype_bytes=1, inner=page, blocks=self.blocks,
@@ -72,7 +72,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(kv_caches: Any, per_chunk: int = 1) -> list[Blocks]:
-    """Returns the blocks of each group. ValueError: a layout that is not served."""
+    """Returns the blocks of each group. Raises ValueError for a layout that is not served."""
     groups = [_blocks_of_group(kv_caches, refs, per_chunk) for refs in kv_caches.group_data_refs]
     if not groups:
         raise ValueError("there is no KV cache to be offloaded")
@@ -109,7 +109,7 @@ def fact_of(groups: Sequence[Blocks]) -> str:
 
 
 class Slot(NamedTuple):
-    """A block that a load fills: which chunk of the group it comes from, and its place among the chunk's blocks."""
+    """A block that a load fills: the number of its chunk in the group, and its place among the chunk's blocks."""
 
     block: int
     chunk: int

@@ -32,21 +32,21 @@ MARGIN = 1.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0
 
 LATEST_STEPS, LEAST_STEPS = 512, 32
-RECENT_STEPS = 1024  # steps that are compared: the traffic may be another before
+RECENT_STEPS = 1024  # number of latest steps that are compared, because older traffic may differ
 LEAST_ALIKE = 8  # steps with and without stores of a number of requests
-NOISE = 0.1  # part of a step by which medians may differ though stores cost nothing
+NOISE = 0.1  # part of a step by which medians may differ by chance
 
 clock = time.perf_counter
 
 
 class BreakEven:
-    """`is_on`: False: stores never pause."""
+    """Makes a decision from an empty window. With `is_on` False, stores never pause."""
 
     def __init__(self, is_on: bool = True) -> None:
         self._is_on = is_on
         self.is_paused = False
         self._pause_s = FIRST_PAUSE_S
-        self._store_share = 0.0  # part of the engine's time that stores cost before they paused
+        self._store_share = 0.0  # part of the engine's time that stores cost before the pause
         self._begin()
 
     def _begin(self) -> None:
@@ -55,11 +55,11 @@ class BreakEven:
 
     @property
     def balance_s(self) -> float:
-        """Seconds saved less seconds that the cache cost, in the last WINDOW_S of work."""
+        """Returns the seconds saved minus the seconds that the cache cost, in the last WINDOW_S of work."""
         return self._saved_s - self._cost_s
 
     def add(self, busy_s: float, cost_s: float, store_s: float, saved_s: float) -> bool:
-        """Returns whether stores have paused or resumed by that. `store_s`: of the costs, those of stores."""
+        """Adds a report. Returns whether stores have paused or resumed because of it. `store_s`: the part of the costs that stores caused."""
         fade = math.exp(-busy_s / WINDOW_S)
         self._worked_s += busy_s
         self._busy_s = fade * self._busy_s + busy_s
@@ -71,7 +71,7 @@ class BreakEven:
         return self._resumes() if self.is_paused else self._pauses()
 
     def forget(self) -> None:
-        """Begins the window again: what was saved is not known."""
+        """Empties the window, because the savings in it are not known."""
         self._begin()
 
     def _pauses(self) -> bool:
@@ -137,7 +137,7 @@ class StepTimes:
 
     @property
     def excess_s(self) -> float:
-        """By how much a step is longer beside stores, beyond noise."""
+        """Returns by how much stores prolong a step, beyond noise."""
         if not self.without_s or not self.with_s:
             return 0.0
         return max(0.0, self.with_s - (1 + NOISE) * self.without_s)

@@ -35,7 +35,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
     @classmethod
     def of_load(cls, number: int, pool: int, offsets: Sequence[Sequence[int]]) -> KvcacheLoadStoreSpec:
-        """`offsets`: by rank, of each chunk."""
+        """Makes the specification of a load. `offsets`: by rank, the offset of each chunk in the pool."""
         self = cls(len(offsets[0]))
         self.number, self.pool = number, pool
         self.offsets = array("q", itertools.chain.from_iterable(offsets))
@@ -44,7 +44,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
     @classmethod
     def of_store(cls, keys: Sequence[bytes], present: Sequence[Sequence[bool]] = (), tokens: int = 0,
                  checks: Collection[bytes] = ()) -> KvcacheLoadStoreSpec:
-        """`present`: by rank, whether its shard of each chunk is stored. None at all: no shard is."""
+        """Makes the specification of a store. `present`: by rank, whether its shard of each chunk is stored; empty if no shard is."""
         self = cls(len(keys))
         hashes = [bytes(k[:-_GROUP_BYTES]) for k in keys]
         self._hash_bytes = len(hashes[0]) if hashes else 0

@@ -64,7 +64,7 @@ class Cuda:
             self._restore(mode)
 
     def is_capturing(self, stream: int) -> bool:
-        """Is the stream being captured, or would work in it disturb a capture?"""
+        """Returns whether the stream is being captured, or work in it would disturb a capture."""
         state = ctypes.c_int()
         asked = self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state))
         return bool(asked == CAPTURE_IMPLICIT or (asked == 0 and state.value))
@@ -97,11 +97,11 @@ class Cuda:
         self._call("cuStreamWaitEvent", ctypes.c_void_p(stream), ctypes.c_void_p(event), 0)
 
     def is_over(self, event: int) -> bool:
-        """Is all done that was in the stream before it? A driver that fails says so where it is used next."""
+        """Returns whether all work before the event is done. True if the driver fails, which its next call reports."""
         return bool(self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY)
 
     def wait_until(self, event: int) -> None:
-        """Sleeps until all is done that was in the stream before it, without Python's lock."""
+        """Sleeps until all work before the event is done, without Python's lock."""
         self._call("cuEventSynchronize", ctypes.c_void_p(event))
 
     def drop(self, event: int) -> None:

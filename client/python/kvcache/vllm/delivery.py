@@ -72,7 +72,7 @@ def forget(engine_id: object, rank: int) -> None:
 
 
 def _scheduler() -> int | None:
-    """Returns the process that started this one. None: this process was not started by vLLM, and has the scheduler."""
+    """Returns the process that started this one, or None if vLLM did not start this process, which then has the scheduler."""
     parent = multiprocessing.parent_process()
     return None if parent is None else parent.pid
 

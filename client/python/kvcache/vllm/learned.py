@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gauges of what a load policy has learned, and from what: for the metrics of the tier and of the spec."""
+"""Gauges of the rates that a load policy has learned and of their samples, for the metrics of the tier and of the spec."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .times import LoadTimes
 
 _TIERS = {"memory": MEMORY, "disk": DISK, "remote": REMOTE}
 _FROM = {"memory": "the daemon's memory", "disk": "the daemon's disk", "remote": "the tier that hosts share"}
-REPEAT_S = 1.0  # gauges that only grow older are published again after so long
+REPEAT_S = 1.0  # interval after which gauges are published again if only ages have changed
 
 GAUGES = {
     "up": "1 while kvcache-daemon answers.",
     "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "prefill_samples": "Prefills that taught this rate.",
-    "prefill_sample_least_tokens": "The fewest tokens of the latest of them.",
-    "prefill_sample_most_tokens": "The most tokens of the latest of them.",
-    "prefill_sample_age_seconds": "Seconds since the newest of them.",
+    "prefill_samples": "Prefills from which this rate was learned.",
+    "prefill_sample_least_tokens": "Tokens of the shortest of the latest prefills from which the rate was learned.",
+    "prefill_sample_most_tokens": "Tokens of the longest of the latest prefills from which the rate was learned.",
+    "prefill_sample_age_seconds": "Seconds since the latest prefill from which the rate was learned.",
     "load_overhead_seconds": "The time of a load that does not depend on its bytes.",
 }
 for _name, _source in _FROM.items():
     GAUGES[f"{_name}_bytes_per_second"] = f"The rate of loads from {_source}."
-    GAUGES[f"{_name}_samples"] = f"Loads from {_source} that taught this rate."
-    GAUGES[f"{_name}_sample_least_bytes"] = "The smallest of the latest of them."
-    GAUGES[f"{_name}_sample_most_bytes"] = "The largest of the latest of them."
-    GAUGES[f"{_name}_sample_age_seconds"] = "Seconds since the newest of them."
+    GAUGES[f"{_name}_samples"] = f"Loads from which the rate of {_source} was learned."
+    GAUGES[f"{_name}_sample_least_bytes"] = f"Bytes of the smallest of the latest loads from {_source}."
+    GAUGES[f"{_name}_sample_most_bytes"] = f"Bytes of the largest of the latest loads from {_source}."
+    GAUGES[f"{_name}_sample_age_seconds"] = f"Seconds since the latest load from {_source}."
 
 
 class Learned:
@@ -35,13 +35,13 @@ class Learned:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._newest: dict[str, tuple[int, float]] = {}  # by name: the number of samples, and when it grew
+        self._newest: dict[str, tuple[int, float]] = {}  # by name: the number of samples, and the time at which it grew
         self._said: tuple[float, int] = (-1.0, -1)
         self._say_at = 0.0
 
     def gauges(self, policy: LoadPolicy | None, up: float) -> dict[str, float]:
-        """Returns the gauges that vLLM is to be given in this step; nothing where they would be those it has, a little older. What was
-        given or what no sample has taught has no sample's gauges but their number."""
+        """Returns the gauges for vLLM in this step, or nothing if only ages have changed since the last ones. A rate that was configured, or
+        has no sample yet, has no gauges of samples except their number."""
         now = self._clock()
         said = (up, policy.samples if policy is not None else 0)
         if said == self._said and now < self._say_at:

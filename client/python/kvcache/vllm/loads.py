@@ -24,7 +24,7 @@ from .cuda import Cuda
 
 log = logging.getLogger("kvcache.vllm")
 
-WAIT_S = 0.05  # that wait() spends in one call of the library
+WAIT_S = 0.05  # timeout of one call of the library in wait()
 
 
 class Ended(NamedTuple):
@@ -46,8 +46,8 @@ class _Job:
     def __init__(self, number: int, nbytes: int, load: int, is_expedited: bool) -> None:
         self.number, self.nbytes, self.load, self.is_expedited = number, nbytes, load, is_expedited
         self.started = time.monotonic()
-        self.pending = 0       # requests of the library's that have not ended
-        self.event = 0         # behind what was copied without the library; 0: nothing was
+        self.pending = 0       # number of requests to the library that have not ended
+        self.event = 0         # event after the copies that were made without the library; 0: none were
         self.copy_s = 0.0      # by the GPU's clock
         self.success = True
 
@@ -70,8 +70,8 @@ class Loads:
         self.rescued = 0        # blocks that were copied without the library
 
     def step_begins(self) -> None:
-        """The engine has launched nothing of its step yet: loads of this step follow what its stream holds now. Without such calls they
-        follow what it holds when they begin."""
+        """Marks the beginning of a step, before the engine launches work: loads of this step wait only for earlier work in its stream. Without
+        this call they wait for all work in the stream when they begin."""
         if not self._step:
             self._step = self._cuda.record(self._current_stream())
         elif not self._cuda.record_again(self._step, self._current_stream()):
@@ -155,7 +155,7 @@ class Loads:
         self._ended.append(Ended(job.number, job.success, job.nbytes, time.monotonic() - job.started))
 
     def finished(self) -> list[Ended]:
-        """Returns what has ended since the last time, each load once. vLLM asks at the end of each step."""
+        """Returns the loads that have ended since the last call, each once. vLLM calls this at the end of each step."""
         self._has_begun = False
         if self._jobs:
             self._look()
@@ -165,7 +165,7 @@ class Loads:
         return ended
 
     def wait(self, numbers: set[int]) -> None:
-        """Until these have ended. Expedited ones are not waited for: the engine's stream does that."""
+        """Waits until these loads have ended, except expedited ones, for which the engine's stream waits."""
         while any(n in self._jobs and not self._jobs[n].is_expedited for n in numbers):
             self._look(WAIT_S)
 
@@ -175,5 +175,5 @@ class Loads:
 
     @property
     def ended_below(self) -> int:
-        """A number of the scheduler's side below which all loads have ended, where they begin in their order."""
+        """Returns a number of the scheduler's side below which all loads have ended, provided that they begin in order."""
         return min((j.load for j in self._jobs.values()), default=self._latest + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side of the spec (spec.py): what is found, and leases on it from the lookup until all ranks have loaded it."""
+"""The scheduler's side of the spec (spec.py): lookups, and leases on found chunks from the lookup until all ranks have loaded them."""
 
 from __future__ import annotations
 
@@ -57,33 +57,33 @@ class _Request:
                  "has_parents")
 
     def __init__(self) -> None:
-        self.computes = False  # all that it offers to be stored is computed in that step
-        self.withheld: set[bytes] = set()  # stored chunks that the canary has it compute
-        self.has_parents: set[int] = set()  # groups of which it was given chunks, or has offered some
+        self.computes = False  # all chunks that it offers for storing are computed in the same step
+        self.withheld: set[bytes] = set()  # stored chunks that the canary makes it compute
+        self.has_parents: set[int] = set()  # groups of which it has loaded or offered chunks
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the answers: vLLM asks for another run next, or for the same after it was loaded."""
-        self.answers: dict[bytes, bool] = {}  # worth loading?
-        self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
+        """Forgets the answers, because vLLM asks for another run next, or again for the run that was loaded."""
+        self.answers: dict[bytes, bool] = {}  # whether each is worth loading
+        self.ready: set[bytes] = set()  # leased keys: vLLM asks again in each step in which it has no room for the request
         self.declined: set[int] = set()
-        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
+        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group: keys to be looked up together, with the tiers of the first one
         self.was_gathered: set[int] = set()
-        self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
-        self.search_untils: dict[int, float] = {}  # by group: it waits for that no longer
-        self.fetched: set[bytes] = set()  # keys that came from there
+        self.sought: dict[int, Sought] = {}  # by group: the search in the shared tier
+        self.search_untils: dict[int, float] = {}  # by group: the time until which it may wait for a search
+        self.fetched: set[bytes] = set()  # keys that were fetched from the shared tier
 
 
 class KvcacheManager(OffloadingManager):  # type: ignore[misc]
-    """A manager of vLLM's: it is asked for chunks, and what is to be loaded and stored."""
+    """Implements vLLM's OffloadingManager: answers which chunks are found, and prepares loads and stores."""
 
     def __init__(self, spec: KvcacheOffloadingSpec) -> None:
         self._spec = spec
         self._ranks = Ranks(spec.config.engine_id, spec.world_size, spec.common)
         self._promises: Promises | None = None
         self._shared: SharedTier | None = None
-        self._canary: Canary | None = None  # the worker's, where it is in this process
-        self._variant = 0  # the number of the namespaces that are asked about
+        self._canary: Canary | None = None  # the worker's canary, if the worker is in this process
+        self._variant = 0  # number of the namespaces in use
         self._loads = LoadsUnderWay()
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
@@ -103,7 +103,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return self._promises
 
     def _serve(self) -> None:
-        """All ranks have said what they store."""
+        """Starts to serve, after all ranks have published their shards."""
         spec, self._chunk_bytes = self._spec, self._ranks.chunk_bytes()
         if self._ranks.has_scheduler:
             self._canary = canary.here.get(str(spec.config.engine_id))
@@ -118,15 +118,15 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                           for g, tokens in spec.tokens.items() if g in self._chunk_bytes}
 
     def _shards(self) -> dict[int, list[Shard]]:
-        """The shards in the namespaces in use."""
+        """Returns the shards, with the names of the namespaces in use."""
         return {g: [s._replace(name=canary.named(s.name, self._variant)) for s in shards] for g, shards in self._ranks.shards.items()}
 
     def _names(self) -> dict[int, str]:
-        """The namespaces of the groups where each has one shard."""
+        """Returns the namespace of each group, for engines whose groups have one shard each."""
         return {g: shards[0].name for g, shards in self._shards().items()}
 
     def _serves(self, pool: int) -> bool:
-        """Can all ranks load from this pool, and do they keep it?"""
+        """Returns whether all ranks can load from this pool and keep it registered."""
         assert self._promises is not None
         return self._ranks.use({*self._promises.pools(), pool}) and self._ranks.serves(pool)
 
@@ -173,10 +173,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return LookupResult.HIT
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
-        """Is it worth loading? None: it is known at the end of the step.
+        """Returns whether a chunk is worth loading; None: the answer follows at the end of the step.
 
-        Where vLLM does not say what it will ask for next, only the first chunk that is there is asked about alone: with it come
-        all that follow it in this step, by one question and with one decision."""
+        If vLLM does not say which keys it will ask for next, only the first stored chunk is looked up alone. The keys that follow it in the
+        step are collected, and are looked up and decided together."""
         group = identity.group_of(key)
         if group not in self._policies:
             return False
@@ -202,7 +202,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             return False
         if is_tail:
             return self._take(promises, group, chain if where[0] else [], chain, _tiers_of(where), request, context.req_id)
-        may_gather = not where[0] or group not in request.was_gathered  # again, where the shared tier is asked
+        may_gather = not where[0] or group not in request.was_gathered  # gathered again after a search in the shared tier
         if len(chain) == 1 and may_gather and not self._is_hopeless(group, where[0], request):
             request.gathered[group] = {key: where[0]}
             return None
@@ -212,7 +212,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _decided(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request, name: str,
                  worth: int | None = None) -> bool:
-        """And asks at once for what is in memory."""
+        """Decides as _decide() does, and requests leases at once if all the chunks are in memory. Returns whether any is worth loading."""
         worth, in_memory = self._decide(promises, group, chain, tiers, request, name, worth)
         if in_memory and len(chain) > 1:
             promises.ask(name)
@@ -239,7 +239,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return self._take(promises, group, [window.keys[i] for i in run], behind, tiers, request, name, key)
 
     def _seek_window(self, group: int, window: windows.Window, at: int, known: Mapping[int, int], request: _Request) -> bool:
-        """Has the chunks of a window that ends at a key looked for in the shared tier. False: they are not."""
+        """Begins a search in the shared tier for the chunks of a window that ends at a key. Returns whether it has begun."""
         need = window.first_size if at == len(window.keys) - 1 else window.size
         listed = range(at, max(-1, at - need), -1)
         if any(window.keys[i] in request.answers or i not in known for i in listed):
@@ -273,7 +273,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
-        """Has what is not here looked for. False: it is not."""
+        """Begins a search in the shared tier for the chunks that this host lacks. Returns whether it has begun."""
         if self._shared is None or len(tiers) == len(chain) or not self._may_seek(group, request):
             return False
         sought = Sought(chain)
@@ -282,7 +282,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return sought.has_begun
 
     def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool:
-        """In each step, whatever key of the group is asked for. True: it has ended, and there are answers."""
+        """Advances a search, in each step in which a key of the group is asked for. Returns whether it has ended, with answers."""
         assert self._shared is not None
         chain = list(sought.keys)
         if not sought.advance(self._shared, self._policies[group],
@@ -300,7 +300,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return group in request.declined or self._policies[group].is_hopeless(MEMORY if tiers & TIER_MEMORY else DISK)
 
     def _gathered(self, promises: Promises, name: str, request: _Request) -> None:
-        """At the end of a step."""
+        """Looks up the collected keys, at the end of a step."""
         for group, listed in request.gathered.items():
             request.was_gathered.add(group)
             keys = list(listed)
@@ -318,8 +318,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request,
                 name: str, worth: int | None = None) -> tuple[int, bool]:
-        """How many leading ones to load, which are asked for; and whether all of them are in memory. `tiers`: of those that are found;
-        what came from the shared tier is in memory."""
+        """Decides how many leading chunks to load, and requests leases on them. Returns their number, and whether all are in memory. `tiers`:
+        those of the found chunks; fetched chunks are in memory."""
         self._counts["lookups"] += len(chain)
         run = len(tiers)
         if worth is None:
@@ -333,7 +333,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return worth, DISK not in tiers[:worth]
 
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
-        """Returns how many of them the canary lets be loaded, from the first on. The others are computed."""
+        """Returns how many leading chunks the canary permits to be loaded. The engine computes the others."""
         n = self._canary.loadable(group, keys, self._variant) if self._canary is not None else len(keys)
         request.withheld.update(keys[n:])
         if n:
@@ -345,14 +345,14 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if request is None or self._canary is None or self._canary.mode == canary.OFF:
             return None
         group = identity.group_of(keys[0])
-        if any(self._is_tail(key, group, context) for key in keys):  # nothing is computed behind the prefix
+        if any(self._is_tail(key, group, context) for key in keys):  # no chunk after the prefix is computed
             return None
         chosen = self._canary.choose(keys, where, request.withheld, group in request.has_parents)
         request.has_parents.add(group)
         return chosen
 
     def _follow(self) -> None:
-        """Goes on with the namespaces that the canary has moved to."""
+        """Uses the namespaces that the canary has moved to."""
         if self._promises is None or self._ranks.variant == self._variant:
             return
         self._variant = self._ranks.variant
@@ -411,7 +411,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
 
     def _prefill(self) -> float:
-        """Tokens per second; 0: not known."""
+        """Returns the rate of prefill in tokens per second; 0: unknown."""
         return next((p.prefill for p in self._policies.values()), 0.0)
 
     def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
@@ -434,7 +434,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @timed_store
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
-        """Returns the chunks that lack a shard. Nothing, while the daemon does not answer: vLLM takes that as stored."""
+        """Returns the chunks that lack a shard. While the daemon does not answer, returns none, which vLLM takes for stored chunks."""
         promises = self._ready()
         groups = identity.by_group(keys)
         self._watchdog.offered(len(keys) > len(groups))
@@ -464,7 +464,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
-        """By rank, whether its shard of each of these chunks is stored. Nothing where no shard is."""
+        """Returns by rank whether its shard of each of these chunks is stored. Empty if no shard is."""
         if self._ranks.world_size == 1 or not any(map(any, missing.values())):
             return []
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
@@ -472,8 +472,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 for rank in range(self._ranks.world_size)]
 
     def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
-        """Tokens of these chunks that are computed in the step which is being scheduled; 0: too few, or it is not known. vLLM
-        offers what its own prefix cache has, too: what is computed begins where the lookup ended."""
+        """Returns the number of tokens of these chunks that the step being scheduled computes; 0: too few, or unknown. vLLM also offers chunks
+        of its own prefix cache, so the computed ones begin at the first that the lookup missed."""
         request = self._requests.get(context.req_id)
         if request is None:
             return 0
@@ -536,7 +536,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._count_ranks()
 
     def _count_ranks(self) -> None:
-        """Takes what the ranks have counted. They spend their seconds at the same time."""
+        """Adds the ranks' counters to its own. Ranks spend their seconds concurrently, so the mean counts."""
         counts, ranks = dict(self._ranks.counted()), self._ranks.world_size
         self._counts["store_wait_seconds"] += counts.pop("store_wait_us", 0) / 1e6 / ranks
         self._watchdog.rank_spent(counts.pop("call_us", 0) / 1e6 / ranks, counts.pop("store_call_us", 0) / 1e6 / ranks)
@@ -548,7 +548,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return bool(self._loads) or (self._promises is not None and self._promises.pending)
 
     def reset_cache(self) -> None:
-        """Keeps all chunks, because other engines use them, too. What was promised is looked up again. Loads under way keep their leases."""
+        """Keeps all chunks, because other engines use them, too. Promised chunks are looked up again. Loads under way keep their leases."""
         self._loads.reset()
         self._watchdog.reset()
         for name, request in self._requests.items():
@@ -597,6 +597,6 @@ def _tier_name(tiers: int) -> str:
 
 
 def _tiers_of(where: bytes) -> list[int]:
-    """Returns the tiers of the leading ones that are here."""
+    """Returns the tiers of the leading chunks that this host has."""
     run = where.index(0) if 0 in where else len(where)
     return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]

@@ -32,18 +32,18 @@ from .watchdog import Spent
 
 log = logging.getLogger("kvcache.vllm")
 
-OPEN_S = 1.0        # a call that opens a namespace or makes staging memory may take so long
-SLICE_BLOCKS = 32   # after so many blocks of a store, one that the engine waits for goes first
-PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
+OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
+SLICE_BLOCKS = 32   # blocks of a slice of a store; between slices, a store that the engine waits for goes first
+PAUSE_S = 1.0       # pause after the daemon failed; doubled after each further failure
 LONGEST_PAUSE_S = 4.0
-GATHER_S = 0.05     # stores of few blocks wait so long for others, with which they go together
-STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
-CHECK_S = 2.0       # that the canary waits for a stored chunk
-LOOK_S = 0.1        # between two looks at the engine's page
-NO_PAGE_S = 0.05    # the same before there is one
-FLUSH_S = 0.1       # an engine that waits for stores waits so long before the rest of them is dropped
+GATHER_S = 0.05     # time that a store of few blocks waits for others, to share a request with them
+STORE_S = 0.4       # timeout of a slice: an engine that waits for stores continues after at most FLUSH_S + STORE_S
+CHECK_S = 2.0       # timeout of the canary's get of a stored chunk
+LOOK_S = 0.1        # interval between reads of the engine's page
+NO_PAGE_S = 0.05    # this interval before the page exists
+FLUSH_S = 0.1       # time that an engine waits for stores before the remaining ones are dropped
 NO_JOB = (1 << 64) - 1
-ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
+ATTACH_S = 10.0     # time that the engine's start waits for the GPU's attachment: vLLM captures its CUDA graphs next
 
 
 class Part(NamedTuple):
@@ -61,25 +61,25 @@ class _Job:
 
     def __init__(self, number: int, parts: list[Part], event: int, tokens: int, scheduled: float) -> None:
         self.number, self.parts, self.event = number, parts, event
-        self.nbytes = 0  # that were stored
+        self.nbytes = 0  # bytes stored so far
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
         self.count = sum(len(p.blocks) for p in parts)
-        # A prefill is stored at once: the time at which it ends teaches its rate.
+        # The store of a prefill is not delayed, because the rate of prefill is learned from the time at which its event is complete.
         self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
-        self.computed = False  # the event is over
+        self.computed = False  # the event is complete
         self.wanted = False    # the engine waits for it
-        self.hurried = False   # the engine has waited for it long enough
+        self.hurried = False   # the engine has waited for it for FLUSH_S
 
 
 class Mover:
-    """`canary`: has the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at
-    the time of a call. `seat` is this rank's at the engine's page."""
+    """Moves the blocks of one GPU. `canary` has the namespaces of the groups, in the order of `blocks`. `current_stream` returns the engine's
+    stream at the time of the call. `seat`: this rank's place at the engine's page."""
 
     def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
                  device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
         self._seat = seat
-        self._tried_pool, self._try_again_at = 0, 0.0  # the pool that the scheduler's side wanted
+        self._tried_pool, self._try_again_at = 0, 0.0  # the pool that the scheduler's side last asked for
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
@@ -94,16 +94,16 @@ class Mover:
                            self.attach_soon)
         self._changed = threading.Condition()
         self._stores: deque[_Job] = deque()
-        self._present: list[_Job] = []         # our thread is at these
+        self._present: list[_Job] = []         # stores that the mover's thread works on
         self._dropped_events: deque[int] = deque()
         self._under_way: dict[int, _Job] = {}  # not reported yet
         self._ended: deque[Ended] = deque()
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
-        self.stored_bytes = self.failed_stores = 0  # that our thread counts
-        self.left_out = 0  # chunks that the engine's thread left out: blocks are missing, the stream is captured, it waits too long, or it closes
-        self.store_wait_s = 0.0  # that the engine has waited for stores
+        self.stored_bytes = self.failed_stores = 0  # counted by the mover's thread
+        self.left_out = 0  # chunks that the engine's thread dropped: no blocks, a captured stream, a long wait, or close()
+        self.store_wait_s = 0.0  # seconds that the engine has waited for stores
         self.spent = Spent()     # seconds of the engine's thread; the worker counts them
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
@@ -119,12 +119,12 @@ class Mover:
     # --- the engine's thread ---
 
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
-        """A store. `tokens` that are computed from `scheduled` on until the event that it waits for."""
+        """Queues a store, which begins when the engine's event is complete. `tokens` are computed between `scheduled` and that event."""
         for part in parts:
             self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
                 raise ValueError(f"job {number}: {len(part.blocks)} blocks for {len(part.keys)} chunks")
-        if not parts:  # other ranks write these chunks, or they are stored
+        if not parts:  # other ranks write these chunks, or they are already stored
             self._ended.append(Ended(number, True, 0, 0.0))
             return
         event = self._cuda.record(self._current_stream())
@@ -178,11 +178,11 @@ class Mover:
             self._must_attach = True
 
     def _kept_pools(self, page: RankPage) -> list[int]:
-        """Lets go of the pools of earlier daemons in which there are no leases. Returns the others."""
+        """Releases the pools of earlier daemons in which no chunk is leased. Returns the others."""
         pools = self._gpu.pools()
         unused = set(pools[1:]) - page.in_use() if not self.loads.busy else set()
         if unused:
-            # No hit names a pool that is not published: what is not in use now is not used later.
+            # No hit names a pool that is not published, so a pool without leases gets none later.
             page.set_pools([p for p in pools if p not in unused])
             for pool in unused - page.in_use():
                 self._gpu.release_pool(pool)
@@ -191,14 +191,14 @@ class Mover:
         return pools
 
     def attach_soon(self) -> None:
-        """The daemon has been started again: its memory is to be registered."""
+        """Requests a new attachment, because the daemon has been restarted and its memory is not registered."""
         with self._changed:
             self._must_attach = True
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Waits until these jobs have ended. They go before other stores. The engine stands still meanwhile, so a store that takes longer than
-        FLUSH_S is dropped: at once if our thread is not at it, else behind its present slice, which takes STORE_S at most."""
+        """Waits until these jobs have ended, and moves them before other stores. The engine waits, too, so stores that take longer than FLUSH_S
+        are dropped: at once, or after the slice that the mover's thread is storing, which takes at most STORE_S."""
         self.loads.wait(numbers)
         began = breakeven.clock()
         with self._changed:
@@ -323,8 +323,8 @@ class Mover:
                 self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
 
     def _attach(self) -> None:
-        """Registers the daemon's memory with the driver. A first get, and a first copy of leased chunks, which makes streams, take their time
-        as well: it is not to be the first load's."""
+        """Registers the daemon's memory with the driver. Also makes the first get and the first copy of leased chunks, which creates
+        streams, so that the first load does not have to wait for that."""
         self._gpu.gentle = self._attached.is_set()  # the engine computes
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)
@@ -352,14 +352,14 @@ class Mover:
         self._complaint = why
 
     def _step(self, jobs: list[_Job]) -> None:
-        """A slice of a store, or several small stores."""
+        """Puts a slice of a store, or several small stores together."""
         over = True
         try:
             if len(jobs) == 1:
                 over = self._store_slice(jobs[0])
             else:
                 self._store_together(jobs)
-        except Exception as e:  # the GPU's driver failed: what the engine does next will, too
+        except Exception as e:  # the GPU's driver failed, and the engine's next call will fail, too
             log.exception("job %d failed: %s", jobs[0].number, e)
         if not over:
             return
@@ -377,7 +377,7 @@ class Mover:
         return self._namespaces.get(group_of(part.keys[0]))
 
     def _move(self, call: Callable[..., bytes], part: Part, **options: Any) -> bytes:
-        """Statuses; none where the daemon is not asked."""
+        """Returns the statuses of a put, or none if the daemon is not asked."""
         namespace = self._namespace(part)
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
@@ -430,10 +430,10 @@ class Mover:
         self._cuda.synchronize(self._stream)
         with namespace.get_map(names_of(part.keys[:1]), timeout=min(self._timeout_s, CHECK_S)) as leased:
             self._canary.compare(part.keys[0], computed.raw, leased[0])
-        self._client.flush()  # the lease would wait for the next request
+        self._client.flush()  # without this, the release of the lease would wait for the next request
 
     def _follow(self) -> None:
-        """Goes on with the next variant of the namespaces where the canary has to."""
+        """Continues with the next variant of the namespaces if the canary has rejected this one."""
         if self._canary.moves(self._state_of):
             self._namespaces = {}
             self._open()
@@ -441,7 +441,7 @@ class Mover:
                 self._seat.page.set_variant(self._canary.number)
 
     def _store_slice(self, job: _Job) -> bool:
-        """True: it was the last."""
+        """Stores the next slice of a job. Returns whether it was the last one."""
         if job.hurried:
             self.failed_stores += sum(len(p.keys) for p in job.parts)
             return True
@@ -477,7 +477,7 @@ class Mover:
                 at += len(part.keys)
 
     def _put(self, part: Part) -> list[bool]:
-        """Was each chunk stored? The engine writes the blocks again when the job has ended: put() returns when they were read."""
+        """Returns whether each chunk was stored. The engine may overwrite the blocks when the job has ended, because put() has read them."""
         if not part.keys or not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)
         status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S),

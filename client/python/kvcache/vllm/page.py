@@ -36,13 +36,13 @@ log = logging.getLogger("kvcache.vllm")
 
 MAGIC = int.from_bytes(b"kvcpage\0", "little")
 VERSION = 1
-NAME_S = 60.0       # that the page has a name, at most
+NAME_S = 60.0       # longest time that the page has a name
 MOST_RANKS = 1024
-MOST_POOLS = 4      # the library keeps no more
+MOST_POOLS = 4      # the most that the library keeps
 MOST_GROUPS = 1024
 MOST_VARIANT = 8
 LONGEST_NAME = 255
-RING = 32           # samples of a kind that a rank keeps
+RING = 32           # number of samples of each kind that a rank keeps
 NONE, ATTACHED, REFUSES = range(3)
 
 WORD = 8
@@ -70,7 +70,7 @@ _LOAD_UNIT = 4096
 
 
 class PageError(Exception):
-    """A sentence about a page that is not used."""
+    """The reason why a page is not used, as a sentence."""
 
 
 class Description(NamedTuple):
@@ -178,7 +178,7 @@ class EnginePage:
         self.world_size, self.path = world_size, path_of(os.getpid(), engine_id)
         self._memory = self._make(digest)
         self._made, self._has_name = time.monotonic(), True
-        self._seen = [[0, 0] for _ in range(world_size)]  # samples of both kinds that were taken
+        self._seen = [[0, 0] for _ in range(world_size)]  # number of samples of either kind that were read
         self._at_exit = functools.partial(_remove, self.path)
         atexit.register(self._at_exit)
 
@@ -220,7 +220,7 @@ class EnginePage:
         return time.monotonic() - self._made
 
     def states(self) -> list[int]:
-        """Returns the state of each rank. One that is out of range is NONE."""
+        """Returns the state of each rank. A value out of range counts as NONE."""
         states = [self._word(r, _STATE) for r in range(self.world_size)]
         return [s if s in (ATTACHED, REFUSES) else NONE for s in states]
 
@@ -300,7 +300,7 @@ class EnginePage:
         return [(n, s) for n, s in samples if n and s]
 
     def close(self, longest_s: float) -> None:
-        """Has the ranks leave, and waits for that."""
+        """Tells the ranks to leave, and waits until they have."""
         self._memory.words[_CLOSED] = 1
         until = time.monotonic() + longest_s
         while any(self._word(r, _RANK_PID) for r in range(self.world_size)) and time.monotonic() < until:
@@ -358,7 +358,7 @@ class RankPage:
 
     @property
     def is_here(self) -> bool:
-        """Is the scheduler in this process?"""
+        """Whether the scheduler is in this process."""
         return self._memory.words[_PID] == os.getpid()
 
     def set_variant(self, number: int) -> None:
@@ -378,7 +378,7 @@ class RankPage:
         self._add(_PREFILLS, _PREFILL_RING, tokens, seconds)
 
     def _add(self, head: int, ring: int, value: int, seconds: float) -> None:
-        """The sample is there before the head says so."""
+        """Writes a sample before the count that publishes it."""
         ticks = min(round(seconds / _TICK_S), (1 << _TICK_BITS) - 1)
         n = self._memory.words[self._first + head]
         self._set(ring + n % RING, min(value, (1 << _VALUE_BITS) - 1) << _TICK_BITS | ticks)
@@ -432,7 +432,7 @@ def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
 
 
 def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
-    """Takes the rank's area."""
+    """Claims the rank's area."""
     owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
     if owner not in (0, os.getpid()) and _is_alive(owner):
         raise PageError(f"rank {rank} of the engine is process {owner} already")
@@ -464,7 +464,7 @@ class Seat:
         self._refusal = ""
 
     def refuse(self, why: str) -> None:
-        """Says why the rank does not take part now; with an empty text, that it does."""
+        """Publishes why the rank does not take part; an empty text: it does."""
         if self.page is not None and why != self._refusal:
             self._refusal = why
             if why:

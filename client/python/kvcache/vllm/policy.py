@@ -39,7 +39,7 @@ LEAST_FETCH_S = 0.25  # a fetch from the shared tier is never given less time
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step computes little if the rate of prefill explains less than this share of its time
 LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
 SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
-LATEST = 16        # samples of which the sizes are published
+LATEST = 16        # number of latest samples whose sizes are published
 
 
 class Evidence:
@@ -84,13 +84,13 @@ class LoadPolicy:
         self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes
         self._run = 1.0  # chunks of a usual load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
-        self._probing = 0  # chunks that are still to be loaded one by one, whatever it costs
+        self._probing = 0  # chunks of the present probe that are still to be loaded, whether or not they are worth it
         self._declined_s = 0.0  # spent on computing since the last probe
         self._unsearched_s = 0.0  # spent since the last probe on computing chunks that were not searched for in the shared tier
 
     @property
     def samples(self) -> int:
-        """How many samples have taught any of the rates."""
+        """Returns the number of samples from which the rates were learned."""
         return self.prefill_evidence.samples + sum(e.samples for e in self.evidence)
 
     @property
@@ -99,8 +99,8 @@ class LoadPolicy:
         return self.times.overhead_s
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
-        """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little.
-        One of few tokens says how long a step takes."""
+        """Adds a sample of prefill. A prefill that shared steps with other requests is slower than a single one, so a faster sample counts in
+        full and a slower one little. A sample of few tokens shows how long a step takes instead."""
         if not self._learn_prefill or seconds <= 0 or tokens <= 0:
             return
         rate = tokens / seconds
@@ -112,8 +112,9 @@ class LoadPolicy:
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float, least_s: float | None = None) -> None:
-        """`seconds`: in which nothing else was loaded. Of a load from both, what memory does not explain was the disk's. `least_s`: it
-        took at least so long, and `seconds` at most; a load whose time is not known to SHARP teaches nothing."""
+        """Adds a sample of a load during which nothing else was loaded. If it read both tiers, the time that the rate of memory does not
+        explain belongs to the disk. The load took between `least_s` and `seconds`; a load whose time is known less precisely than SHARP is
+        ignored."""
         if least_s is not None and seconds - least_s > SHARP * seconds:
             return
         self.memory_samples += memory_bytes > 0 and not disk_bytes
@@ -129,7 +130,7 @@ class LoadPolicy:
         self._sample(DISK, disk_bytes, max(seconds - explained, seconds / BEST * disk_bytes / (memory_bytes + disk_bytes), 1e-6))
 
     def saw_read(self, disk_bytes: int, least_s: float, most_s: float) -> None:
-        """A read to memory, which took between so long and so long."""
+        """Adds a sample of a read from disk to memory, which took between `least_s` and `most_s`."""
         if not self._learn_rate[DISK] or disk_bytes <= 0 or most_s <= 0:
             return
         expected = self._seconds(DISK, disk_bytes)
@@ -148,13 +149,13 @@ class LoadPolicy:
             self.rates[REMOTE] = bytes_per_s
 
     def _sample(self, tier: int, nbytes: int, seconds: float) -> None:
-        """The mean is that of the times of a byte: a slow sample among quick ones counts as what it costs."""
+        """Adds a sample to a tier's mean time per byte. Means of rates would hide the cost of a slow sample among quick ones."""
         (self._disk if tier == DISK else self._remote).add(nbytes)
         new, rate = seconds / nbytes, self.rates[tier]
         self.rates[tier] = 1 / (new if not rate else 1 / rate + WEIGHT * (new - 1 / rate))
 
     def _memory_s(self, nbytes: int) -> float:
-        """The time of a load from memory, its overhead included."""
+        """Returns the time of a load from memory, including its overhead."""
         return self.times.seconds(nbytes) if self.times.samples else self.overhead_s + self._seconds(MEMORY, nbytes)
 
     def _seconds(self, tier: int, nbytes: float) -> float:
@@ -178,8 +179,8 @@ class LoadPolicy:
 
     def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, queued_remote: int = 0, *,
               alone: bool = False) -> int:
-        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before; those of the
-        shared tier before what lies there. `alone`: the engine has no other request."""
+        """Returns how many leading chunks of a run to load. `tiers`: where each lies. Queued bytes are loaded first; those of the shared tier
+        delay only chunks of that tier. `alone`: the engine has no other request."""
         if self.always or not tiers:
             return len(tiers)
         unknown = [tiers.index(t) for t in (DISK, REMOTE) if t in tiers and not self.rates[t]]
@@ -242,8 +243,7 @@ class LoadPolicy:
         return True
 
     def longest_search(self, missing: int, queued_remote: int = 0) -> float:
-        """How many seconds a request may wait until it is known how much of what this host does not have, so many chunks at most,
-        the shared tier has. 0: it is not to be asked."""
+        """Returns how many seconds a request may wait for the answer how many of its `missing` chunks the shared tier has. 0: do not ask it."""
         if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill
@@ -261,11 +261,11 @@ class LoadPolicy:
         return LONGEST_SEARCH_S
 
     def longest_fetch(self, chunks: int) -> float:
-        """How many seconds so many chunks may take from the shared tier: as long as computing them does. inf: that is not known."""
+        """Returns how many seconds a fetch of `chunks` from the shared tier may take: as long as computing them. inf: that time is unknown."""
         return max(LEAST_FETCH_S, chunks * self.tokens / self.prefill) if self.prefill and not self.always else math.inf
 
     def is_hopeless(self, tier: int) -> bool:
-        """Is loading slower however long the run is? No, before both rates are known, and where it is time to try."""
+        """Returns whether loading is slower than computing for runs of any length. False while a rate is unknown, and when a probe is due."""
         if self.always or not self.prefill or not self.rates[tier]:
             return False
         if tier == MEMORY and not self._memory_is_slower(self.tokens / self.prefill):
@@ -273,7 +273,7 @@ class LoadPolicy:
         return self._cost(tier) >= self.tokens / self.prefill and not self._may_probe(tier)
 
     def _memory_is_slower(self, compute: float) -> bool:
-        """Is loading a chunk from memory known to take longer than computing it, which takes so many seconds?"""
+        """Returns whether loading a chunk from memory is known to take longer than computing it, which takes `compute` seconds."""
         is_known = self.memory_samples >= LEAST_SAMPLES or not self._learn_rate[MEMORY]
         return is_known and self._cost(MEMORY) >= compute
 

@@ -33,11 +33,11 @@ LOOKUP_S = 0.05  # timeout of a lookup that the index does not answer
 OPEN_S = 0.25    # timeout for opening a namespace
 REST_S = 0.5     # without lookups, after one was not answered; twice as long each time
 LONGEST_REST_S = 8.0
-HUNG_S = 5.0     # after leases were not given within the timeout
-GRACE_S = 0.002  # that ask() waits for leases on memory
-NO_GRACE_S = 1.0 # without that, after they came too late
-PROBE_S = 0.4    # a request that is unanswered for so long is followed by a probe
-SILENT_S = 1.2   # a daemon that does not answer the probe for so long hangs
+HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
+GRACE_S = 0.002  # time that ask() waits for leases on chunks in memory
+NO_GRACE_S = 1.0 # time without such waits, after leases came too late
+PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
+SILENT_S = 1.2   # age of an unanswered probe at which the daemon counts as hung
 PROBE = "probe"
 
 
@@ -51,7 +51,7 @@ class Held(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Chunks of a group that were read from disk, in a time between these."""
+    """Chunks of a group that were read from disk, in between `least_s` and `most_s`."""
 
     group: int
     nbytes: int
@@ -67,31 +67,32 @@ class _Answer(NamedTuple):
 
 
 class _Asked:
-    """Keys of one group that are asked for together. `answers`: of each shard, None where it was not answered yet."""
+    """Keys of one group that are requested together. `answers`: one for each shard, None until it arrives. `before`: bytes of earlier
+    requests that were being read from disk."""
 
     def __init__(self, request: str, asker: _Request, keys: tuple[bytes, ...], at: float, disk_bytes: int, before: int, shards: int) -> None:
         self.request, self.asker, self.keys, self.at = request, asker, keys, at
-        self.disk_bytes, self.before = disk_bytes, before  # before: bytes that were being read from disk then
+        self.disk_bytes, self.before = disk_bytes, before
         self.answers: list[_Answer | None] = [None] * shards
 
 
 class _Request:
     def __init__(self) -> None:
-        self.wanted: dict[bytes, bool] = {}  # is it on disk?
-        self.asked: dict[bytes, float] = {}  # when
-        self.held: dict[bytes, Held | None] = {}  # None: it was refused
-        self.pool = 0  # that its chunks lie in; 0: it holds none yet
+        self.wanted: dict[bytes, bool] = {}  # whether each is on disk only
+        self.asked: dict[bytes, float] = {}  # time of the request
+        self.held: dict[bytes, Held | None] = {}  # None: the lease was refused
+        self.pool = 0  # pool of the held chunks; 0: none is held yet
 
 
 class _Load:
     def __init__(self, request: str, held: list[Held], nbytes: int) -> None:
         self.request, self.held, self.nbytes = request, held, nbytes
-        self.is_orphan = False  # vLLM will not say that it has ended
+        self.is_orphan = False  # vLLM reset its cache, and does not report the end of this load
 
 
 class LoadsUnderWay:
-    """Leases of loads, from their preparation until all ranks have ended them. vLLM says so, except of loads that were under way when it reset its
-    cache: those are looked for in what the ranks say."""
+    """Leases of loads, from their preparation until all ranks have ended them. vLLM reports the end, except for loads that were under way
+    when it reset its cache: for those, sweep() reads the ranks' reports."""
 
     def __init__(self) -> None:
         self._loads: dict[int, _Load] = {}
@@ -105,14 +106,14 @@ class LoadsUnderWay:
         return sum(load.nbytes for load in self._loads.values())
 
     def begin(self, request: str, held: list[Held], nbytes: int) -> int:
-        """Returns the number of the load."""
+        """Keeps the leases of a new load. Returns its number."""
         number = self.next_number
         self.next_number += 1
         self._loads[number] = _Load(request, held, nbytes)
         return number
 
     def complete(self, request: str) -> None:
-        """vLLM says that a request's load has ended in all ranks; it has one at a time."""
+        """Drops the leases of a request's load, which vLLM has reported as ended in all ranks. A request has one load at a time."""
         number = next((n for n, load in self._loads.items() if load.request == request and not load.is_orphan), None)
         if number is not None:
             del self._loads[number]
@@ -122,14 +123,16 @@ class LoadsUnderWay:
             load.is_orphan = True
 
     def sweep(self, ended_below: Callable[[int], int]) -> None:
-        """`ended_below`: given the number of the next load, gives one below which all have ended."""
+        """Drops the leases of orphaned loads that all ranks have ended. `ended_below`: returns a number below which all loads have ended, given
+        that of the next load."""
         if any(load.is_orphan for load in self._loads.values()):
             end = ended_below(self.next_number)
             self._loads = {n: load for n, load in self._loads.items() if n >= end or not load.is_orphan}
 
 
 class Promises:
-    """`shards`: of each group. `serves`: can chunks of a pool be loaded? Those of another are not promised."""
+    """The leases of all requests. `shards`: those of each group. `serves`: returns whether all ranks can load from a pool; chunks of other
+    pools are not promised."""
 
     def __init__(self, shards: Mapping[int, Sequence[Shard]], *, socket: str | None, timeout_s: float, serves: Callable[[int], bool]) -> None:
         self._shards = {g: list(of_group) for g, of_group in shards.items()}
@@ -143,11 +146,11 @@ class Promises:
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
         self._reaped = False  # in this step
-        self._looked_at = 0.0  # for answers, the last time
+        self._looked_at = 0.0  # time at which answers were last reaped
         self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
         self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
         self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
-        self.reads: list[Read] = []  # since the owner took them
+        self.reads: list[Read] = []  # reads since the owner last took them
 
     def _open(self) -> dict[int, list[Namespace]]:
         return {g: [self._client.namespace(s.name, s.fields, s.chunk_bytes) for s in shards] for g, shards in self._shards.items()}
@@ -158,7 +161,7 @@ class Promises:
 
     @property
     def pending(self) -> bool:
-        """Is there something to be reaped or sent?"""
+        """Returns whether answers may be reaped or requests are to be sent."""
         return self._client.owes or any(r.wanted or r.asked for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
@@ -172,7 +175,7 @@ class Promises:
         return combined
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
-        """Returns the same for each shard."""
+        """Returns for each shard one byte a key, as where() does for all of them."""
         self._reap()
         namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
@@ -188,7 +191,7 @@ class Promises:
             log.warning("nothing is found now: %s", e)
             return None
         late = time.monotonic() - started >= LOOKUP_S
-        if late and (any(0 in f for f in found) or len(found) < len(namespaces) or not self._client.connected):  # not in the index, nor answered
+        if late and (any(0 in f for f in found) or len(found) < len(namespaces) or not self._client.connected):  # no answer
             self._rest_until = time.monotonic() + self._rest_s
             self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
             return None
@@ -202,7 +205,7 @@ class Promises:
         mine.wanted.update((k, disk) for k, disk in zip(keys, on_disk) if k not in mine.held and k not in mine.asked)
 
     def state(self, request: str, key: bytes) -> bool | None:
-        """True: held. False: refused, or never wanted. None: not known yet."""
+        """Returns True if the request holds the chunk, False if it was refused or never wanted, and None if that is not known yet."""
         mine = self._requests.get(request)
         if mine is None:
             return False
@@ -250,7 +253,7 @@ class Promises:
         return held
 
     def rename(self, shards: Mapping[int, Sequence[Shard]]) -> None:
-        """Goes on with other namespaces. What requests hold stays theirs until release()."""
+        """Uses other namespaces from now on. Requests keep the chunks that they hold until release()."""
         self._namespaces, self._shards = {}, {g: list(of_group) for g, of_group in shards.items()}
         try:
             self._namespaces = self._open()
@@ -258,11 +261,11 @@ class Promises:
             log.warning("nothing is found from now on: %s", e)
 
     def release(self, request: str) -> None:
-        """Releases what the request holds, and what is in flight for it."""
+        """Releases the chunks that the request holds or has requested."""
         self._requests.pop(request, None)
 
     def ask(self, request: str) -> None:
-        """For what it wants, now: chunks in memory. Waits for the answer, briefly."""
+        """Requests leases on the wanted chunks, which are in memory, at once, and waits for the answer for at most GRACE_S."""
         mine = self._requests.get(request)
         if mine is None or not self.well or time.monotonic() < self._no_grace_until:
             return
@@ -274,7 +277,7 @@ class Promises:
             self._no_grace_until = time.monotonic() + NO_GRACE_S
 
     def flush(self) -> None:
-        """At the end of a step."""
+        """Sends the requests that were collected in a step. Called at the end of the step."""
         self._reaped = False
         self._reap()
         for name, mine in self._requests.items():
@@ -304,7 +307,7 @@ class Promises:
             self.asked_disk_bytes += asked.disk_bytes
 
     def _reap(self) -> None:
-        """Once a step: a request has hundreds of chunks, each of which is asked about."""
+        """Reaps answers, at most once a step: vLLM asks for each of the hundreds of chunks of a request, and one look serves all."""
         if not self._reaped:
             self._reaped = True
             self._answers(0.0)
@@ -334,7 +337,7 @@ class Promises:
         asked, shard = done.tag
         if any(map(status_ok, done.status)):
             self._ill = False
-        elif PENDING in done.status:  # the daemon hangs: not every request tries it again
+        elif PENDING in done.status:  # the daemon hangs, so that the next requests do not wait for it
             self._rest_until = time.monotonic() + HUNG_S
         asked.answers[shard] = _Answer(done.status, done.tiers, done.lengths, done.leased)
         answers = [a for a in asked.answers if a is not None]
@@ -354,7 +357,7 @@ class Promises:
         self._note_read(asked, group, tiers, good, now)
         mine = asked.asker
         if self._requests.get(asked.request) is not mine:
-            return  # the request has ended: the leases do with `asked`
+            return  # the request has ended: its leases are released with `asked`
         places = [self._client.pool_of(a.leased) if a.leased is not None else (0, 0) for a in answers]
         for answer, (pool, _) in zip(answers, places):
             if answer.leased is not None and pool:
@@ -374,12 +377,12 @@ class Promises:
         mine.pool = pool if any(good) else mine.pool
 
     def pools(self) -> set[int]:
-        """The pools in which chunks are leased, by requests or by loads under way."""
+        """Returns the pools in which requests or loads under way have leases."""
         self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}
         return set(self._leases)
 
     def _note_read(self, asked: _Asked, group: int, tiers: bytes, good: list[bool], now: float) -> None:
-        """Notes a read from disk. The read ended after the last look at answers and before this one, and shared the disk with those before it."""
+        """Records a read from disk, which ended between the last two reaps of answers, and shared the disk with earlier reads."""
         nbytes = sum(t & TIER_DISK != 0 and not t & TIER_MEMORY for t in tiers) * self._chunk_bytes.get(group, 0)
         if not nbytes or not all(good):
             return

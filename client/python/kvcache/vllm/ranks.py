@@ -15,12 +15,13 @@ from .shards import Shard, shards_of
 
 log = logging.getLogger("kvcache.vllm")
 
-LATE_S = 2.0   # that ranks may take before the log says that they are not there
-LEAVE_S = 1.0   # that the scheduler's side waits at its end for ranks to leave
+LATE_S = 2.0   # time after which the log reports that ranks have not attached
+LEAVE_S = 1.0   # time that the scheduler's side waits for ranks to leave when it ends
 
 
 class Ranks:
-    """`shards`: of each group. `owned`: by group, the shard that each rank loads. Both once join() was True."""
+    """The ranks of an engine. `shards`: those of each group. `owned`: by group, the shard that each rank loads. Both are set when join() has
+    returned True."""
 
     def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
         self.world_size = world_size
@@ -79,7 +80,7 @@ class Ranks:
 
     @property
     def has_scheduler(self) -> bool:
-        """Is the only rank in this process?"""
+        """Whether the only rank is in this process."""
         return self._page is not None and self.world_size == 1 and self._page.is_here(0)
 
     def serves(self, pool: int) -> bool:
@@ -92,7 +93,7 @@ class Ranks:
         return False
 
     def use(self, pools: Iterable[int]) -> bool:
-        """Has the ranks keep these pools. False: they are too many."""
+        """Makes the ranks keep these pools registered. Returns False if they are too many."""
         return self._page is not None and self._page.use(pools)
 
     @property

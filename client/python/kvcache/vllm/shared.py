@@ -26,8 +26,8 @@ from .policy import REMOTE, LoadPolicy
 
 log = logging.getLogger("kvcache.vllm")
 
-POLL_S = 0.002      # between the first two questions of how far a chain goes, and between two looks at what came
-MOST_POLL_S = 0.016 # the pauses behind them double up to this
+POLL_S = 0.002      # first interval between lookups of a chain, and interval between reaps of fetched chunks
+MOST_POLL_S = 0.016 # longest interval between lookups of a chain; it doubles up to this
 ABANDONED_S = 10.0  # past its deadline no request asks for a search any more
 ASK_S = 0.25        # timeout of a request that the daemon answers without the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
@@ -38,19 +38,19 @@ LOOKING, FOUND, FETCHING, ENDED = range(4)
 
 
 class Search:
-    """Keys of a group, root first, of which this host has `here`. `reach`: how many it has or the shared tier is said to have. `got`: how
-    many behind `here` were fetched."""
+    """A search for the chunks of a group, root first. This host has the first `here`; this host and the shared tier together have the
+    first `reach`; `wanted` chunks after `here` are to be fetched, and `got` of them have been."""
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
         self.packed: Keys | None = None  # the daemon's names of the keys, made at the first question
         self.state = LOOKING
         self.reach, self.wanted, self.got = here, 0, 0
-        self.ask_at, self.pause_s = 0.0, POLL_S  # how far it goes
+        self.ask_at, self.pause_s = 0.0, POLL_S  # the next lookup, and the interval after it
         self.began = 0.0
-        self.asked = False  # a round is under way
-        self.came, self.is_remote = 0, False  # chunks, in time or not; some of them from the shared tier itself
-        self.before = 0  # bytes that were being fetched for others
+        self.asked = False  # a round of the fetch is in flight
+        self.came, self.is_remote = 0, False  # chunks fetched, also late ones; whether the shared tier delivered any
+        self.before = 0  # bytes of other searches that were in flight when the fetch began
 
 
 class Sought:
@@ -60,7 +60,7 @@ class Sought:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = dict.fromkeys(keys)
-        self.until = math.inf  # by then it is decided, with what is here if need be
+        self.until = math.inf  # deadline of the decision, if necessary with this host's chunks alone
         self.tiers: list[int] = []
         self.worth = self.failed = 0
         self._decided = False
@@ -77,13 +77,13 @@ class Sought:
         return is_new
 
     def start_at(self, key: bytes) -> None:
-        """Those before it are not asked for any more."""
+        """Drops the keys before this one, for which vLLM no longer asks."""
         keys = list(self.keys)
         self.keys = dict.fromkeys(keys[keys.index(key):])
 
     def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int], untils: dict[int, float]) -> bool:
-        """`tiers`: of the leading keys, which are here. `untils`: of the request, by group, until when it may wait for searches: the first
-        one says it. False: looking for the others takes longer than it could save, or than it may."""
+        """Begins the search. `tiers`: those of the leading keys, which this host has. `untils`: by group, the time until which the request may
+        wait for searches; its first search sets it. Returns False if a search would take longer than it could save, or than it may."""
         policy.expect_remote(shared.bytes_per_s, shared.latency_s)
         now = time.monotonic()
         if group not in untils:
@@ -98,7 +98,7 @@ class Sought:
         search = self._search
         assert search is not None
         state = shared.state(search)
-        if state != ENDED and time.monotonic() >= self.until:  # vLLM has not asked for a long time
+        if state != ENDED and time.monotonic() >= self.until:  # vLLM has not asked since the deadline
             shared.drop(search)
             state = ENDED
         if state == FOUND:
@@ -136,8 +136,8 @@ class _Round(NamedTuple):
 
 
 class SharedTier:
-    """`chunk_bytes`: by group, of a chunk, which is stored as `parts` keys of `part_bytes` at most. `timeout_s`: that a request waits for
-    what is fetched, at most."""
+    """The searches of all requests, and their thread. `chunk_bytes`: by group, the size of a chunk, which is stored as `parts` keys of at
+    most `part_bytes`. `timeout_s`: the longest time that a request waits for a fetch."""
 
     def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
                  timeout_s: float, parts: int = 1, part_bytes: int = 0) -> None:
@@ -160,7 +160,7 @@ class SharedTier:
     # --- the engine's thread ---
 
     def begin(self, group: int, keys: Sequence[bytes], here: int, longest_s: float) -> Search:
-        """Looks for the keys behind the first `here`, which this host has, for so long."""
+        """Begins a search for the keys after the first `here`, which this host has. The search takes at most `longest_s`."""
         search = Search(group, keys, here, time.monotonic() + longest_s)
         with self._lock:
             self._searches.append(search)
@@ -168,7 +168,7 @@ class SharedTier:
         return search
 
     def state(self, search: Search) -> int:
-        """How it stands now; past its deadline with what is known or has come."""
+        """Returns the state of a search. A search ends at its deadline, with the chunks that are known or fetched by then."""
         with self._lock:
             self._expire(search)
             return search.state
@@ -182,7 +182,7 @@ class SharedTier:
     def fetch(self, search: Search, count: int, longest_s: float) -> None:
         """Starts to fetch `count` chunks of a search that is FOUND. This host has the `here` chunks before them."""
         with self._lock:
-            if search not in self._searches:  # taken for abandoned just now
+            if search not in self._searches:  # the thread has just dropped it as abandoned
                 self._searches.append(search)
             search.before = self._queued_bytes()
             search.wanted, search.began = count, time.monotonic()
@@ -196,7 +196,7 @@ class SharedTier:
 
     @property
     def queued_bytes(self) -> int:
-        """That are still to be fetched."""
+        """Bytes that are still to be fetched."""
         with self._lock:
             return self._queued_bytes()
 
@@ -204,7 +204,7 @@ class SharedTier:
         return sum((s.wanted - s.got) * self._chunk_bytes[s.group] for s in self._searches if s.state == FETCHING)
 
     def rename(self, names: Mapping[int, str]) -> None:
-        """Goes on with other namespaces. The owner has dropped its searches."""
+        """Uses other namespaces from now on. The owner has dropped its searches."""
         self._names = dict(names)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class SharedTier:
         while not self._closing.is_set():
             try:
                 self._turn()
-            except Exception as e:  # the thread is to outlive what it does not know
+            except Exception as e:  # the thread must survive unknown failures
                 self.on = False
                 self._status_at = time.monotonic() + REST_S
                 log.warning("nothing is fetched from the shared tier now: %s", e)
@@ -289,7 +289,7 @@ class SharedTier:
                 search.state = FOUND if search.reach > search.here else ENDED
 
     def _ask(self, search: Search) -> None:
-        """For the next round. The daemon has the one behind it brought to its memory meanwhile."""
+        """Requests the chunks of the next round, and a prefetch of the round after it."""
         namespace, left = self._namespace(search.group), search.until - time.monotonic()
         step = max(1, self._round_bytes // self._chunk_bytes[search.group])
         first, end = search.here + search.got, search.here + search.wanted

@@ -39,7 +39,7 @@ from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
-REFUSAL_S = 60.0  # in which vLLM makes its scheduler, after the workers
+REFUSAL_S = 60.0  # time in which vLLM makes its scheduler, after the workers
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
@@ -220,19 +220,19 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.stores_zeros = self.per_chunk > 1 and arrays.zeros_are_safe(hooks.configuration_of(config.engine_id))
         self.ack = str(options.get("ack", "accepted"))
         if self.ack not in ("accepted", "written", "durable"):
-            raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {self.ack!r}")
+            raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {self.ack!r}")
         load_policy = options.get("load_policy", "auto")
         if load_policy not in ("auto", "always"):
-            raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
+            raise ValueError(f"load_policy must be 'auto' or 'always', not {load_policy!r}")
         self.store_policy = options.get("store_policy", "auto")
         if self.store_policy not in ("auto", "always"):
-            raise ValueError(f"store_policy is 'auto' or 'always', not {self.store_policy!r}")
+            raise ValueError(f"store_policy must be 'auto' or 'always', not {self.store_policy!r}")
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
             name: float(options.get(name, 0.0))
             for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
         self.remote = options.get("kvcache_remote", True)
         if not isinstance(self.remote, bool):
-            raise ValueError(f"kvcache_remote is true or false, not {self.remote!r}")
+            raise ValueError(f"kvcache_remote must be true or false, not {self.remote!r}")
         start_if_asked(options)
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
@@ -240,17 +240,17 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) * self.per_chunk for at, g in enumerate(config.groups)}
         self.canary = str(options.get("canary", "off"))
         if self.canary not in canary.MODES:
-            raise ValueError(f"canary is 'off', 'first' or 'always', not {self.canary!r}")
+            raise ValueError(f"canary must be 'off', 'first' or 'always', not {self.canary!r}")
         if self.canary != canary.OFF and self.world_size > 1:
             log.warning("the canary is off: it serves engines of one GPU, not of %d", self.world_size)
             self.canary = canary.OFF
         self.canary_bound = float(options.get("canary_bound", BOUND))
         if not 0 < self.canary_bound < 1:
-            raise ValueError(f"canary_bound is a number between 0 and 1, not {self.canary_bound!r}")
+            raise ValueError(f"canary_bound must be a number between 0 and 1, not {self.canary_bound!r}")
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
-        self.facts["chunk"] = arrays.PLAIN  # the worker knows better; a row of the tier is different
+        self.facts["chunk"] = arrays.PLAIN  # the worker knows the exact value; rows of the tier have another one
         if self.facts["rank"] != "canonical":
             self.facts["rank"] = 0  # the shard is in the namespace's name
         # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the

@@ -17,7 +17,7 @@ def start_if_asked(options: Mapping[str, Any]) -> None:
     runs without a cache."""
     asked = options.get("kvcache_start", False)
     if not isinstance(asked, bool):
-        raise ValueError(f"kvcache_start is true or false, not {asked!r}")
+        raise ValueError(f"kvcache_start must be true or false, not {asked!r}")
     if not asked:
         return
     try:

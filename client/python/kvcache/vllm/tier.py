@@ -111,13 +111,13 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             raise TypeError(f"{unknown[0]!r} is not an option of the tier")
         former.note(log, "vLLM's fs tier", former.VLLM_FS, others)
         if load_policy not in ("auto", "always"):
-            raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
+            raise ValueError(f"load_policy must be 'auto' or 'always', not {load_policy!r}")
         if ack not in ("accepted", "written", "durable"):
-            raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {ack!r}")
+            raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {ack!r}")
         if not isinstance(part_bytes, int) or part_bytes < 4096 or part_bytes % 4096:
-            raise ValueError(f"part_bytes is a multiple of 4096, not {part_bytes!r}")
+            raise ValueError(f"part_bytes must be a multiple of 4096, not {part_bytes!r}")
         if not isinstance(remote, bool):
-            raise ValueError(f"remote is true or false, not {remote!r}")
+            raise ValueError(f"remote must be true or false, not {remote!r}")
         self.locality = vllm_base.Locality(locality) if locality is not None else None
         assert primary_kv_view.strides is not None and primary_kv_view.shape is not None
         config = offloading_spec.config

@@ -18,17 +18,17 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-KEPT = 7          # samples of a size that count, the latest
-FORGET = 256      # a size that so many loads have not had is forgotten
+KEPT = 7          # number of latest samples of a size that are kept
+FORGET = 256      # a size is forgotten after this number of loads of other sizes
 PER_OCTAVE = 4    # distinct sizes from one power of two to the next
 SPREAD = 4.0
 BEST = 1.1
-LEAST_LOADS = 4   # that tell the fixed time from the rate
+LEAST_LOADS = 4   # number of samples that are needed to separate the fixed time from the rate
 LEAST_S = 1e-6
 
 
 class _Median(NamedTuple):
-    """The median sample of a size, by seconds per byte; of an even number, the slower one."""
+    """The median sample of a size, by seconds per byte; of two middle samples, the slower one."""
 
     nbytes: int
     seconds: float
@@ -46,7 +46,7 @@ class LoadTimes:
     def __init__(self, overhead_s: float) -> None:
         self.overhead_s, self.rate = overhead_s, 0.0
         self.samples = 0
-        self.least = self.most = 0  # bytes of the samples that count
+        self.least = self.most = 0  # bytes of the kept samples
         self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
         self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
         self._medians: dict[int, _Median] = {}
@@ -97,5 +97,5 @@ def _line(medians: list[_Median]) -> tuple[float, float]:
         if fixed >= 0 and slope >= 0:
             return fixed, slope
     only_fixed, only_slope = u1 / uu, v1 / vv
-    # Where the best line has a negative part, the least sum without it is on one of the axes.
+    # If the best line has a negative coefficient, the minimum with both at least 0 has one of them at 0.
     return (0.0, only_slope) if v1 * v1 * uu >= u1 * u1 * vv else (only_fixed, 0.0)

@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """Where each page of a block begins in its part of a chunk, and its bytes."""
+        """Returns for each page of a block its offset in the block's part of a chunk, and its bytes."""
         sizes = list(self.sizes) or [self.page_bytes] * self.pages
         return [(sum(sizes[:page]), nbytes) for page, nbytes in enumerate(sizes)]
 
@@ -97,7 +97,7 @@ def _described(facts: Mapping[str, object], layers: Sequence[str]) -> dict[str, 
 
 def _exact(described: Mapping[str, list[_Tensor]], layers: Sequence[str], packed: bool, start: int, page_bytes: int,
            facts: Mapping[str, object]) -> list[Unit] | None:
-    """Returns the units of a page whose layers have described tensors. None: one of them is not known to lie in it."""
+    """Returns the units of a page whose layers have described tensors, or None if a tensor is not known to lie in the page."""
     units = []
     for layer in layers:
         tensors = described.get(layer, [])

@@ -16,7 +16,7 @@ from . import breakeven
 from .breakeven import BreakEven, StepTimes
 
 LOOK_S = 1.0          # between two decisions
-LONGEST_STEP_S = 5.0  # more than that is no step
+LONGEST_STEP_S = 5.0  # a longer interval is not a step
 
 COUNTERS = {
     "call_seconds": "Seconds that the engine's threads have spent in calls of this cache, waits for stores included.",
@@ -130,23 +130,23 @@ class Watchdog:
         self._count("saved_prefill_seconds", tokens / prefill_tokens_per_s)
 
     def copied(self, seconds: float) -> None:
-        """A load has taken so long."""
+        """Adds the seconds that a load took to copy."""
         self._saved_s -= seconds
         self._count("load_copy_seconds", seconds)
 
     def rank_spent(self, calls_s: float, store_s: float) -> None:
-        """The mean of the ranks has grown by that."""
+        """Adds the growth of the mean of the ranks' seconds."""
         self._rank_s += calls_s
         self._rank_store_s += store_s
 
     def reset(self) -> None:
-        """vLLM forgets its stores."""
+        """Forgets stores under way, because vLLM has reset its cache."""
         self._storing = 0
 
     # --- steps ---
 
     def end_step(self, requests: int) -> None:
-        """At the end of each step's schedule."""
+        """Measures the step and decides, at the end of its schedule."""
         now, step, last = breakeven.clock(), self._step, self._last
         step.requests, step.has_stores = requests, self._storing > 0
         if last.requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
@@ -168,7 +168,7 @@ class Watchdog:
         self._seen.calls_s, self._seen.store_s = self.spent.calls_s, self.spent.store_s
         for name, seconds in (("call_seconds", calls_s), ("store_call_seconds", store_s), ("step_excess_seconds", excess_s)):
             self._count(name, seconds)
-        if self._is_unknown and not self.stores_pause:  # a pause ends in any case: without stores the rate is not learned
+        if self._is_unknown and not self.stores_pause:  # a pause always ends, because the rate is not learned without stores
             self._break_even.forget()
         else:
             self._break_even.add(self._busy_s, calls_s + excess_s, store_s + excess_s, self._saved_s)
@@ -185,7 +185,7 @@ class Watchdog:
         return counts
 
     def take_gauges(self) -> dict[str, float]:
-        """Returns nothing where nothing was decided since the last time."""
+        """Returns the latest decision, or nothing if there was none since the last call."""
         if not self._has_news:
             return {}
         self._has_news = False

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_KEYS = 4096  # keys in one question
+MOST_KEYS = 4096  # keys in one lookup
 GROWTH = 4
 
 
 class Window(NamedTuple):
-    """A lookup of vLLM's. `first_size`: the chunks of a run that ends at the last key, of which vLLM may need more."""
+    """A lookup of vLLM for a window of `size` chunks. `first_size`: the chunks that a run needs if it ends at the last key, which may be more."""
 
     keys: Sequence[bytes]
     size: int
@@ -24,7 +24,7 @@ class Window(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The place of the run in the keys, which is empty where there is none, and what is known of keys: their tiers, 0: absent."""
+    """The range of the run among the keys, empty if there is none, and the tiers of the keys that were looked up; 0: absent."""
 
     first: int
     end: int
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 def search(window: Window, answers: Mapping[bytes, bool], where: Callable[[Sequence[bytes]], bytes | None]) -> Found | None:
-    """Returns the last run. `answers`: of keys that were asked for before. `where` tells the tiers of keys. None: it is unknown now."""
+    """Returns the last run, or None if the daemon does not answer. `answers`: those given for earlier keys. `where` returns the tiers of keys."""
     tiers: dict[int, int] = {}
     run, need, at = 0, window.first_size, len(window.keys) - 1
     most = max(window.first_size, 1)

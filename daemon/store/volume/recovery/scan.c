@@ -292,7 +292,8 @@ static bool is_hole(const struct recovery *rec, uint32_t page)
                newest->sequence - back >= newest->run_sequence;
 }
 
-/* Notes what a page's place holds. Returns whether that is a valid page. */
+/* Records whether a place of the ring holds a valid page, and its sequence. Returns whether it
+ * does. */
 static bool note_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
