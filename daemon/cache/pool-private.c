@@ -20,15 +20,18 @@ enum {
         CANDIDATES = 4,         /* slabs that are compared before one of them is hidden */
         SEARCHED_MOST = 1024,   /* slabs that a search for them visits */
         MOVED_FIRST = 64 << 10, /* bytes of a chunk that is moved rather than leased in place */
+        PRIVATE_MOST = 2,       /* slabs: a get of a chunk there takes a message */
 };
 #define PRESSED_NS UINT64_C(1000000000) /* for this time after a search that found no slab */
 
 void pool_make_slabs_private(struct pool *p)
 {
+        uint32_t wanted = MIN(p->reserved_slabs, (uint32_t)PRIVATE_MOST);
+
         if (p->private_wanted > 0)
                 return;
         for (unsigned pass = 0; pass < 2; pass++) {
-                for (uint32_t s = p->n_slabs; s-- > 0 && p->clear_slabs < p->reserved_slabs;) {
+                for (uint32_t s = p->n_slabs; s-- > 0 && p->clear_slabs < wanted;) {
                         struct pool_slab *slab = &p->slab_state[s];
 
                         if (slab->is_private || slab->leased > 0 ||
@@ -39,7 +42,7 @@ void pool_make_slabs_private(struct pool *p)
                         p->stats.private_slabs++;
                 }
         }
-        p->private_wanted = p->reserved_slabs;
+        p->private_wanted = wanted;
 }
 
 bool pool_is_private(const struct pool *p, uint32_t chunk)
@@ -187,7 +190,7 @@ void pool_private_note_leased(struct pool *p, uint32_t slab, bool is_leased)
 
 bool pool_is_pressed(const struct pool *p)
 {
-        return p->clear_slabs <= p->reserved_slabs && p->pressed_until_ns > 0 &&
+        return p->clear_slabs <= p->private_wanted && p->pressed_until_ns > 0 &&
                clock_mono_ns() < p->pressed_until_ns;
 }
 

@@ -36,7 +36,7 @@ bool pool_is_short_of_slabs(const struct pool *p)
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
 {
         const struct pool_slab *slab = &p->slab_state[pool_chunk(p, chunk)->slab];
-        uint32_t least = p->reserved_slabs;
+        uint32_t least = p->private_wanted > 0 ? p->private_wanted : p->reserved_slabs;
 
         if (is_first_of_user && least > 1)
                 least = 1;

@@ -16,7 +16,7 @@ MOST_ACTIONS = 64
 MOST_SECONDS = 2**32 - 1
 TOOL_CALL_S = 120  # within which the daemon expects the chain after a tool call
 
-Advice = tuple[str, int]  # of Namespace.advise(): the advice, and return_s
+Advice = tuple[str, int]  # the arguments of Namespace.advise(): the advice, and return_s
 
 _VERB = re.compile(r"(?:kv[._]hints?\.|kv\.)?([a-z_]{1,32})(?:\.v[0-9]+)?")
 _PLAIN = {"pin": "pin", "unpin": "unpin", "demote": "demote", "share": "share", "evict": "final", "deref": "final", "release": "final",
