@@ -54,6 +54,8 @@ struct pool {
         uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */
         unsigned acquiring;                       /* the group that needs room */
         uint32_t spared_since[SLAB_MAX_CLASSES];  /* by class: since the last victim */
+        const struct evict_promise *promise;      /* pool_replace_less_than() */
+        bool kept_worthier;                       /* pool_kept_worthier() */
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */

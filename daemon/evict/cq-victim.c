@@ -7,6 +7,7 @@
  * old ends would otherwise cost new items their place. A victim that is not of a quick chain counts
  * as worthless here: only a chain known to return soon may keep a new item out. */
 #include <math.h>
+#include <stddef.h>
 
 #include "checked.h"
 #include "evict/cq-internal.h"
@@ -290,6 +291,30 @@ double cq_worth(const struct evict *e, uint32_t item)
         if (q->density.is_known[judged_class(q, i)] || i->class == FINAL)
                 return (double)old_end_at(q, item + 1, EVICT_NO_USE).density;
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
+}
+
+/* Finds the promise of an item that is among the first of its list, as victims are. */
+static const struct cq_promise *promise_of_victim(const struct cq *q, uint32_t item)
+{
+        uint32_t link = q->items[item].older;
+
+        for (unsigned tries = 0; !(link & LINK_END) && tries < PROMISE_TRIES; tries++)
+                link = q->items[link - 1].older;
+        if (!(link & LINK_END) || (link & ~LINK_END) < q->promises.first_list)
+                return NULL;
+        return &q->promises.all[(link & ~LINK_END) - q->promises.first_list];
+}
+
+/* Costs are left out, because that of an item to be brought in is not known. */
+bool cq_is_worth_less(const struct evict *e, uint32_t item)
+{
+        const struct cq *q = cq(e);
+        const struct cq_promise *one = promise_of_victim(q, item);
+        float expected = cq_expected_density(q);
+
+        if (one)
+                return cq_promise_density(q, one) < expected;
+        return cq_worth(e, item) < (double)(expected * q->weight[q->items[item].cost]);
 }
 
 double cq_chance(const struct evict *e, uint32_t item)

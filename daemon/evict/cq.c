@@ -644,6 +644,7 @@ const struct evict_policy evict_policy_cq = {
         .hint = cq_hint,
         .promise = cq_promise,
         .promised = cq_promised_item,
+        .is_worth_less = cq_is_worth_less,
         .set_cost = cq_set_cost,
         .cost = cq_cost,
         .remove = cq_remove,

@@ -503,6 +503,20 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
         return e->policy->worth(e, item);
 }
 
+bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise)
+{
+        struct evict_promise expected = e->expected;
+        bool is_less;
+
+        assert(evict_contains(e, item));
+        if (!e->policy->is_worth_less)
+                return evict_age_ns(e, item) / 1000000000 > promise->seconds;
+        e->expected = *promise;
+        is_less = e->policy->is_worth_less(e, item);
+        e->expected = expected;
+        return is_less;
+}
+
 /* An item that may be the next of a group to be evicted. */
 struct next {
         uint32_t item;

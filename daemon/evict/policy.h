@@ -54,6 +54,8 @@ struct evict_policy {
         /* Both NULL: return times are ignored. */
         bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
         uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n);
+        /* Returns whether an item is worth less than one of evict_expect(); NULL: by ages. */
+        bool (*is_worth_less)(const struct evict *e, uint32_t item);
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);

@@ -232,6 +232,8 @@ static void print_returns(FILE *out, const cJSON *returns)
         if (number(returns, "prefetched") > 0) {
                 fputs(GAP "prefetched, used: ", out);
                 html_ratio(out, ratio(returns, "prefetch_hits", "prefetched"));
+                fputs(GAP "evicted unused: ", out);
+                html_ratio(out, ratio(returns, "prefetch_wasted", "prefetched"));
         }
         fputs("</small></dd></div>\n", out);
 }

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks on disk are read into memory before the announced return of their chain, for users whose announcements come true, and never at the
+expense of others."""
+
+import json
+import os
+
+import pytest
+
+from harness import KIB, MIB, ctl, items, wait_until
+from kvwire import Ack, Op, Status, Tier
+from test_advice import DEMOTE, announce, put
+from test_hints import RETURN, hint
+
+SECONDS = 2
+
+
+@pytest.fixture
+def small(make_daemon):
+    return make_daemon(settings={"store.limit": "256MiB", "memory.pool": "16MiB"}).start()
+
+
+def ended(daemon, outcome):
+    return daemon.metric(f'kvcache_return_prefetches_total{{outcome="{outcome}"}}')
+
+
+def earn(c, ns):
+    """Makes announcements that come true, so that the user is believed."""
+    for i in range(4):
+        announce(c, ns, f"credit-{i}", 1, then_use=True)
+
+
+def in_memory(c, ns, keys):
+    return sum(bool(t & Tier.MEMORY) for t in c.exists(ns, keys))
+
+
+def leave(c, ns, name, seconds=SECONDS, **how):
+    """Puts a chain, announces its return, and has it leave memory."""
+    keys = announce(c, ns, name, seconds, then_use=False, **how)
+    assert hint(c, ns, keys, DEMOTE) == [Status.OK] * len(keys)
+    assert in_memory(c, ns, keys) == 0
+    return keys
+
+
+def test_a_chain_on_disk_is_in_memory_before_its_announced_return(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        before = small.metric("kvcache_prefetched_bytes_total")
+        keys = leave(c, ns, "k", keys=32, bytes=32 * KIB)
+        assert small.metric("kvcache_return_prefetches_scheduled") >= 1
+        wait_until(lambda: in_memory(c, ns, keys) == 32, "the chain to be in memory")
+        assert small.metric("kvcache_return_prefetched_chunks_total") == 32
+        assert small.metric("kvcache_prefetched_bytes_total") - before == 32 * 32 * KIB
+        assert small.metric("kvcache_prefetch_unused_bytes") >= 32 * 32 * KIB
+        assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in items("k", 32, 32 * KIB)]
+        assert small.metric("kvcache_prefetch_hits_total") == 32
+        assert small.metric("kvcache_prefetch_unused_bytes") == 0
+        assert ended(small, "read") == 1 and ended(small, "late") == 0
+    said = json.loads(ctl("status", "--json", daemon=small, check=0).stdout)["eviction"]
+    assert said["prefetched_returns"]["read"] == 1 and said["prefetched_returns"]["chunks"] == 32
+    assert said["returns"]["prefetch_wasted"] == 0
+    assert "read from disk for 1" in ctl("status", "eviction", daemon=small, check=0).stdout
+
+
+def test_a_put_that_announces_its_return_is_read_ahead(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        keys = put(c, ns, "k", keys=8, tiers=16 + 8)  # in 2 s
+        assert hint(c, ns, keys, DEMOTE) == [Status.OK] * 8
+        wait_until(lambda: in_memory(c, ns, keys) == 8, "the chain to be in memory")
+
+
+def test_a_chain_in_memory_or_used_before_is_not_read(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        present = announce(c, ns, "present", SECONDS, then_use=False)
+        used = leave(c, ns, "used")
+        c.get(ns, used)
+        wait_until(lambda: ended(small, "in_memory") >= 1 and small.metric("kvcache_return_prefetches_scheduled") == 0, "the schedule to be empty")
+        assert small.metric("kvcache_return_prefetched_chunks_total") == 0
+        assert ended(small, "ended") >= 1
+        assert in_memory(c, ns, present) == 4
+
+
+def test_a_user_without_true_announcements_gets_nothing(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        keys = leave(c, ns, "k", seconds=1)
+        wait_until(lambda: ended(small, "disbelieved") == 1, "the announced return to be judged")
+        assert small.metric("kvcache_return_prefetched_chunks_total") == 0
+        assert in_memory(c, ns, keys) == 0
+
+
+def test_nothing_is_read_ahead_if_it_is_switched_off(make_daemon):
+    daemon = make_daemon(settings={"store.limit": "256MiB", "memory.pool": "16MiB", "memory.prefetch": "0"}).start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        leave(c, ns, "k", seconds=1)
+        assert daemon.metric("kvcache_return_prefetches_scheduled") == 0
+        assert sum(ended(daemon, o) for o in ("read", "refused", "dropped")) == 0
+
+
+def test_a_purge_drops_what_is_scheduled(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        keys = leave(c, ns, "k", seconds=600)
+        scheduled = small.metric("kvcache_return_prefetches_scheduled")
+        assert scheduled >= 1
+        ctl("purge", "n", "--yes", daemon=small, check=0)
+        assert small.metric("kvcache_return_prefetches_scheduled") == 0
+        assert ended(small, "dropped") == scheduled
+        assert not any(c.exists(ns, keys))
+
+
+def test_the_daemon_stops_with_scheduled_returns(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        for i in range(8):
+            leave(c, ns, f"k-{i}", seconds=1, keys=16, bytes=32 * KIB)
+        leave(c, ns, "later", seconds=600)
+    small.stop()
