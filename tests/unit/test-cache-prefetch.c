@@ -31,6 +31,7 @@ static int setup_prefetch(void **state)
 
         assert_int_equal(announced_new(&announced), 0);
         assert_int_equal(cache_prefetch_init(t.cache, announced, RATE), 0);
+        assert_int_equal(pool_set_policy(t.pool, "cq"), 1);
         earn();
         tiers_iterate(&t);
         return r;
@@ -187,6 +188,24 @@ static void chunks_that_are_needed_later_make_room(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
 }
 
+/* A policy that knows no announced times compares them with the time since the last use. */
+static void with_lru_only_chunks_that_are_older_make_room(void **state)
+{
+        assert_int_equal(pool_set_policy(t.pool, "lru"), 1);
+        put_cold(1);
+        put_cold(2);
+        announce(1, 1000, 1, 1);
+        announce(2, 1100, 2, 1);
+        pass(965);
+        (void)fill_pool(3000);
+        pass(6);
+        assert_int_equal(prefetched().outcomes[PREFETCH_WORTH_LESS], 1);
+        pass(100);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
+}
+
 static void unused_chunks_have_at_most_a_quarter_of_the_pool(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4;
@@ -282,6 +301,7 @@ int main(void)
                 PREFETCH_TEST(clients_reads_come_first),
                 PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
                 PREFETCH_TEST(chunks_that_are_needed_later_make_room),
+                PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
                 PREFETCH_TEST(unused_chunks_have_at_most_a_quarter_of_the_pool),
                 PREFETCH_TEST(purged_while_it_is_read),
                 PREFETCH_TEST(stopped_while_it_is_read),
