@@ -192,8 +192,8 @@ void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
-/* Lets the cache read chunks ahead of returns that announcements predict, with this budget; 0: none.
- * Returns 0 or -ENOMEM. */
+/* Lets the cache read chunks ahead of returns that announcements predict, with this budget; 0:
+ * none. Returns 0 or -ENOMEM. */
 int cache_prefetch_init(struct cache *c, const struct announced *announced,
                         uint64_t bytes_per_second);
 void cache_prefetch_set_rate(struct cache *c, uint64_t bytes_per_second);

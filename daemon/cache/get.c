@@ -22,7 +22,7 @@ struct fill {
         /* Set for a prefetch while it counts against the limit: its slot's bytes, and its user. */
         uint64_t prefetch;
         struct cache_user *prefetched_for;
-        struct evict_promise promise; /* of an announced return; number 0: the read has none */
+        struct evict_promise promise; /* announced return; number 0: the read has none */
         uint32_t read_bytes;          /* counted in the prefetches of returns */
 };
 
@@ -196,8 +196,8 @@ struct wanted {
         uint64_t created_ms;
         uint32_t use;
         bool is_prefetch;
-        bool in_turn;  /* the read has waited for its user's turn */
-        bool to_lease; /* the client is to get a lease */
+        bool in_turn;                        /* the read has waited for its user's turn */
+        bool to_lease;                       /* the client is to get a lease */
         const struct evict_promise *promise; /* a prefetch for an announced return; NULL: none */
 };
 
@@ -512,8 +512,8 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                 return PREFETCH_PRESENT;
         if (store_find(c->params.store, wanted->namespace_id, wanted->key, hash, &ref, &info) != 0)
                 return PREFETCH_ABSENT;
-        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 ||
-            !cache_may_read_ahead(c, ref) || is_over_unused_limit(c) ||
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 || !cache_may_read_ahead(c, ref) ||
+            is_over_unused_limit(c) ||
             is_over_prefetch_limit(c, cache_user_find(c, wanted->user), info.length))
                 return PREFETCH_BUSY;
         status = fill_begin(c,

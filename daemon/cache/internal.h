@@ -97,7 +97,7 @@ struct cache {
         uint64_t retry_pending;  /* store_pending() at the last attempt to submit writes */
         struct returns returns;
         struct prefetch *prefetch; /* NULL until cache_prefetch_init() */
-        uint64_t now_ns; /* time of the present iteration of the loop */
+        uint64_t now_ns;           /* time of the present iteration of the loop */
         struct cache_stats stats;
 };
 

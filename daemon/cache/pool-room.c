@@ -291,8 +291,8 @@ bool pool_kept_worthier(const struct pool *p)
         return p->kept_worthier;
 }
 
-/* Returns whether the search may evict a chunk that is worth as much as the victim. The victim stays
- * otherwise. */
+/* Returns whether the search may evict a chunk that is worth as much as the victim. The victim
+ * stays otherwise. */
 static bool may_replace(struct pool *p, uint32_t victim)
 {
         if (!p->promise || evict_is_worth_less(p->evict, victim, p->promise))

@@ -50,8 +50,8 @@ struct prefetch {
         uint64_t time_ns; /* time of the budget */
         uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
         bool is_stopped;
-        uint64_t mean_bytes;               /* of a chunk */
-        uint64_t busy_ns, busy_bytes;      /* since when reads are in flight, and how much ended */
+        uint64_t mean_bytes;          /* length of a chunk */
+        uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
         struct prefetch_stats stats;
 };
 
@@ -283,8 +283,7 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
                 .namespace_id = ch->namespace_id,
                 .key = &ch->keys[ch->next],
                 .promise = { .number = ch->number,
-                             .seconds = (uint32_t)MAX((left_ns + SECOND - 1) / SECOND,
-                                                      UINT64_C(1)),
+                             .seconds = (uint32_t)MAX((left_ns + SECOND - 1) / SECOND, UINT64_C(1)),
                              .belief = announced_belief(p->params.announced, u->uid) },
         };
         uint32_t bytes = 0;
@@ -325,7 +324,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 chain_remove(p, u, ch, PREFETCH_LATE);
                 return true;
         }
-        for (unsigned i = 0; i < QUANTUM && *steps > 0 && ch->next < ch->n; i++) {
+        for (unsigned i = 0; i<QUANTUM && * steps> 0 && ch->next < ch->n; i++) {
                 answer = may_read(p) ? read_next(p, u, ch, now_ns) : PREFETCH_BUSY;
                 if (answer == PREFETCH_BUSY)
                         return false;
@@ -383,8 +382,7 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
         while (steps > 0 && may_read(p) && (u = next_user(p, refused, now_ns)))
                 if (!chain_step(p, u, first_of(u), &steps, now_ns))
                         refused |= UINT64_C(1) << (u - p->users);
-        p->next_ns = refused || !may_read(p) ? now_ns + RETRY_MS * MS
-                                             : MAX(first_begin(p), now_ns);
+        p->next_ns = refused || !may_read(p) ? now_ns + RETRY_MS * MS : MAX(first_begin(p), now_ns);
         return p->stats.chains > 0 ? p->next_ns : 0;
 }
 

@@ -26,7 +26,7 @@
 enum {
         PREFETCH_USERS = 64,     /* with scheduled chains at a time */
         PREFETCH_CHAINS = 4096,  /* scheduled, of all users; */
-        PREFETCH_KEYS = 1 << 16, /* likewise; a user may have half of both */
+        PREFETCH_KEYS = 1 << 16, /* scheduled; a user may have half of both */
         PREFETCH_STEPS = 64,     /* keys that an iteration handles */
 };
 /* A user is believed from this share on, which a user without outcomes does not have. */
@@ -74,7 +74,7 @@ struct prefetch_params {
 struct prefetch_stats {
         uint64_t outcomes[PREFETCH_OUTCOMES];
         uint64_t chains, keys;  /* scheduled now */
-        uint64_t chunks, bytes; /* of started reads */
+        uint64_t chunks, bytes; /* read, or being read */
         uint64_t inflight_bytes;
         uint64_t rate; /* measured bytes per second; 0: not yet */
 };

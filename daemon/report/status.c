@@ -154,10 +154,10 @@ static void add_announced(cJSON *eviction, const struct metrics *s)
 /* Adds what prefetching did for announced returns. */
 static void add_prefetched(cJSON *eviction, const struct metrics *s)
 {
-        static const char *const outcomes[METRICS_PREFETCHES] = {
-                "read",       "in_memory", "ended",   "disbelieved",
-                "worth_less", "late",      "refused", "dropped"
-        };
+        static const char *const outcomes[METRICS_PREFETCHES] = { "read",       "in_memory",
+                                                                  "ended",      "disbelieved",
+                                                                  "worth_less", "late",
+                                                                  "refused",    "dropped" };
         cJSON *o = cJSON_AddObjectToObject(eviction, "prefetched_returns");
 
         cJSON_AddNumberToObject(o, "scheduled", s->return_scheduled);

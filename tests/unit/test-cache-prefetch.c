@@ -291,8 +291,7 @@ static void a_failed_read_leaves_nothing(void **state)
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
 }
 
-#define PREFETCH_TEST(name)                                                                        \
-        cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
+#define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
 
 int main(void)
 {

@@ -65,12 +65,12 @@ static int setup(void **state)
         f.completes = true;
         f.answer = PREFETCH_STARTED;
         assert_int_equal(announced_new(&f.announced), 0);
-        assert_int_equal(prefetch_new(&f.prefetch,
-                                      &(struct prefetch_params){ .announced = f.announced,
-                                                                 .bytes_per_second = RATE,
-                                                                 .read = on_read,
-                                                                 .userdata = &f }),
-                         0);
+        assert_int_equal(
+                prefetch_new(&f.prefetch, &(struct prefetch_params){ .announced = f.announced,
+                                                                     .bytes_per_second = RATE,
+                                                                     .read = on_read,
+                                                                     .userdata = &f }),
+                0);
         return 0;
 }
 
@@ -400,7 +400,8 @@ static void chains_of_a_purged_namespace_are_dropped(void **state)
 {
         give_record(USER, 30, true);
         for (uint32_t i = 0; i < 50; i++) /* in a mixed order, which the heap has to keep */
-                assert_true(announce_in(i % 3 ? NS : OTHER_NS, USER, 1 + i, 10 + i * 37 % 50, i, 1));
+                assert_true(
+                        announce_in(i % 3 ? NS : OTHER_NS, USER, 1 + i, 10 + i * 37 % 50, i, 1));
         prefetch_forget(f.prefetch, false, NS);
         assert_int_equal(stats().chains, 17);
         assert_int_equal(stats().keys, 17);
@@ -409,7 +410,8 @@ static void chains_of_a_purged_namespace_are_dropped(void **state)
         assert_int_equal(f.n_asked, 17);
         for (unsigned i = 0; i < f.n_asked; i++) {
                 assert_int_equal(f.asked[i].number % 3, 0);
-                assert_true(i == 0 || f.asked[i - 1].number * 37 % 50 <= f.asked[i].number * 37 % 50);
+                assert_true(i == 0 ||
+                            f.asked[i - 1].number * 37 % 50 <= f.asked[i].number * 37 % 50);
         }
         assert_true(announce(USER, 100, 10, 0, 1));
         prefetch_forget(f.prefetch, true, 0);
@@ -451,8 +453,9 @@ static void a_rate_of_zero_switches_prefetching_off(void **state)
 
 static void odd_announcements_are_refused(void **state)
 {
-        struct prefetch_return r = { .user = USER, .namespace_id = NS, .id = 9, .seconds = 5,
-                                     .number = 1, .n = 1 };
+        struct prefetch_return r = {
+                .user = USER, .namespace_id = NS, .id = 9, .seconds = 5, .number = 1, .n = 1
+        };
 
         give_record(USER, 8, true);
         assert_null(prefetch_announce(f.prefetch, &r, f.now_ns)); /* not recorded */
