@@ -171,7 +171,7 @@ static void print_traffic(const cJSON *figures, FILE *out)
 /* Prints nothing for a daemon that does not measure returns. */
 static void print_returns(const cJSON *returns, FILE *out)
 {
-        char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES];
+        char a[CELL_BYTES], b[CELL_BYTES];
 
         if (isnan(number_of(returns, "expected")))
                 return;
@@ -179,10 +179,9 @@ static void print_returns(const cJSON *returns, FILE *out)
         fprintf(out, "%s expected, %s in time", format(returns, "expected", COUNT, a),
                 format(returns, "in_time_ratio", RATIO, b));
         if (number_of(returns, "prefetched_per_second") > 0)
-                fprintf(out, "; prefetched %s/s, %s used, %s wasted",
+                fprintf(out, "; prefetched %s/s, %s used",
                         format(returns, "prefetched_per_second", RATE, a),
-                        format(returns, "prefetch_hit_ratio", RATIO, b),
-                        format(returns, "prefetch_waste_ratio", RATIO, c));
+                        format(returns, "prefetch_hit_ratio", RATIO, b));
         fputc('\n', out);
 }
 
