@@ -199,18 +199,20 @@ struct wanted {
         bool in_turn;                        /* the read has waited for its user's turn */
         bool to_lease;                       /* the client is to get a lease */
         const struct evict_promise *promise; /* a prefetch for an announced return; NULL: none */
+        bool free_only;                      /* with `promise`: evict nothing */
 };
 
 /* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
  * POOL_READING; CACHE_BUSY if there is no room now. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
+        static const struct evict_promise worthless = { .seconds = UINT32_MAX };
         uint32_t chunk;
         struct fill *f;
         int r;
 
         sets_expect(c->sets, SETS_MEMORY, w->namespace_id, w->key);
-        pool_replace_less_than(c->params.pool, w->promise);
+        pool_replace_less_than(c->params.pool, w->free_only ? &worthless : w->promise);
         r = (w->to_lease ? pool_acquire_to_lease : pool_acquire)(
                 c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use, &chunk);
         pool_replace_less_than(c->params.pool, NULL);
@@ -491,7 +493,8 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
 
 /* --- before announced returns --- */
 
-/* Returns whether prefetched chunks that no request has used have their part of the pool. */
+/* Returns whether prefetched chunks that no request has used have their part of the pool, so that
+ * more of them may not evict others. */
 static bool is_over_unused_limit(const struct cache *c)
 {
         return pool_prefetched_unused(c->params.pool) >= pool_bytes(c->params.pool) / 4;
@@ -503,6 +506,7 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
 {
         struct cache *c = userdata;
         uint64_t hash = cache_hash(c, wanted->namespace_id, wanted->key);
+        bool is_full = is_over_unused_limit(c);
         struct store_chunk info;
         enum cache_status status;
         struct store_ref ref;
@@ -513,7 +517,6 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
         if (store_find(c->params.store, wanted->namespace_id, wanted->key, hash, &ref, &info) != 0)
                 return PREFETCH_ABSENT;
         if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 || !cache_may_read_ahead(c, ref) ||
-            is_over_unused_limit(c) ||
             is_over_prefetch_limit(c, cache_user_find(c, wanted->user), info.length))
                 return PREFETCH_BUSY;
         status = fill_begin(c,
@@ -527,10 +530,12 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                                     .created_ms = info.created_ms,
                                     .is_prefetch = true,
                                     .promise = &wanted->promise,
+                                    .free_only = is_full,
                             },
                             &chunk);
         if (status == CACHE_BUSY)
-                return pool_kept_worthier(c->params.pool) ? PREFETCH_NO_ROOM : PREFETCH_BUSY;
+                return pool_kept_worthier(c->params.pool) && !is_full ? PREFETCH_NO_ROOM
+                                                                      : PREFETCH_BUSY;
         if (status != CACHE_OK)
                 return PREFETCH_ABSENT;
         pool_set_prefetched(c->params.pool, chunk, true);

@@ -291,6 +291,13 @@ bool pool_kept_worthier(const struct pool *p)
         return p->kept_worthier;
 }
 
+/* Returns whether the search may evict anything. */
+static bool may_replace_any(struct pool *p)
+{
+        p->kept_worthier |= p->promise && p->promise->belief <= 0;
+        return !p->promise || p->promise->belief > 0;
+}
+
 /* Returns whether the search may evict a chunk that is worth as much as the victim. The victim
  * stays otherwise. */
 static bool may_replace(struct pool *p, uint32_t victim)
@@ -304,7 +311,7 @@ static bool may_replace(struct pool *p, uint32_t victim)
 
 static bool make_room(struct pool *p, unsigned class)
 {
-        uint32_t victim = find_victim(p, class);
+        uint32_t victim = may_replace_any(p) ? find_victim(p, class) : EVICT_NONE;
         uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
 
         if (victim == EVICT_NONE)
@@ -348,7 +355,7 @@ static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret
         if (n_slabs == 0)
                 return false;
         if (used == slots) {
-                victim = find_victim(p, class);
+                victim = may_replace_any(p) ? find_victim(p, class) : EVICT_NONE;
                 if (victim == EVICT_NONE || !may_replace(p, victim))
                         return false;
                 pool_evict(p, victim);

@@ -212,7 +212,7 @@ bool pool_has_given_up(struct pool *p);
 /* Returns whether a slab is being emptied, which needs further iterations now. */
 bool pool_is_emptying(const struct pool *p);
 /* Has the next searches for room evict only chunks that are worth less than one with this promise,
- * which must stay; NULL ends that. */
+ * which must stay, and nothing if its belief is 0; NULL ends that. */
 void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
 /* Returns whether the last of these searches failed because of that. */
 bool pool_kept_worthier(const struct pool *p);

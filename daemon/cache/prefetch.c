@@ -21,6 +21,7 @@ enum {
         RETRY_MS = 2,        /* while reads are refused */
         BURST_PARTS = 4,     /* the budget accrues for this part of a second */
         MEAN_CHUNKS = 16,    /* the mean length fades over these */
+        SCAN_MS = 100,       /* between scans for chains that have ended */
         MEASURED = 16 << 20, /* bytes after which the rate is measured, if reads do not pause */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* assumed until the first measurement */
@@ -49,6 +50,7 @@ struct prefetch {
         int64_t budget;   /* bytes that may be read now; the last read may exceed it */
         uint64_t time_ns; /* time of the budget */
         uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
+        uint64_t scan_ns; /* when chains that have ended may be searched for again */
         bool is_stopped;
         uint64_t mean_bytes;          /* length of a chunk */
         uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
@@ -244,8 +246,10 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         if (!announced_find(p->params.announced, r->id, now_ns, &source, &left_ns) ||
             source != r->user)
                 return NULL;
-        if (u && !has_room(p, u, r->n))
+        if (u && !has_room(p, u, r->n) && now_ns >= p->scan_ns) {
+                p->scan_ns = now_ns + SCAN_MS * MS;
                 remove_chains(p, u, &ended, PREFETCH_ENDED);
+        }
         ch = u && has_room(p, u, r->n) ? chain_new(p, r, u) : NULL;
         if (!ch) {
                 p->stats.outcomes[PREFETCH_REFUSED]++;

@@ -206,7 +206,7 @@ static void with_lru_only_chunks_that_are_older_make_room(void **state)
         assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
 }
 
-static void unused_chunks_have_at_most_a_quarter_of_the_pool(void **state)
+static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4;
         uint32_t n = (uint32_t)(most / LENGTH) + 20;
@@ -214,6 +214,7 @@ static void unused_chunks_have_at_most_a_quarter_of_the_pool(void **state)
 
         for (uint32_t i = 0; i < n; i++)
                 put_cold(i);
+        (void)fill_pool(3000);
         announce(1, 100, 0, n);
         pass(90);
         for (unsigned i = 0; i < 100; i++) {
@@ -291,6 +292,20 @@ static void a_failed_read_leaves_nothing(void **state)
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
 }
 
+static void free_room_may_have_more_unused_chunks(void **state)
+{
+        uint32_t n = (uint32_t)(pool_bytes(t.pool) / 2 / LENGTH);
+
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(i);
+        announce(1, 100, 0, n);
+        t.later_ns += 90 * SECOND;
+        for (unsigned i = 0; prefetched().chains > 0 && i < 1000; i++)
+                pass(0);
+        assert_int_equal(prefetched().chunks, n);
+        assert_int_equal(evictions(), 0);
+}
+
 #define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
 
 int main(void)
@@ -301,7 +316,8 @@ int main(void)
                 PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
                 PREFETCH_TEST(chunks_that_are_needed_later_make_room),
                 PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
-                PREFETCH_TEST(unused_chunks_have_at_most_a_quarter_of_the_pool),
+                PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
+                PREFETCH_TEST(free_room_may_have_more_unused_chunks),
                 PREFETCH_TEST(purged_while_it_is_read),
                 PREFETCH_TEST(stopped_while_it_is_read),
                 PREFETCH_TEST(a_failed_read_leaves_nothing),

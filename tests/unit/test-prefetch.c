@@ -379,6 +379,8 @@ static void a_user_has_at_most_half_of_the_schedule(void **state)
         assert_true(announce(OTHER, 1000, 100, 0, 1024));
         /* Chains whose announcement has ended make room. */
         announced_use(f.announced, 1, f.now_ns);
+        assert_false(announce(USER, 2000, 100, 0, 1024)); /* searched a moment ago */
+        f.now_ns += 100 * MS;
         assert_true(announce(USER, 2000, 100, 0, 1024));
         assert_int_equal(outcomes(PREFETCH_ENDED), 1);
 }
