@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from harness import KIB, MIB, ctl, items, wait_until
-from kvwire import Ack, Op, Status, Tier
+from harness import KIB, ctl, items, put_all, wait_until
+from kvwire import Ack, Status, Tier
 from test_advice import DEMOTE, announce, put
-from test_hints import RETURN, hint
+from test_hints import hint
+from test_tenants import ALICE, BOB, ML, client_as, make  # noqa: F401: a fixture
 
 SECONDS = 2
 
@@ -125,3 +126,36 @@ def test_the_daemon_stops_with_scheduled_returns(small):
             leave(c, ns, f"k-{i}", seconds=1, keys=16, bytes=32 * KIB)
         leave(c, ns, "later", seconds=600)
     small.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
+def test_another_tenants_memory_and_reads_are_its_own(make):  # noqa: F811
+    """A believed user of one tenant reads ahead as much as its pool holds; the other tenant keeps all that it has in memory."""
+    daemon = make(settings={"store.limit": "512MiB"})
+    with client_as(daemon, ALICE, ML, groups=[ML]) as red, client_as(daemon, BOB) as blue:
+        theirs = blue.namespace("n")
+        kept = [k for k, _ in items("blue", 128, 64 * KIB)]
+        put_all(blue, theirs, items("blue", 128, 64 * KIB), ack=Ack.WRITTEN)
+        assert in_memory(blue, theirs, kept) == 128
+        ns = red.namespace("n")
+        earn(red, ns)
+        chains = [leave(red, ns, f"red-{i}", keys=64, bytes=64 * KIB) for i in range(8)]
+        wait_until(lambda: sum(in_memory(red, ns, keys) for keys in chains) >= 64, "a chain to be in memory")
+        wait_until(lambda: daemon.metric("kvcache_return_prefetches_scheduled") == 0, "the schedule to be empty", timeout=30)
+        assert in_memory(blue, theirs, kept) == 128
+
+
+def test_a_reload_switches_it_off_and_drops_what_is_scheduled(make_daemon, directory):
+    file = directory / "kvcache.yaml"
+    file.write_text("memory:\n  prefetch: 64MiB\n")
+    daemon = make_daemon(settings={"store.limit": "256MiB", "memory.pool": "16MiB"}, config=file).start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        leave(c, ns, "k", seconds=600)
+        scheduled = daemon.metric("kvcache_return_prefetches_scheduled")
+        assert scheduled >= 1
+        file.write_text("memory:\n  prefetch: 0\n")
+        ctl("reload", daemon=daemon, check=0)
+        assert daemon.metric("kvcache_return_prefetches_scheduled") == 0
+        assert ended(daemon, "dropped") == scheduled

@@ -417,7 +417,8 @@ static void eviction_section_has_the_outcomes_of_predicted_returns(void **state)
                 "                    5 came back when their end had been evicted\n"
                 "  prefetched        200 chunks; 75.0 % used, 10.0 % evicted unused, 1 MiB unused "
                 "in memory\n"
-                "  ahead             9 returns scheduled; read from disk for 8, nothing to read for "
+                "  ahead             9 returns scheduled; read from disk for 8, nothing to read "
+                "for "
                 "7, 6 came before, 15 skipped\n"
                 "                    180 chunks read ahead, 2 MiB\n");
         section("eviction", "{'eviction':{'policy':'cq','returns':{'expected':-1,'in_time':'x'}}}",
