@@ -305,16 +305,27 @@ static const struct cq_promise *promise_of_victim(const struct cq *q, uint32_t i
         return &q->promises.all[(link & ~LINK_END) - q->promises.first_list];
 }
 
+/* Returns whether a promise is worth less than an announced use: one that is as much overdue as
+ * another one is early is worth the same, as in cq-promise.c. */
+static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
+                             const struct evict_promise *announced)
+{
+        uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
+
+        return (double)one->belief * (announced->seconds * GAP_TICKS_PER_S + 1) <
+               (double)announced->belief * ((double)wait + 1);
+}
+
 /* Costs are left out, because that of an item to be brought in is not known. */
 bool cq_is_worth_less(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
         const struct cq_promise *one = promise_of_victim(q, item);
-        float expected = cq_expected_density(q);
 
         if (one)
-                return cq_promise_density(q, one) < expected;
-        return cq_worth(e, item) < (double)(expected * q->weight[q->items[item].cost]);
+                return is_promised_less(q, one, &e->expected);
+        return cq_worth(e, item) <
+               (double)(cq_expected_density(q) * q->weight[q->items[item].cost]);
 }
 
 double cq_chance(const struct evict *e, uint32_t item)

@@ -490,19 +490,6 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item)
         return e->ages.now_ns - ages_time(&e->ages, e->policy->touched(e, item), e->policy->now(e));
 }
 
-double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency)
-{
-        return 0.8 * slots * evict_worth(e, victim, by_recency);
-}
-
-double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
-{
-        assert(evict_contains(e, item));
-        if (by_recency || !e->policy->worth)
-                return 1.0 / (double)(e->policy->now(e) - e->policy->touched(e, item) + 1);
-        return e->policy->worth(e, item);
-}
-
 bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise)
 {
         struct evict_promise expected = e->expected;
@@ -515,6 +502,19 @@ bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_prom
         is_less = e->policy->is_worth_less(e, item);
         e->expected = expected;
         return is_less;
+}
+
+double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency)
+{
+        return 0.8 * slots * evict_worth(e, victim, by_recency);
+}
+
+double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
+{
+        assert(evict_contains(e, item));
+        if (by_recency || !e->policy->worth)
+                return 1.0 / (double)(e->policy->now(e) - e->policy->touched(e, item) + 1);
+        return e->policy->worth(e, item);
 }
 
 /* An item that may be the next of a group to be evicted. */
