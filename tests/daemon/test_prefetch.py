@@ -10,7 +10,7 @@ import pytest
 from harness import KIB, ctl, items, put_all, wait_until
 from kvwire import Ack, Status, Tier
 from test_advice import DEMOTE, announce, put
-from test_hints import hint
+from test_hints import FINAL, hint
 from test_tenants import ALICE, BOB, ML, client_as, make  # noqa: F401: a fixture
 
 SECONDS = 2
@@ -62,6 +62,22 @@ def test_a_chain_on_disk_is_in_memory_before_its_announced_return(small):
     assert said["prefetched_returns"]["read"] == 1 and said["prefetched_returns"]["chunks"] == 32
     assert said["returns"]["prefetch_wasted"] == 0
     assert "read from disk for 1" in ctl("status", "eviction", daemon=small, check=0).stdout
+
+
+def test_chunks_that_are_evicted_unused_are_counted(small):
+    with small.client() as c:
+        ns = c.namespace("n")
+        earn(c, ns)
+        keys = leave(c, ns, "k", seconds=1)
+        wait_until(lambda: in_memory(c, ns, keys) == 4, "the chain to be in memory")
+        hint(c, ns, keys, FINAL)  # it goes first
+        for i in range(200):
+            put(c, ns, f"more-{i}", keys=16, bytes=64 * KIB)
+            if in_memory(c, ns, keys) == 0:
+                break
+        assert small.metric("kvcache_prefetch_wasted_total") == 4
+        assert small.metric("kvcache_prefetch_unused_bytes") == 0
+        assert small.metric("kvcache_prefetch_hits_total") == 0
 
 
 def test_a_put_that_announces_its_return_is_read_ahead(small):
