@@ -54,8 +54,6 @@ struct pool {
         uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */
         unsigned acquiring;                       /* the group that needs room */
         uint32_t spared_since[SLAB_MAX_CLASSES];  /* by class: since the last victim */
-        const struct evict_promise *promise;      /* pool_replace_less_than() */
-        bool kept_worthier;                       /* pool_kept_worthier() */
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */
@@ -72,8 +70,10 @@ struct pool {
         uint32_t move_from;      /* slab at which the next search for a leased slab begins */
         struct pool_stats stats;
         struct histogram evicted_ages;
-        struct list_node watches;       /* struct pool_watch */
-        const struct pool_guard *guard; /* NULL if there is none, like `watch` */
+        const struct evict_promise *promise; /* pool_replace_less_than() */
+        bool kept_worthier;                  /* pool_kept_worthier() */
+        struct list_node watches;            /* struct pool_watch */
+        const struct pool_guard *guard;      /* NULL if there is none, like `watch` */
         uint32_t first_held,
                 n_held; /* dropped chunks, linked by pool_chunk.next; the list pins them */
         bool holds_more, met_held, held_up; /* met_held: the current search met held chunks */

@@ -70,7 +70,7 @@ def test_chunks_that_are_evicted_unused_are_counted(small):
         earn(c, ns)
         keys = leave(c, ns, "k", seconds=1)
         wait_until(lambda: in_memory(c, ns, keys) == 4, "the chain to be in memory")
-        hint(c, ns, keys, FINAL)  # it goes first
+        hint(c, ns, keys, FINAL)  # evicted first
         for i in range(200):
             put(c, ns, f"more-{i}", keys=16, bytes=64 * KIB)
             if in_memory(c, ns, keys) == 0:
