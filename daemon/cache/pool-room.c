@@ -355,8 +355,8 @@ static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret
         if (n_slabs == 0)
                 return false;
         if (used == slots) {
-                victim = may_replace_any(p) ? find_victim(p, class) : EVICT_NONE;
-                if (victim == EVICT_NONE || !may_replace(p, victim))
+                victim = find_victim(p, class);
+                if (victim == EVICT_NONE)
                         return false;
                 pool_evict(p, victim);
         }
@@ -371,9 +371,10 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         if (acquire_of(p, class, ret))
                 return true;
         /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
-         * that a few small leases do not keep all other sizes out. */
+         * that a few small leases do not keep all other sizes out. A prefetch may be left out. */
         for (int c = slabs_class_above(p->slabs, class);
-             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
+             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up &&
+             !p->promise;
              c = slabs_class_above(p->slabs, (unsigned)c))
                 if (acquire_larger(p, (unsigned)c, ret))
                         return true;
