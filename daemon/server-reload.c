@@ -77,6 +77,8 @@ static void apply(struct server *s)
         server_apply_policy(s);
         server_apply_budget(s);
         server_apply_remote(s);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                cache_prefetch_set_rate(s->tenants[i].cache, c->memory.prefetch);
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)

@@ -389,6 +389,9 @@ static int start_tenant(struct server *s, unsigned number)
         set_floors(s, tenant->pool);
         if (r == 0)
                 r = request_init(tenant);
+        if (r == 0)
+                r = cache_prefetch_init(tenant->cache, tenant->announced,
+                                        s->config->memory.prefetch);
         return r < 0 ? server_fail(r, server_tenant_name(s, number), NULL) : 0;
 }
 

@@ -367,6 +367,21 @@ static void print_ghosts(cJSON *eviction, const char *tier)
         section_rest(ghosts);
 }
 
+/* Prints what prefetches brought, if there were any. */
+static void print_prefetches(cJSON *returns)
+{
+        uint64_t prefetched = section_count(returns, "prefetched");
+        char chunks[HUMAN_BYTES], used[HUMAN_BYTES], wasted[HUMAN_BYTES], unused[HUMAN_BYTES];
+
+        human_things(prefetched, "chunk", chunks);
+        human_percent(section_count(returns, "prefetch_hits"), prefetched, used);
+        human_percent(section_count(returns, "prefetch_wasted"), prefetched, wasted);
+        units_bytes(section_count(returns, "prefetch_unused_bytes"), unused);
+        if (prefetched > 0)
+                section_line("prefetched", "%s; %s used, %s evicted unused, %s unused in memory",
+                             chunks, used, wasted, unused);
+}
+
 /* Prints how well predicted returns came true. */
 static void print_returns(cJSON *eviction)
 {
@@ -385,8 +400,7 @@ static void print_returns(cJSON *eviction)
         section_line("returns", "%s expected back; %s of those before came in time, %s came late",
                      expected, percent, late);
         section_line("", "%s came back when their end had been evicted", evicted);
-        (void)section_count(returns, "prefetched");
-        (void)section_count(returns, "prefetch_hits");
+        print_prefetches(returns);
         section_rest(returns);
 }
 
@@ -415,6 +429,36 @@ static void print_announced(cJSON *eviction)
         section_rest(announced);
 }
 
+/* Prints what prefetching did for announced returns, if there were any. */
+static void print_prefetched_returns(cJSON *eviction)
+{
+        _cleanup_(cJSON_Deletep) cJSON *o = section_object(eviction, "prefetched_returns");
+        uint64_t scheduled, read, in_memory, ended, others;
+        char texts[5][HUMAN_BYTES];
+
+        if (!o)
+                return;
+        scheduled = section_count(o, "scheduled");
+        read = section_count(o, "read");
+        in_memory = section_count(o, "in_memory");
+        ended = section_count(o, "ended");
+        others = section_count(o, "disbelieved") + section_count(o, "worth_less") +
+                 section_count(o, "late") + section_count(o, "refused") +
+                 section_count(o, "dropped");
+        if (scheduled + read + in_memory + ended + others > 0) {
+                section_line("ahead",
+                             "%s returns scheduled; read from disk for %s, nothing to read for "
+                             "%s, %s came before, %s skipped",
+                             human_count(scheduled, texts[0]), human_count(read, texts[1]),
+                             human_count(in_memory, texts[2]), human_count(ended, texts[3]),
+                             human_count(others, texts[4]));
+                human_things(section_count(o, "chunks"), "chunk", texts[0]);
+                section_line("", "%s read ahead, %s", texts[0],
+                             units_bytes(section_count(o, "bytes"), texts[1]));
+        }
+        section_rest(o);
+}
+
 void status_print_eviction(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *eviction = section_object(status, "eviction");
@@ -432,5 +476,6 @@ void status_print_eviction(cJSON *status, bool detail)
         print_ghosts(eviction, "disk");
         print_returns(eviction);
         print_announced(eviction);
+        print_prefetched_returns(eviction);
         section_rest(eviction);
 }

@@ -338,6 +338,8 @@ static void add_returns(cJSON *root, const struct interval *t)
         add_rate(o, "prefetched_per_second", t, "kvcache_prefetched_chunks_total", "");
         add_ratio(o, "prefetch_hit_ratio", rate(t, "kvcache_prefetch_hits_total", ""),
                   rate(t, "kvcache_prefetched_chunks_total", ""));
+        add_ratio(o, "prefetch_waste_ratio", rate(t, "kvcache_prefetch_wasted_total", ""),
+                  rate(t, "kvcache_prefetched_chunks_total", ""));
 }
 
 /* Adds the announced returns of clients, and how many of those before came true. */

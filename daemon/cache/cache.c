@@ -79,6 +79,7 @@ struct cache *cache_free(struct cache *c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
         sets_free(c->sets);
+        prefetch_free(c->prefetch);
         cache_schedule_fini(c);
         deadlines_fini(&c->deadlines);
         tails_fini(&c->tails);
@@ -547,12 +548,16 @@ void cache_forget(struct cache *c, struct pool_purge *purge)
 {
         purge->all = true;
         cache_remote_forget(c, true, 0);
+        if (c->prefetch)
+                prefetch_forget(c->prefetch, true, 0);
         pool_purge(c->params.pool, purge);
 }
 
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
 {
         cache_remote_forget(c, false, namespace_id);
+        if (c->prefetch)
+                prefetch_forget(c->prefetch, false, namespace_id);
         (void)pool_drop_namespace(c->params.pool, namespace_id);
         cache_kick(c);
 }
@@ -585,6 +590,8 @@ void cache_purge(struct cache *c, struct cache_purge *purge)
                                            .complete = on_pool_purged };
         purge->store.complete = on_store_purged;
         cache_remote_forget(c, purge->store.all, purge->store.namespace_id);
+        if (c->prefetch)
+                prefetch_forget(c->prefetch, purge->store.all, purge->store.namespace_id);
         pool_purge(c->params.pool, &purge->pool);
         store_purge(c->params.store, &purge->store);
 }
@@ -685,6 +692,8 @@ void cache_get_stats(const struct cache *c, struct cache_stats *ret)
 {
         *ret = c->stats;
         returns_get_stats(&c->returns, &ret->returns);
+        if (c->prefetch)
+                prefetch_get_stats(c->prefetch, &ret->returns_prefetched);
         ret->unwritten_limit = c->unwritten_limit;
         ret->sets = *sets_get_stats(c->sets);
 }

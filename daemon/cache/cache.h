@@ -32,6 +32,7 @@
 #include "fair/window.h"
 #include "io/io.h"
 #include "key.h"
+#include "cache/prefetch.h"
 #include "cache/returns.h"
 #include "cache/pool.h"
 #include "cache/sets.h"
@@ -191,6 +192,13 @@ void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
+/* Lets the cache read chunks ahead of returns that announcements predict, with this budget; 0:
+ * none. Returns 0 or -ENOMEM. */
+int cache_prefetch_init(struct cache *c, const struct announced *announced,
+                        uint64_t bytes_per_second);
+void cache_prefetch_set_rate(struct cache *c, uint64_t bytes_per_second);
+/* Calls prefetch_announce(). NULL also without cache_prefetch_init(). */
+struct key *cache_announce(struct cache *c, const struct prefetch_return *r, uint64_t now_ns);
 void cache_put(struct cache *c, struct cache_request *req);
 /* Returns the bytes that a durable put of an existing key allocates while it waits for its sync. */
 size_t cache_sync_bytes(void);
@@ -393,6 +401,7 @@ struct cache_stats {
         uint64_t file_puts, file_put_bytes, file_failures;
         uint64_t expired; /* expired chunks dropped from memory */
         struct returns_stats returns;
+        struct prefetch_stats returns_prefetched;
         /* Keys that the shared tier was asked for and has not answered, now; chunks and bytes that
          * came from it, and gets that joined the fetch of another get. */
         uint64_t fetching, fetched, fetched_bytes, shared_fetches;

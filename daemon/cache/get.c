@@ -22,6 +22,8 @@ struct fill {
         /* Set for a prefetch while it counts against the limit: its slot's bytes, and its user. */
         uint64_t prefetch;
         struct cache_user *prefetched_for;
+        struct evict_promise promise; /* announced return; number 0: the read has none */
+        uint32_t read_bytes;          /* counted in the prefetches of returns */
 };
 
 static int prefetch_begin(struct fill *f, uint32_t user)
@@ -78,6 +80,20 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
                        most + (within && c->n_prefetches > 0 && users > 1 ? c->reserve : 0);
 }
 
+/* Ends a read of prefetch_for_return(). The chunk is promised unless a get has asked for it. */
+static void end_prefetch_for_return(struct fill *f, bool good)
+{
+        struct cache *c = f->cache;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, f->chunk);
+
+        if (f->promise.number == 0)
+                return;
+        if (good && pc->flags & POOL_PREFETCHED)
+                pool_promise(c->params.pool, f->chunk, pc->generation, &f->promise);
+        f->promise.number = 0;
+        prefetch_read_done(c->prefetch, f->read_bytes, c->now_ns);
+}
+
 static void fill_end(struct fill *f, int result)
 {
         struct cache *c = f->cache;
@@ -99,6 +115,7 @@ static void fill_end(struct fill *f, int result)
                 pc->ref = STORE_REF_NONE;
                 pool_drop(c->params.pool, chunk);
         }
+        end_prefetch_for_return(f, good);
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
@@ -123,6 +140,7 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
+        end_prefetch_for_return(f, false);
         prefetch_end(f); /* otherwise a hung device would block prefetches from other volumes */
 }
 
@@ -178,22 +196,26 @@ struct wanted {
         uint64_t created_ms;
         uint32_t use;
         bool is_prefetch;
-        bool in_turn;  /* the read has waited for its user's turn */
-        bool to_lease; /* the client is to get a lease */
+        bool in_turn;                        /* the read has waited for its user's turn */
+        bool to_lease;                       /* the client is to get a lease */
+        const struct evict_promise *promise; /* a prefetch for an announced return; NULL: none */
+        bool free_only;                      /* with `promise`: evict nothing */
 };
 
 /* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
  * POOL_READING; CACHE_BUSY if there is no room now. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
+        static const struct evict_promise worthless = { .seconds = UINT32_MAX };
         uint32_t chunk;
         struct fill *f;
         int r;
 
         sets_expect(c->sets, SETS_MEMORY, w->namespace_id, w->key);
+        pool_replace_less_than(c->params.pool, w->free_only ? &worthless : w->promise);
         r = (w->to_lease ? pool_acquire_to_lease : pool_acquire)(
                 c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use, &chunk);
-
+        pool_replace_less_than(c->params.pool, NULL);
         if (r != 0)
                 return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
         pool_chunk(c->params.pool, chunk)->created_ms = w->created_ms;
@@ -209,9 +231,14 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                         .ref = w->ref,
                         .buf = pool_at(c->params.pool, chunk),
                         .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
+                        .background = w->promise != NULL,
                         .complete = on_read,
                         .abandon = on_read_abandoned,
                 };
+                if (w->promise) {
+                        f->promise = *w->promise;
+                        f->read_bytes = w->length;
+                }
                 f->read.in_pool = true;
                 r = cache_read_begin(c, &f->read, w->user, w->ref, w->length,
                                      w->is_prefetch ? READ_PREFETCH : READ_GET);
@@ -240,10 +267,12 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
 }
 
 /* Counts a prefetch hit if the chunk was prefetched and not used yet. */
-static void note_asked(struct cache *c, struct pool_chunk *pc)
+static void note_asked(struct cache *c, uint32_t chunk)
 {
-        c->stats.prefetch_hits += pc->flags & POOL_PREFETCHED ? 1 : 0;
-        pc->flags &= ~(uint32_t)POOL_PREFETCHED;
+        if (!(pool_chunk(c->params.pool, chunk)->flags & POOL_PREFETCHED))
+                return;
+        c->stats.prefetch_hits++;
+        pool_set_prefetched(c->params.pool, chunk, false);
 }
 
 bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
@@ -257,7 +286,7 @@ bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key
         pc = pool_chunk(c->params.pool, *ret_chunk);
         if (pool_is_filling(pc))
                 return false;
-        note_asked(c, pc);
+        note_asked(c, *ret_chunk);
         c->stats.hits_memory++;
         *ret_place = cache_place_of(c, *ret_chunk);
         return true;
@@ -270,7 +299,7 @@ void cache_count_hits(struct cache *c, uint64_t keys)
 
 struct cache_place cache_place_used(struct cache *c, uint32_t chunk)
 {
-        note_asked(c, pool_chunk(c->params.pool, chunk));
+        note_asked(c, chunk);
         return cache_place_of(c, chunk);
 }
 
@@ -354,7 +383,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
         if (chunk != POOL_NONE) {
                 struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
-                note_asked(c, pc);
+                note_asked(c, chunk);
                 if (!pool_is_filling(pc)) {
                         if (!req->tier)
                                 req->tier = CACHE_MEMORY;
@@ -456,8 +485,84 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                             &chunk);
         if (status != CACHE_OK)
                 return status;
-        pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
+        pool_set_prefetched(c->params.pool, chunk, true);
         c->stats.prefetched++;
         c->stats.prefetched_bytes += info.length;
         return CACHE_OK;
+}
+
+/* --- before announced returns --- */
+
+/* Returns whether prefetched chunks that no request has used have their part of the pool, so that
+ * more of them may not evict others. */
+static bool is_over_unused_limit(const struct cache *c)
+{
+        return pool_prefetched_unused(c->params.pool) >= pool_bytes(c->params.pool) / 4;
+}
+
+/* Implements prefetch_params.read(). */
+static enum prefetch_answer prefetch_for_return(void *userdata, const struct prefetch_chunk *wanted,
+                                                uint32_t *ret_bytes)
+{
+        struct cache *c = userdata;
+        uint64_t hash = cache_hash(c, wanted->namespace_id, wanted->key);
+        bool is_full = is_over_unused_limit(c);
+        struct store_chunk info;
+        enum cache_status status;
+        struct store_ref ref;
+        uint32_t chunk;
+
+        if (pool_find(c->params.pool, wanted->namespace_id, wanted->key, hash) != POOL_NONE)
+                return PREFETCH_PRESENT;
+        if (store_find(c->params.store, wanted->namespace_id, wanted->key, hash, &ref, &info) != 0)
+                return PREFETCH_ABSENT;
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 || !cache_may_read_ahead(c, ref) ||
+            is_over_prefetch_limit(c, cache_user_find(c, wanted->user), info.length))
+                return PREFETCH_BUSY;
+        status = fill_begin(c,
+                            &(struct wanted){
+                                    .user = wanted->user,
+                                    .namespace_id = wanted->namespace_id,
+                                    .key = wanted->key,
+                                    .hash = hash,
+                                    .ref = ref,
+                                    .length = info.length,
+                                    .created_ms = info.created_ms,
+                                    .is_prefetch = true,
+                                    .promise = &wanted->promise,
+                                    .free_only = is_full,
+                            },
+                            &chunk);
+        if (status == CACHE_BUSY)
+                return pool_kept_worthier(c->params.pool) && !is_full ? PREFETCH_NO_ROOM
+                                                                      : PREFETCH_BUSY;
+        if (status != CACHE_OK)
+                return PREFETCH_ABSENT;
+        pool_set_prefetched(c->params.pool, chunk, true);
+        c->stats.prefetched++;
+        c->stats.prefetched_bytes += info.length;
+        *ret_bytes = info.length;
+        return PREFETCH_STARTED;
+}
+
+int cache_prefetch_init(struct cache *c, const struct announced *announced,
+                        uint64_t bytes_per_second)
+{
+        return prefetch_new(&c->prefetch, &(struct prefetch_params){
+                                                  .announced = announced,
+                                                  .bytes_per_second = bytes_per_second,
+                                                  .read = prefetch_for_return,
+                                                  .userdata = c,
+                                          });
+}
+
+void cache_prefetch_set_rate(struct cache *c, uint64_t bytes_per_second)
+{
+        if (c->prefetch)
+                prefetch_set_rate(c->prefetch, bytes_per_second);
+}
+
+struct key *cache_announce(struct cache *c, const struct prefetch_return *r, uint64_t now_ns)
+{
+        return c->prefetch ? prefetch_announce(c->prefetch, r, now_ns) : NULL;
 }

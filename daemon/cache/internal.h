@@ -96,7 +96,8 @@ struct cache {
         uint32_t uses;           /* the last number of cache_next_use() */
         uint64_t retry_pending;  /* store_pending() at the last attempt to submit writes */
         struct returns returns;
-        uint64_t now_ns; /* time of the present iteration of the loop */
+        struct prefetch *prefetch; /* NULL until cache_prefetch_init() */
+        uint64_t now_ns;           /* time of the present iteration of the loop */
         struct cache_stats stats;
 };
 
@@ -284,6 +285,8 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
 void cache_read_end(struct cache *c, struct store_read *r);
 /* Returns whether the read may be passed to the store at once; otherwise call cache_read_wait(). */
 bool cache_read_is_due(const struct cache *c, const struct store_read *r);
+/* Returns whether the device of a chunk has no reads of clients left to start. */
+bool cache_may_read_ahead(const struct cache *c, struct store_ref ref);
 /* Queues the read until cache_fill_start() or cache_direct_start() is called for it. */
 void cache_read_wait(struct cache *c, struct store_read *r);
 /* Adds a get of another user to a waiting read, and charges the read to the user whose turn comes

@@ -87,8 +87,10 @@ struct pool {
         uint64_t pressed_until_ns;        /* see pool_is_pressed() */
         struct pool_stats stats;
         struct histogram evicted_ages;
-        struct list_node watches;       /* struct pool_watch */
-        const struct pool_guard *guard; /* NULL if there is none, like `watch` */
+        const struct evict_promise *promise; /* pool_replace_less_than() */
+        bool kept_worthier;                  /* pool_kept_worthier() */
+        struct list_node watches;            /* struct pool_watch */
+        const struct pool_guard *guard;      /* NULL if there is none, like `watch` */
         uint32_t first_held,
                 n_held; /* dropped chunks, linked by pool_chunk.next; the list pins them */
         bool holds_more, met_held, held_up; /* met_held: the current search met held chunks */

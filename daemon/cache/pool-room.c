@@ -94,11 +94,28 @@ static uint32_t find_victim(struct pool *p, unsigned class)
         return victim;
 }
 
+void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched)
+{
+        struct pool_chunk *c = &p->chunks[chunk];
+        uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
+
+        if (is_prefetched == !!(c->flags & POOL_PREFETCHED))
+                return;
+        c->flags ^= POOL_PREFETCHED;
+        p->stats.prefetched_unused_bytes += is_prefetched ? bytes : -bytes;
+}
+
+uint64_t pool_prefetched_unused(const struct pool *p)
+{
+        return p->stats.prefetched_unused_bytes;
+}
+
 void pool_evict(struct pool *p, uint32_t chunk)
 {
         pool_leave(p, chunk);
         pool_notify_evicted(p, chunk);
         p->stats.evictions++;
+        p->stats.prefetched_wasted += p->chunks[chunk].flags & POOL_PREFETCHED ? 1 : 0;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
         evict_note_leaving(p->evict, (unsigned)slabs_slab_class(
@@ -262,13 +279,44 @@ static bool may_leave_early(struct pool *p)
         return true;
 }
 
+void pool_replace_less_than(struct pool *p, const struct evict_promise *promise)
+{
+        p->promise = promise;
+        p->kept_worthier = promise ? false : p->kept_worthier;
+}
+
+bool pool_kept_worthier(const struct pool *p)
+{
+        return p->kept_worthier;
+}
+
+/* Returns whether the search may evict anything. */
+static bool may_replace_any(struct pool *p)
+{
+        p->kept_worthier |= p->promise && p->promise->belief <= 0;
+        return !p->promise || p->promise->belief > 0;
+}
+
+/* Returns whether the search may evict a chunk that is worth as much as the victim. The victim
+ * stays otherwise. */
+static bool may_replace(struct pool *p, uint32_t victim)
+{
+        if (!p->promise || evict_is_worth_less(p->evict, victim, p->promise))
+                return true;
+        pool_return_to_clients(p, victim);
+        p->kept_worthier = true;
+        return false;
+}
+
 static bool make_room(struct pool *p, unsigned class)
 {
-        uint32_t victim = find_victim(p, class);
+        uint32_t victim = may_replace_any(p) ? find_victim(p, class) : EVICT_NONE;
         uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
 
         if (victim == EVICT_NONE)
-                return !p->gives_up && take_slab(p, class, INFINITY, true);
+                return !p->gives_up && !p->promise && take_slab(p, class, INFINITY, true);
+        if (!may_replace(p, victim))
+                return false;
         /* The other classes are examined once for each slab's worth of evictions: one more slab
          * would keep that number of chunks, each worth as much as the victim. */
         if (++p->evicted_since_scan[class] >= slots) {
@@ -325,9 +373,10 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         if (!p->gives_up && pool_floor_give_own(p, class) && acquire_of(p, class, ret))
                 return true;
         /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
-         * that a few small leases do not keep all other sizes out. */
+         * that a few small leases do not keep all other sizes out. A prefetch may be left out. */
         for (int c = slabs_class_above(p->slabs, class);
-             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
+             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up &&
+             !p->promise;
              c = slabs_class_above(p->slabs, (unsigned)c))
                 if (acquire_larger(p, (unsigned)c, ret))
                         return true;

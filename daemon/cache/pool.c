@@ -289,6 +289,7 @@ void pool_free_chunk(struct pool *p, uint32_t chunk)
         struct pool_chunk *c = &p->chunks[chunk];
 
         assert(c->pins == 0 && list_empty(&c->waiters));
+        pool_set_prefetched(p, chunk, false);
         p->stats.used_bytes -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
         slabs_release(p->slabs, pool_slot_of(c));
         c->generation++;

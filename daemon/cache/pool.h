@@ -44,7 +44,7 @@ enum pool_flag {
         POOL_STORED = 1 << 0,  /* the store has the chunk, or had it while the pool had it */
         POOL_DROPPED = 1 << 1, /* not in the table; exists until its last unpin. Purged chunks get
                                   this flag later: see pool_is_dropped() */
-        POOL_PREFETCHED = 1 << 2, /* set by the cache: no request has used the bytes yet */
+        POOL_PREFETCHED = 1 << 2, /* no request has used the bytes yet: pool_set_prefetched() */
         POOL_REFUSED = 1 << 3,    /* set by the cache: the write budget refused the chunk */
         POOL_UNVERIFIED = 1 << 4, /* left by an earlier process and not yet verified, so not found;
                                      see pool-keep.c */
@@ -104,6 +104,9 @@ struct pool_stats {
         uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
         uint64_t moved_chunks;  /* chunks moved to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
+        uint64_t prefetched_unused_bytes, prefetched_wasted; /* slots of prefetched chunks that no
+                                                              * request has used; chunks evicted
+                                                              * before that */
         uint64_t spared;     /* chunks that searches passed over because of a floor */
         uint64_t unverified; /* chunks of an earlier process that are not verified yet */
         struct evict_stats evict;
@@ -210,6 +213,11 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 bool pool_has_given_up(struct pool *p);
 /* Returns whether a slab is being emptied, which needs further iterations now. */
 bool pool_is_emptying(const struct pool *p);
+/* Has the next searches for room evict only chunks that are worth less than one with this promise,
+ * which must stay, and nothing if its belief is 0; NULL ends that. */
+void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
+/* Returns whether the last of these searches failed because of that. */
+bool pool_kept_worthier(const struct pool *p);
 /* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
  * leased chunks, its slot is in a slab that has some, if possible. */
 int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
@@ -415,6 +423,10 @@ bool pool_is_dropped(const struct pool *p, uint32_t chunk);
 uint32_t pool_sweep(struct pool *p);
 bool pool_is_sweeping(const struct pool *p);
 
+/* Marks a chunk as prefetched, until a request uses it. */
+void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched);
+/* Returns the bytes of the slots of such chunks. */
+uint64_t pool_prefetched_unused(const struct pool *p);
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
 /* pool_restore_learned() restores the policy's learned state, without chunks, after a restart. It
  * returns false if the state was saved by another policy or is malformed. */

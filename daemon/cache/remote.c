@@ -145,7 +145,7 @@ static void on_put(struct cache_request *put)
                 c->stats.fetched++;
                 c->stats.fetched_bytes += put->length;
                 if (f->is_prefetch && list_empty(&f->waiters)) {
-                        pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
+                        pool_set_prefetched(c->params.pool, chunk, true);
                         c->stats.prefetched++;
                         c->stats.prefetched_bytes += put->length;
                 }

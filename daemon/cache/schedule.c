@@ -260,6 +260,14 @@ bool cache_read_is_due(const struct cache *c, const struct store_read *r)
         return c->reads[volume].n_waiting == 0 && may_read(c, volume);
 }
 
+bool cache_may_read_ahead(const struct cache *c, struct store_ref ref)
+{
+        unsigned volume = store_volume_of(ref);
+
+        return c->reads[volume].n_waiting == 0 && window_is_open(&c->reads[volume], 1) &&
+               store_volume_is_up(c->params.store, volume);
+}
+
 void cache_read_wait(struct cache *c, struct store_read *r)
 {
         window_wait(&r->item);

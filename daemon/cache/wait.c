@@ -272,6 +272,12 @@ static bool may_submit(const struct cache *c)
                                        store_pending(c->params.store) != c->retry_pending);
 }
 
+/* Returns the earlier of two times, of which 0 is none. */
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+        return b == 0 || (a != 0 && a < b) ? a : b;
+}
+
 uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
 {
         uint64_t next_ns;
@@ -300,7 +306,8 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 deadlines_run(&c->deadlines, now_ns, STEPS);
                 next_ns = deadlines_next(&c->deadlines);
         }
-        return c->retry_ns != 0 && (next_ns == 0 || c->retry_ns < next_ns) ? c->retry_ns : next_ns;
+        next_ns = earlier(next_ns, c->retry_ns);
+        return c->prefetch ? earlier(next_ns, prefetch_iterate(c->prefetch, now_ns)) : next_ns;
 }
 
 bool cache_has_work(const struct cache *c)
@@ -318,6 +325,8 @@ void cache_stop(struct cache *c)
         struct turns_member *waits;
 
         c->stopping = true;
+        if (c->prefetch)
+                prefetch_stop(c->prefetch);
         for (unsigned kind = 0; kind < KINDS; kind++)
                 while ((waits = turns_next(&c->waiting[kind]))) {
                         struct cache_request *req =

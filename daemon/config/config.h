@@ -95,6 +95,7 @@ struct config {
                 uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */
                 bool lookup_index; /* memory.lookup_index */
                 bool pool_index;   /* memory.pool_index */
+                uint64_t prefetch; /* memory.prefetch: bytes a second; 0: none */
         } memory;
         struct {
                 uint64_t ring; /* events.ring: bytes for each tenant; 0: none */

@@ -304,6 +304,7 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
  * less than the group's victims. */
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group);
 double cq_worth(const struct evict *e, uint32_t item);
+bool cq_is_worth_less(const struct evict *e, uint32_t item);
 double cq_chance(const struct evict *e, uint32_t item);
 void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret);
 

@@ -694,6 +694,7 @@ const struct evict_policy evict_policy_cq = {
         .now = cq_now,
         .worth = cq_worth,
         .chance = cq_chance,
+        .is_worth_less = cq_is_worth_less,
         .explain = cq_explain,
         .lists = LISTS,
         .extra_lists = MAX_PROMISES,

@@ -486,6 +486,20 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item)
         return e->ages.now_ns - ages_time(&e->ages, e->policy->touched(e, item), e->policy->now(e));
 }
 
+bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise)
+{
+        struct evict_promise expected = e->expected;
+        bool is_less;
+
+        assert(evict_contains(e, item));
+        if (!e->policy->is_worth_less)
+                return evict_age_ns(e, item) / 1000000000 > promise->seconds;
+        e->expected = *promise;
+        is_less = e->policy->is_worth_less(e, item);
+        e->expected = expected;
+        return is_less;
+}
+
 double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency)
 {
         return 0.8 * slots * evict_worth(e, victim, by_recency);

@@ -216,6 +216,10 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item);
  * With `by_recency`, it is the inverse of the age, which no hint or cost can change. For comparing
  * slabs of different sizes by the sums over their items. */
 double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
+/* Returns whether an item is worth less than one with this promise: for an owner that brings in an
+ * item before its announced use. A policy without return times compares the time since the last use
+ * with the time until the announced one. */
+bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Returns a lower bound of the chance that the item is used again, estimated from other items of
  * its age. 1 if a client predicts a use and nothing contradicts it; 0 if the policy learns nothing.
  */

@@ -70,6 +70,8 @@ struct evict_policy {
         uint64_t (*now)(const struct evict *e);                 /* touches and insertions so far */
         double (*worth)(const struct evict *e, uint32_t item);  /* NULL: by recency */
         double (*chance)(const struct evict *e, uint32_t item); /* NULL: nothing is learned */
+        /* Returns whether an item is worth less than one of evict_expect(); NULL: by ages. */
+        bool (*is_worth_less)(const struct evict *e, uint32_t item);
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is all zero before */
         /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.

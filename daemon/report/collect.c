@@ -121,6 +121,12 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->prefetched_bytes = (double)cache.prefetched_bytes;
         s->prefetch_hits = (double)cache.prefetch_hits;
         s->prefetch_inflight_bytes = (double)cache.prefetch_inflight_bytes;
+        static_assert((int)PREFETCH_OUTCOMES == (int)METRICS_PREFETCHES, "one value each");
+        for (unsigned i = 0; i < METRICS_PREFETCHES; i++)
+                s->return_prefetches[i] = (double)cache.returns_prefetched.outcomes[i];
+        s->return_scheduled = (double)cache.returns_prefetched.chains;
+        s->return_prefetched_chunks = (double)cache.returns_prefetched.chunks;
+        s->return_prefetched_bytes = (double)cache.returns_prefetched.bytes;
         s->put_bytes_direct = (double)cache.put_bytes_direct;
         s->get_bytes_direct = (double)cache.get_bytes_direct;
         s->direct_fallbacks = (double)cache.direct_fallbacks;
@@ -320,6 +326,8 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_moved_chunks = (double)p.moved_chunks;
         s->pool_chunks = (double)p.chunks;
         s->floor_spared = (double)p.spared;
+        s->prefetch_wasted = (double)p.prefetched_wasted;
+        s->prefetch_unused_bytes = (double)p.prefetched_unused_bytes;
         s->evicted_from_pool = (double)p.evictions;
         collect_evict(&p.evict, METRICS_TIER_MEMORY, s);
         for (unsigned i = 0; i < service->n_tenants; i++)

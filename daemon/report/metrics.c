@@ -74,6 +74,8 @@ VALUES(lookup_value, "daemon", "client");
 VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refused", "pin_early",
        "tool_call", "turn_end", "disbelieved", "demoted", "demote_busy", "offered");
 VALUES(announced_value, "true", "early", "late", "unmeasured", "disbelieved");
+VALUES(prefetch_value, "read", "in_memory", "ended", "disbelieved", "worth_less", "late", "refused",
+       "dropped");
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");

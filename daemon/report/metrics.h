@@ -24,7 +24,7 @@ enum {
         METRICS_HIT_TIERS
 };
 enum { METRICS_HINTS = 13 }; /* HINTS of tenant.h */
-enum { METRICS_ANNOUNCED = 5 };
+enum { METRICS_ANNOUNCED = 5, METRICS_PREFETCHES = 8 };
 enum { METRICS_GOT = 5 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_KEPT = 5 };   /* verified, then by enum keep_refusal */

@@ -247,6 +247,8 @@ static void print_returns(FILE *out, const cJSON *eviction)
         if (number(returns, "prefetched") > 0) {
                 fputs(GAP "prefetched, used: ", out);
                 html_ratio(out, ratio(returns, "prefetch_hits", "prefetched"));
+                fputs(GAP "evicted unused: ", out);
+                html_ratio(out, ratio(returns, "prefetch_wasted", "prefetched"));
         }
         print_announced(out, member(eviction, "announced_returns"));
         fputs("</small></dd></div>\n", out);

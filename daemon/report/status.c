@@ -132,6 +132,8 @@ static void add_returns(cJSON *eviction, const struct metrics *s)
         cJSON_AddNumberToObject(o, "evicted", s->return_evicted);
         cJSON_AddNumberToObject(o, "prefetched", s->prefetched_chunks);
         cJSON_AddNumberToObject(o, "prefetch_hits", s->prefetch_hits);
+        cJSON_AddNumberToObject(o, "prefetch_wasted", s->prefetch_wasted);
+        cJSON_AddNumberToObject(o, "prefetch_unused_bytes", s->prefetch_unused_bytes);
 }
 
 /* Adds how far announced returns came true. */
@@ -145,6 +147,22 @@ static void add_announced(cJSON *eviction, const struct metrics *s)
         for (unsigned i = 0; i < METRICS_ANNOUNCED; i++)
                 cJSON_AddNumberToObject(o, outcomes[i], s->hint_announcements[i]);
         cJSON_AddNumberToObject(o, "least_belief", s->hint_belief);
+}
+
+/* Adds what prefetching did for announced returns. */
+static void add_prefetched(cJSON *eviction, const struct metrics *s)
+{
+        static const char *const outcomes[METRICS_PREFETCHES] = { "read",       "in_memory",
+                                                                  "ended",      "disbelieved",
+                                                                  "worth_less", "late",
+                                                                  "refused",    "dropped" };
+        cJSON *o = cJSON_AddObjectToObject(eviction, "prefetched_returns");
+
+        cJSON_AddNumberToObject(o, "scheduled", s->return_scheduled);
+        for (unsigned i = 0; i < METRICS_PREFETCHES; i++)
+                cJSON_AddNumberToObject(o, outcomes[i], s->return_prefetches[i]);
+        cJSON_AddNumberToObject(o, "chunks", s->return_prefetched_chunks);
+        cJSON_AddNumberToObject(o, "bytes", s->return_prefetched_bytes);
 }
 
 /* Adds the eviction policy, its memory and its statistics by tier. */
@@ -167,6 +185,7 @@ static void add_eviction(cJSON *root, const char *policy, const struct metrics *
         }
         add_returns(o, s);
         add_announced(o, s);
+        add_prefetched(o, s);
 }
 
 static void add_pool(cJSON *root, const struct service *service, const struct metrics *s)

@@ -37,6 +37,11 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->prefetched_bytes += c.prefetched_bytes;
                 ret->prefetch_hits += c.prefetch_hits;
                 ret->prefetch_inflight_bytes += c.prefetch_inflight_bytes;
+                for (unsigned k = 0; k < PREFETCH_OUTCOMES; k++)
+                        ret->returns_prefetched.outcomes[k] += c.returns_prefetched.outcomes[k];
+                ret->returns_prefetched.chains += c.returns_prefetched.chains;
+                ret->returns_prefetched.chunks += c.returns_prefetched.chunks;
+                ret->returns_prefetched.bytes += c.returns_prefetched.bytes;
                 ret->put_bytes_direct += c.put_bytes_direct;
                 ret->get_bytes_direct += c.get_bytes_direct;
                 ret->direct_fallbacks += c.direct_fallbacks;
@@ -83,6 +88,8 @@ void status_collect_pools(const struct service *service, struct pool_stats *ret)
                 ret->evicted_bytes += p.evicted_bytes;
                 ret->slab_moves += p.slab_moves;
                 ret->spared += p.spared;
+                ret->prefetched_unused_bytes += p.prefetched_unused_bytes;
+                ret->prefetched_wasted += p.prefetched_wasted;
                 evict_add_stats(&ret->evict, &p.evict);
         }
 }

@@ -138,6 +138,9 @@ void hint_begin(struct batch *b);
 /* Handles one key of a HINT. */
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
                               const struct key *key, uint64_t hash);
+/* Schedules the batch's keys to be read into memory before the return that `b->promise` announces.
+ */
+void batch_prefetch(const struct batch *b, uint64_t id);
 /* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed.
  */
 void hint_expect(struct batch *b);

@@ -404,14 +404,23 @@ static void eviction_section_has_the_outcomes_of_predicted_returns(void **state)
 {
         section("eviction",
                 "{'eviction':{'policy':'cq','chunk_bytes':40,'ghost_bytes':16,'returns':{"
-                "'expected':34,'in_time':87,'missed':13,'late':2,'evicted':5,'prefetched':1,"
-                "'prefetch_hits':1}}}",
+                "'expected':34,'in_time':87,'missed':13,'late':2,'evicted':5,'prefetched':200,"
+                "'prefetch_hits':150,'prefetch_wasted':20,'prefetch_unused_bytes':1048576},"
+                "'prefetched_returns':{'scheduled':9,'read':8,'in_memory':7,'ended':6,"
+                "'disbelieved':1,'worth_less':2,'late':3,'refused':4,'dropped':5,'chunks':180,"
+                "'bytes':2097152}}}",
                 "\nEviction\n"
                 "  policy            cq\n"
                 "  takes             40 bytes for each chunk, 16 for each evicted one\n"
                 "  returns           34 chains expected back; 87.0 % of those before came in time, "
                 "2 came late\n"
-                "                    5 came back when their end had been evicted\n");
+                "                    5 came back when their end had been evicted\n"
+                "  prefetched        200 chunks; 75.0 % used, 10.0 % evicted unused, 1 MiB unused "
+                "in memory\n"
+                "  ahead             9 returns scheduled; read from disk for 8, nothing to read "
+                "for "
+                "7, 6 came before, 15 skipped\n"
+                "                    180 chunks read ahead, 2 MiB\n");
         section("eviction", "{'eviction':{'policy':'cq','returns':{'expected':-1,'in_time':'x'}}}",
                 "\nEviction\n"
                 "  policy            cq\n"

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements prefetch.h: a heap of chains for each user, by the time at which their reads begin. */
+#include "cache/prefetch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "checked.h"
+
+#define MS     UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+
+enum {
+        QUANTUM = 8,         /* keys of one user's turn */
+        MARGIN_PARTS = 8,    /* the lead includes this part of the announced time */
+        LEAD_LEAST_MS = 250, /* but at most half of the announced time */
+        LEAD_MOST_MS = 30000,
+        RETRY_MS = 2,        /* while reads are refused */
+        BURST_PARTS = 4,     /* the budget accrues for this part of a second */
+        MEAN_CHUNKS = 16,    /* the mean length fades over these */
+        SCAN_MS = 100,       /* between scans for chains that have ended */
+        MEASURED = 16 << 20, /* bytes after which the rate is measured, if reads do not pause */
+};
+#define FIRST_RATE  (UINT64_C(256) << 20) /* assumed until the first measurement */
+#define FIRST_CHUNK (UINT64_C(1) << 20)
+
+static_assert((int)PREFETCH_USERS <= 64, "the users that are refused are bits of a word");
+
+struct chain {
+        struct heap_node turn; /* key: the time at which its reads begin */
+        uint64_t id, number, due_ns;
+        uint32_t namespace_id;
+        uint32_t n, next; /* keys, and those handled */
+        bool has_read;
+        struct key keys[]; /* the end of the chain first */
+};
+
+struct user {
+        uint32_t uid, n_keys;
+        struct heap chains; /* empty: the record is free */
+};
+
+struct prefetch {
+        struct prefetch_params params;
+        struct user users[PREFETCH_USERS];
+        unsigned turn;    /* the user that is served next */
+        int64_t budget;   /* bytes that may be read now; the last read may exceed it */
+        uint64_t time_ns; /* time of the budget */
+        uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
+        uint64_t scan_ns; /* when chains that have ended may be searched for again */
+        bool is_stopped;
+        uint64_t mean_bytes;          /* length of a chunk */
+        uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
+        struct prefetch_stats stats;
+};
+
+int prefetch_new(struct prefetch **ret, const struct prefetch_params *params)
+{
+        struct prefetch *p = calloc(1, sizeof(*p));
+
+        if (!p)
+                return -ENOMEM;
+        p->params = *params;
+        p->mean_bytes = FIRST_CHUNK;
+        *ret = p;
+        return 0;
+}
+
+struct prefetch *prefetch_free(struct prefetch *p)
+{
+        if (!p)
+                return NULL;
+        prefetch_stop(p);
+        for (unsigned i = 0; i < PREFETCH_USERS; i++)
+                heap_fini(&p->users[i].chains);
+        free(p);
+        return NULL;
+}
+
+/* --- scheduled chains --- */
+
+static struct chain *chain_of(struct heap_node *node)
+{
+        return container_of(node, struct chain, turn);
+}
+
+static struct chain *first_of(const struct user *u)
+{
+        struct heap_node *node = heap_first(&u->chains);
+
+        return node ? chain_of(node) : NULL;
+}
+
+/* Ends a chain that has left its heap. */
+static void chain_end(struct prefetch *p, struct user *u, struct chain *ch,
+                      enum prefetch_outcome outcome)
+{
+        u->n_keys -= ch->n;
+        p->stats.keys -= ch->n;
+        p->stats.chains--;
+        p->stats.outcomes[outcome]++;
+        free(ch);
+}
+
+static void chain_remove(struct prefetch *p, struct user *u, struct chain *ch,
+                         enum prefetch_outcome outcome)
+{
+        heap_remove(&u->chains, &ch->turn);
+        chain_end(p, u, ch, outcome);
+}
+
+/* Returns whether the announcement still stands: the chain was neither used nor announced again. */
+static bool is_announced(const struct prefetch *p, const struct user *u, const struct chain *ch,
+                         uint64_t now_ns)
+{
+        uint32_t source;
+        int64_t left_ns;
+
+        return announced_find(p->params.announced, ch->id, now_ns, &source, &left_ns) &&
+               source == u->uid && now_ns + (uint64_t)left_ns == ch->due_ns;
+}
+
+struct removal {
+        bool all;
+        uint32_t namespace_id; /* 0: the chains whose announcement has ended */
+        uint64_t now_ns;
+};
+
+static bool is_removed(const struct prefetch *p, const struct user *u, const struct chain *ch,
+                       const struct removal *what)
+{
+        if (what->all || what->namespace_id != 0)
+                return what->all || ch->namespace_id == what->namespace_id;
+        return !is_announced(p, u, ch, what->now_ns);
+}
+
+/* Removes chains of a user, and makes a heap of the others again. */
+static void remove_chains(struct prefetch *p, struct user *u, const struct removal *what,
+                          enum prefetch_outcome outcome)
+{
+        unsigned n = u->chains.n;
+
+        u->chains.n = 0;
+        for (unsigned i = 1; i <= n; i++) {
+                struct heap_node *node = u->chains.nodes[i];
+
+                node->place = 0;
+                if (is_removed(p, u, chain_of(node), what))
+                        chain_end(p, u, chain_of(node), outcome);
+                else
+                        heap_add(&u->chains, node, node->key);
+        }
+}
+
+void prefetch_forget(struct prefetch *p, bool all, uint32_t namespace_id)
+{
+        const struct removal what = { .all = all, .namespace_id = namespace_id };
+
+        for (unsigned i = 0; i < PREFETCH_USERS && p->stats.chains > 0; i++)
+                remove_chains(p, &p->users[i], &what, PREFETCH_DROPPED);
+        p->next_ns = 0;
+}
+
+void prefetch_stop(struct prefetch *p)
+{
+        p->is_stopped = true;
+        prefetch_forget(p, true, 0);
+}
+
+void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second)
+{
+        p->params.bytes_per_second = bytes_per_second;
+        p->budget = 0;
+        p->next_ns = 0;
+        if (bytes_per_second == 0)
+                prefetch_forget(p, true, 0);
+}
+
+/* --- announcements --- */
+
+/* Returns the record of a user, or a free one, or NULL. */
+static struct user *user_of(struct prefetch *p, uint32_t uid)
+{
+        struct user *unused = NULL;
+
+        for (unsigned i = 0; i < PREFETCH_USERS; i++) {
+                struct user *u = &p->users[i];
+
+                if (u->chains.n == 0)
+                        unused = unused ? unused : u;
+                else if (u->uid == uid)
+                        return u;
+        }
+        if (unused)
+                unused->uid = uid;
+        return unused;
+}
+
+static bool has_room(const struct prefetch *p, const struct user *u, uint32_t n)
+{
+        return p->stats.chains < PREFETCH_CHAINS && u->chains.n < PREFETCH_CHAINS / 2 &&
+               p->stats.keys + n <= PREFETCH_KEYS && u->n_keys + n <= PREFETCH_KEYS / 2;
+}
+
+/* Returns how long before its announced use a chain is read. */
+static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *r)
+{
+        uint64_t rate = MIN(p->stats.rate ? p->stats.rate : FIRST_RATE, p->params.bytes_per_second);
+        uint64_t read_ms = 2 * r->n * p->mean_bytes / MAX(rate / 1000, UINT64_C(1));
+        uint64_t lead_ms = r->seconds * UINT64_C(1000) / MARGIN_PARTS + read_ms;
+
+        lead_ms = MAX(MIN(lead_ms, (uint64_t)LEAD_MOST_MS), (uint64_t)LEAD_LEAST_MS);
+        return MIN(lead_ms, r->seconds * UINT64_C(1000) / 2) * MS;
+}
+
+static struct chain *chain_new(struct prefetch *p, const struct prefetch_return *r, struct user *u)
+{
+        struct chain *ch = malloc(sizeof(*ch) + r->n * sizeof(ch->keys[0]));
+
+        if (!ch || heap_reserve(&u->chains, u->chains.n + 1) < 0) {
+                free(ch);
+                return NULL;
+        }
+        *ch = (struct chain){
+                .id = r->id, .number = r->number, .namespace_id = r->namespace_id, .n = r->n
+        };
+        u->n_keys += r->n;
+        p->stats.keys += r->n;
+        p->stats.chains++;
+        return ch;
+}
+
+struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns)
+{
+        const struct removal ended = { .now_ns = now_ns };
+        struct user *u = user_of(p, r->user);
+        struct chain *ch;
+        uint32_t source;
+        int64_t left_ns;
+
+        if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0)
+                return NULL;
+        if (!announced_find(p->params.announced, r->id, now_ns, &source, &left_ns) ||
+            source != r->user)
+                return NULL;
+        if (u && !has_room(p, u, r->n) && now_ns >= p->scan_ns) {
+                p->scan_ns = now_ns + SCAN_MS * MS;
+                remove_chains(p, u, &ended, PREFETCH_ENDED);
+        }
+        ch = u && has_room(p, u, r->n) ? chain_new(p, r, u) : NULL;
+        if (!ch) {
+                p->stats.outcomes[PREFETCH_REFUSED]++;
+                return NULL;
+        }
+        ch->due_ns = now_ns + (uint64_t)left_ns;
+        heap_add(&u->chains, &ch->turn, ch->due_ns - lead_ns(p, r));
+        p->next_ns = MIN(p->next_ns, ch->turn.key);
+        return ch->keys;
+}
+
+/* --- reads --- */
+
+static void budget_accrue(struct prefetch *p, uint64_t now_ns)
+{
+        uint64_t rate = p->params.bytes_per_second, most = rate / BURST_PARTS + 1;
+        uint64_t passed_ns = MIN(now_ns - MIN(p->time_ns, now_ns), SECOND);
+        int64_t budget = p->budget + (int64_t)((double)rate * (double)passed_ns / 1e9);
+
+        p->budget = MIN(budget, (int64_t)most);
+        p->time_ns = now_ns;
+}
+
+static bool may_read(const struct prefetch *p)
+{
+        return p->budget > 0 && p->stats.inflight_bytes < PREFETCH_INFLIGHT_BYTES;
+}
+
+static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, struct chain *ch,
+                                      uint64_t now_ns)
+{
+        uint64_t left_ns = ch->due_ns > now_ns ? ch->due_ns - now_ns : 0;
+        const struct prefetch_chunk chunk = {
+                .user = u->uid,
+                .namespace_id = ch->namespace_id,
+                .key = &ch->keys[ch->next],
+                .promise = { .number = ch->number,
+                             .seconds = (uint32_t)MAX((left_ns + SECOND - 1) / SECOND, UINT64_C(1)),
+                             .belief = announced_belief(p->params.announced, u->uid) },
+        };
+        uint32_t bytes = 0;
+        enum prefetch_answer answer = p->params.read(p->params.userdata, &chunk, &bytes);
+
+        if (answer != PREFETCH_STARTED)
+                return answer;
+        if (p->stats.inflight_bytes == 0) {
+                p->busy_ns = now_ns;
+                p->busy_bytes = 0;
+        }
+        ch->has_read = true;
+        p->stats.inflight_bytes += bytes;
+        p->stats.chunks++;
+        p->stats.bytes += bytes;
+        p->budget -= bytes;
+        p->mean_bytes += bytes / MEAN_CHUNKS - p->mean_bytes / MEAN_CHUNKS;
+        return answer;
+}
+
+/* Handles a few keys of a due chain, and removes the chain after the last one. Returns whether the
+ * user's next keys may be handled in this iteration. */
+static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, unsigned *steps,
+                       uint64_t now_ns)
+{
+        enum prefetch_answer answer = PREFETCH_PRESENT;
+
+        --*steps;
+        if (!is_announced(p, u, ch, now_ns)) {
+                chain_remove(p, u, ch, PREFETCH_ENDED);
+                return true;
+        }
+        if (announced_belief(p->params.announced, u->uid) < PREFETCH_LEAST_BELIEF) {
+                chain_remove(p, u, ch, PREFETCH_DISBELIEVED);
+                return true;
+        }
+        if (now_ns > ch->due_ns + (ch->due_ns - ch->turn.key)) {
+                chain_remove(p, u, ch, PREFETCH_LATE);
+                return true;
+        }
+        for (unsigned i = 0; i<QUANTUM && * steps> 0 && ch->next < ch->n; i++) {
+                answer = may_read(p) ? read_next(p, u, ch, now_ns) : PREFETCH_BUSY;
+                if (answer == PREFETCH_BUSY)
+                        return false;
+                if (answer == PREFETCH_NO_ROOM)
+                        break;
+                --*steps;
+                ch->next++;
+        }
+        if (answer == PREFETCH_NO_ROOM)
+                chain_remove(p, u, ch, PREFETCH_WORTH_LESS);
+        else if (ch->next == ch->n)
+                chain_remove(p, u, ch, ch->has_read ? PREFETCH_READ : PREFETCH_IN_MEMORY);
+        return true;
+}
+
+/* Returns the next user in turn with a due chain that is not among the refused ones, or NULL. */
+static struct user *next_user(struct prefetch *p, uint64_t refused, uint64_t now_ns)
+{
+        for (unsigned i = 0; i < PREFETCH_USERS; i++) {
+                unsigned number = (p->turn + i) % PREFETCH_USERS;
+                const struct chain *ch = first_of(&p->users[number]);
+
+                if (!ch || ch->turn.key > now_ns || refused >> number & 1)
+                        continue;
+                p->turn = number + 1;
+                return &p->users[number];
+        }
+        return NULL;
+}
+
+/* Returns when there is something to do, in the absence of refusals. */
+static uint64_t first_begin(const struct prefetch *p)
+{
+        uint64_t begin_ns = UINT64_MAX;
+
+        for (unsigned i = 0; i < PREFETCH_USERS; i++) {
+                const struct chain *ch = first_of(&p->users[i]);
+
+                begin_ns = ch ? MIN(begin_ns, ch->turn.key) : begin_ns;
+        }
+        return begin_ns;
+}
+
+uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
+{
+        unsigned steps = PREFETCH_STEPS;
+        uint64_t refused = 0;
+        struct user *u;
+
+        if (p->stats.chains == 0)
+                return 0;
+        if (now_ns < p->next_ns)
+                return p->next_ns;
+        budget_accrue(p, now_ns);
+        while (steps > 0 && may_read(p) && (u = next_user(p, refused, now_ns)))
+                if (!chain_step(p, u, first_of(u), &steps, now_ns))
+                        refused |= UINT64_C(1) << (u - p->users);
+        p->next_ns = refused || !may_read(p) ? now_ns + RETRY_MS * MS : MAX(first_begin(p), now_ns);
+        return p->stats.chains > 0 ? p->next_ns : 0;
+}
+
+void prefetch_read_done(struct prefetch *p, uint32_t bytes, uint64_t now_ns)
+{
+        uint64_t passed_ns = now_ns - MIN(p->busy_ns, now_ns), rate;
+
+        assert(p->stats.inflight_bytes >= bytes);
+        p->stats.inflight_bytes -= bytes;
+        p->busy_bytes += bytes;
+        p->next_ns = 0;
+        if ((p->stats.inflight_bytes > 0 && p->busy_bytes < MEASURED) || passed_ns == 0)
+                return;
+        rate = (uint64_t)((double)p->busy_bytes * 1e9 / (double)passed_ns);
+        p->stats.rate = p->stats.rate ? p->stats.rate / 4 * 3 + rate / 4 : rate;
+        p->busy_ns = now_ns;
+        p->busy_bytes = 0;
+}
+
+void prefetch_get_stats(const struct prefetch *p, struct prefetch_stats *ret)
+{
+        *ret = p->stats;
+}

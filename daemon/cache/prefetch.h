@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Schedules reads from disk into the pool ahead of announced returns of chains.
+ *
+ * A user announces that a chain returns at a certain time. Shortly before that, the chunks that are
+ * on disk only are read, the end of the chain first. The lead is twice the time that the reads take
+ * at the measured rate, plus an eighth of the announced time.
+ *
+ * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
+ * of a new user bring nothing. An announcement that has ended, because the chain was used or was
+ * announced again, is dropped. All limits are for one pool, so a tenant affects no other: bytes per
+ * second, bytes in flight, unused bytes in memory, and scheduled keys, of which a user has at most
+ * half. Users with due chains are served in turn. The owner refuses reads while clients wait for
+ * reads, and reads that would evict chunks worth more.
+ *
+ * Loop thread. Owns the keys of scheduled chains. An iteration handles a limited number of keys.
+ * Failures: a chain that cannot be scheduled or read in time is read when it is used. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "evict/announced.h"
+#include "evict/evict.h"
+#include "key.h"
+
+enum {
+        PREFETCH_USERS = 64,     /* with scheduled chains at a time */
+        PREFETCH_CHAINS = 4096,  /* scheduled, of all users; */
+        PREFETCH_KEYS = 1 << 16, /* scheduled; a user may have half of both */
+        PREFETCH_STEPS = 64,     /* keys that an iteration handles */
+};
+/* A user is believed from this share on, which a user without outcomes does not have. */
+#define PREFETCH_LEAST_BELIEF   0.6F
+#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* reads stop at this number of bytes */
+
+enum prefetch_answer {
+        PREFETCH_STARTED,
+        PREFETCH_PRESENT, /* the chunk is in memory or being read */
+        PREFETCH_ABSENT,
+        PREFETCH_BUSY,    /* not now */
+        PREFETCH_NO_ROOM, /* everything in memory is worth more */
+};
+
+/* The outcome of an announced return. */
+enum prefetch_outcome {
+        PREFETCH_READ,        /* reads of the missing chunks were started */
+        PREFETCH_IN_MEMORY,   /* no chunk had to be read */
+        PREFETCH_ENDED,       /* the chain was used before, or was announced again */
+        PREFETCH_DISBELIEVED, /* too few announcements of the user have come true */
+        PREFETCH_WORTH_LESS,  /* at least one read was refused with PREFETCH_NO_ROOM */
+        PREFETCH_LATE,        /* there was no time: clients' reads or the budget came first */
+        PREFETCH_REFUSED,     /* too many scheduled chains or keys, or no memory */
+        PREFETCH_DROPPED,     /* the namespace was purged or removed, or the daemon stops */
+        PREFETCH_OUTCOMES
+};
+
+/* A chunk to be read. The promise is that of its chain from now on. */
+struct prefetch_chunk {
+        uint32_t user, namespace_id;
+        const struct key *key;
+        struct evict_promise promise;
+};
+
+struct prefetch_params {
+        const struct announced *announced; /* must stay */
+        uint64_t bytes_per_second;         /* 0: nothing is scheduled or read */
+        /* Begins to read a chunk, and returns its length if it did. Each started read ends with
+         * prefetch_read_done(). */
+        enum prefetch_answer (*read)(void *userdata, const struct prefetch_chunk *chunk,
+                                     uint32_t *ret_bytes);
+        void *userdata;
+};
+
+struct prefetch_stats {
+        uint64_t outcomes[PREFETCH_OUTCOMES];
+        uint64_t chains, keys;  /* scheduled now */
+        uint64_t chunks, bytes; /* read, or being read */
+        uint64_t inflight_bytes;
+        uint64_t rate; /* measured bytes per second; 0: not yet */
+};
+
+struct prefetch;
+
+/* Returns 0 or -ENOMEM. */
+int prefetch_new(struct prefetch **ret, const struct prefetch_params *params);
+struct prefetch *prefetch_free(struct prefetch *p); /* no read may be in flight */
+/* Changes the budget; 0 drops all scheduled chains. */
+void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second);
+
+/* An announced return, after announced_make() has recorded it with the same `id`. */
+struct prefetch_return {
+        uint32_t user, namespace_id;
+        uint64_t id;
+        uint32_t seconds;
+        uint64_t number; /* evict_promise.number */
+        uint32_t n;      /* keys */
+};
+/* Schedules a chain and returns the place for its keys, the end of the chain first, which the
+ * caller fills in at once. NULL if the chain is not scheduled. */
+struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns);
+/* Drops the chains of a namespace, or all. */
+void prefetch_forget(struct prefetch *p, bool all, uint32_t namespace_id);
+/* Drops all chains; from now on none is scheduled. Reads in flight complete. */
+void prefetch_stop(struct prefetch *p);
+
+/* Starts due reads. Returns when it must run again, or 0 if nothing is scheduled. */
+uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns);
+void prefetch_read_done(struct prefetch *p, uint32_t bytes, uint64_t now_ns);
+
+void prefetch_get_stats(const struct prefetch *p, struct prefetch_stats *ret);

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache: reads from disk before announced returns. The tests move the cache's clock. */
+
+#include "base/clock.h"
+#include "cache-fixture.h"
+#include "cleanup.h"
+#include "evict/announced.h"
+
+#define SECOND UINT64_C(1000000000)
+
+enum { USER = 5, RATE = 1 << 30, FILL = 100000 };
+
+static struct announced *announced;
+
+static uint64_t now(void)
+{
+        return clock_mono_ns() + t.later_ns;
+}
+
+static void earn(void)
+{
+        for (uint64_t id = 1000; id < 1010; id++) {
+                announced_make(announced, USER, id, ANNOUNCED_RETURN, 1, now());
+                announced_use(announced, id, now());
+        }
+}
+
+static int setup_prefetch(void **state)
+{
+        int r = setup(state);
+
+        assert_int_equal(announced_new(&announced), 0);
+        assert_int_equal(cache_prefetch_init(t.cache, announced, RATE), 0);
+        assert_int_equal(pool_set_policy(t.pool, "cq"), 1);
+        earn();
+        tiers_iterate(&t);
+        return r;
+}
+
+static int teardown_prefetch(void **state)
+{
+        int r = teardown(state);
+
+        announced = announced_free(announced);
+        return r;
+}
+
+/* Announces that chunks first to first + n - 1 are used in this number of seconds. */
+static void announce(uint64_t id, uint32_t seconds, uint32_t first, uint32_t n)
+{
+        struct key *keys;
+
+        announced_make(announced, USER, id, ANNOUNCED_RETURN, seconds, now());
+        keys = cache_announce(t.cache,
+                              &(struct prefetch_return){ .user = USER,
+                                                         .namespace_id = t.ns,
+                                                         .id = id,
+                                                         .seconds = seconds,
+                                                         .number = id,
+                                                         .n = n },
+                              now());
+        assert_non_null(keys);
+        for (uint32_t i = 0; i < n; i++)
+                keys[i] = key_of(first + n - 1 - i);
+}
+
+/* Lets the clock pass, and what is due then run. */
+static void pass(uint64_t seconds)
+{
+        t.later_ns += seconds * SECOND;
+        tiers_iterate(&t);
+        tiers_settle(&t);
+}
+
+static struct prefetch_stats prefetched(void)
+{
+        return stats().returns_prefetched;
+}
+
+static void a_chain_on_disk_is_read_before_its_return(void **state)
+{
+        struct req r;
+
+        for (uint32_t n = 1; n <= 4; n++)
+                put_cold(n);
+        announce(1, 100, 1, 4);
+        pass(50);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        pass(45);
+        for (uint32_t n = 1; n <= 4; n++)
+                assert_int_equal(tiers_of(n), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(prefetched().chunks, 4);
+        assert_int_equal(prefetched().bytes, 4 * LENGTH);
+        assert_int_equal(prefetched().inflight_bytes, 0);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        get(&r, 2);
+        expect(&r, CACHE_OK);
+        assert_int_equal(r.req.tier, CACHE_MEMORY);
+        assert_int_equal(r.version, 1);
+        assert_int_equal(stats().prefetch_hits, 1);
+}
+
+static void clients_reads_come_first(void **state)
+{
+        for (uint32_t n = 0; n < READS; n++)
+                put_cold_of_one_page(n);
+        put_cold_of_one_page(READS);
+        announce(1, 100, READS, 1);
+        hold(KIO_READ, 1);
+        for (uint32_t n = 0; n < READS; n++)
+                get(&reads[n], n);
+        assert_true(stats().queued_reads > 0);
+        t.later_ns += 95 * SECOND;
+        for (unsigned i = 0; i < 10; i++) {
+                tiers_iterate(&t);
+                t.later_ns += SECOND / 100;
+        }
+        assert_int_equal(prefetched().chunks, 0);
+        assert_int_equal(prefetched().chains, 1);
+        release();
+        expect_reads(0, CACHE_OK);
+        pass(1);
+        assert_int_equal(prefetched().chunks, 1);
+        assert_int_equal(tiers_of(READS), CACHE_MEMORY | CACHE_DISK);
+}
+
+/* Fills the pool with chunks whose use is announced in this number of seconds. Returns how many are
+ * in memory. */
+static uint64_t fill_pool(uint32_t seconds)
+{
+        struct pool_stats pool;
+        uint32_t n = FILL;
+
+        do {
+                struct evict_promise promise = { .number = n, .seconds = seconds, .belief = 1 };
+                struct cache_place place;
+                struct key key = key_of(n);
+
+                expect_put(n, CACHE_WRITTEN, CACHE_OK);
+                assert_true(cache_find(t.cache, t.ns, &key, cache_hash(t.cache, t.ns, &key), &place,
+                                       NULL));
+                cache_promise(t.cache, &place, &promise);
+                n++;
+                pool_get_stats(t.pool, &pool);
+        } while (pool.evictions == 0);
+        return pool.chunks;
+}
+
+static uint64_t evictions(void)
+{
+        struct pool_stats pool;
+
+        pool_get_stats(t.pool, &pool);
+        return pool.evictions;
+}
+
+static void chunks_that_are_needed_sooner_stay(void **state)
+{
+        uint64_t before;
+
+        put_cold(1);
+        announce(1, 1000, 1, 1);
+        pass(965);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 0);
+        (void)fill_pool(10);
+        before = evictions();
+        pass(6);
+        assert_int_equal(prefetched().outcomes[PREFETCH_WORTH_LESS], 1);
+        assert_int_equal(evictions(), before);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+}
+
+static void chunks_that_are_needed_later_make_room(void **state)
+{
+        uint64_t before;
+
+        put_cold(1);
+        announce(1, 1000, 1, 1);
+        pass(965);
+        (void)fill_pool(3000);
+        before = evictions();
+        pass(6);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(evictions(), before + 1);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        /* The chunk is worth as much as its promise says: it is not the next to be evicted. */
+        expect_put(2, CACHE_WRITTEN, CACHE_OK);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+}
+
+/* A policy that knows no announced times compares them with the time since the last use. */
+static void with_lru_only_chunks_that_are_older_make_room(void **state)
+{
+        assert_int_equal(pool_set_policy(t.pool, "lru"), 1);
+        put_cold(1);
+        put_cold(2);
+        announce(1, 1000, 1, 1);
+        announce(2, 1100, 2, 1);
+        pass(965);
+        (void)fill_pool(3000);
+        pass(6);
+        assert_int_equal(prefetched().outcomes[PREFETCH_WORTH_LESS], 1);
+        pass(100);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
+}
+
+static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **state)
+{
+        uint64_t most = pool_bytes(t.pool) / 4;
+        uint32_t n = (uint32_t)(most / LENGTH) + 20;
+        struct req r;
+
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(i);
+        (void)fill_pool(3000);
+        announce(1, 100, 0, n);
+        pass(90);
+        for (unsigned i = 0; i < 100; i++) {
+                t.later_ns += SECOND / 100;
+                tiers_settle(&t);
+                tiers_iterate(&t);
+        }
+        tiers_settle(&t);
+        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        assert_int_equal(tiers_of(0), CACHE_DISK);
+        get(&r, n - 1);
+        expect(&r, CACHE_OK);
+        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+        pass(1);
+        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        /* Evicted without a use. */
+        assert_int_equal(evict(n - 2, true), CACHE_OK);
+        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+}
+
+static void purged_while_it_is_read(void **state)
+{
+        struct purge p;
+
+        put_cold(1);
+        put_cold(2);
+        announce(1, 100, 1, 1);
+        announce(2, 1000, 2, 1);
+        hold(KIO_READ, 1);
+        t.later_ns += 95 * SECOND;
+        tiers_iterate(&t);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(prefetched().inflight_bytes, LENGTH);
+        purge(&p);
+        assert_int_equal(prefetched().chains, 0);
+        assert_int_equal(prefetched().outcomes[PREFETCH_DROPPED], 1);
+        release();
+        tiers_wait(&t, &p.done);
+        tiers_settle(&t);
+        assert_int_equal(prefetched().inflight_bytes, 0);
+        assert_int_equal(tiers_of(1), 0);
+        pass(1000);
+        assert_int_equal(prefetched().chunks, 1);
+}
+
+static void stopped_while_it_is_read(void **state)
+{
+        put_cold(1);
+        put_cold(2);
+        announce(1, 100, 1, 1);
+        announce(2, 1000, 2, 1);
+        hold(KIO_READ, 1);
+        t.later_ns += 95 * SECOND;
+        tiers_iterate(&t);
+        tiers_wait_hits(&t, 1);
+        cache_stop(t.cache);
+        assert_int_equal(prefetched().chains, 0);
+        assert_int_equal(cache_pending(t.cache), 1);
+        release();
+        tiers_settle(&t);
+        assert_int_equal(cache_pending(t.cache), 0);
+        assert_int_equal(prefetched().inflight_bytes, 0);
+}
+
+static void a_failed_read_leaves_nothing(void **state)
+{
+        put_cold(1);
+        announce(1, 100, 1, 1);
+        refuse(KIO_READ, 1, FAULT_FOR_EVER);
+        pass(95);
+        fault_set(NULL);
+        assert_int_equal(prefetched().inflight_bytes, 0);
+        assert_false(tiers_of(1) & CACHE_MEMORY);
+        assert_int_equal(pool_prefetched_unused(t.pool), 0);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
+}
+
+static void free_room_may_have_more_unused_chunks(void **state)
+{
+        uint32_t n = (uint32_t)(pool_bytes(t.pool) / 2 / LENGTH);
+
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(i);
+        announce(1, 100, 0, n);
+        t.later_ns += 90 * SECOND;
+        for (unsigned i = 0; prefetched().chains > 0 && i < 1000; i++)
+                pass(0);
+        assert_int_equal(prefetched().chunks, n);
+        assert_int_equal(evictions(), 0);
+}
+
+#define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                PREFETCH_TEST(a_chain_on_disk_is_read_before_its_return),
+                PREFETCH_TEST(clients_reads_come_first),
+                PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
+                PREFETCH_TEST(chunks_that_are_needed_later_make_room),
+                PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
+                PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
+                PREFETCH_TEST(free_room_may_have_more_unused_chunks),
+                PREFETCH_TEST(purged_while_it_is_read),
+                PREFETCH_TEST(stopped_while_it_is_read),
+                PREFETCH_TEST(a_failed_read_leaves_nothing),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schedule of reads before announced returns, with a clock that the tests set. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cache/prefetch.h"
+#include "checked.h"
+
+#define SECOND UINT64_C(1000000000)
+#define MS     UINT64_C(1000000)
+
+enum { USER = 1000, OTHER = 2000, NS = 7, OTHER_NS = 8, CHUNK = 64 * 1024, RATE = 1 << 30 };
+
+/* A read that the schedule has asked for. */
+struct asked {
+        uint32_t user, number;
+        struct evict_promise promise;
+        uint64_t at_ns;
+};
+
+static struct {
+        struct announced *announced;
+        struct prefetch *prefetch;
+        uint64_t now_ns, announcements;
+        enum prefetch_answer answer;
+        struct asked asked[70000];
+        unsigned n_asked, n_started;
+        bool completes; /* reads end at once, after the iteration */
+} f;
+
+static uint32_t number_of(const struct key *key)
+{
+        uint32_t number;
+
+        memcpy(&number, key->bytes, sizeof(number));
+        return number;
+}
+
+static enum prefetch_answer on_read(void *userdata, const struct prefetch_chunk *chunk,
+                                    uint32_t *ret_bytes)
+{
+        assert_ptr_equal(userdata, &f);
+        assert_in_range(f.n_asked, 0, ARRAY_SIZE(f.asked) - 1);
+        f.asked[f.n_asked++] = (struct asked){ .user = chunk->user,
+                                               .number = number_of(chunk->key),
+                                               .promise = chunk->promise,
+                                               .at_ns = f.now_ns };
+        if (f.answer == PREFETCH_STARTED) {
+                *ret_bytes = CHUNK;
+                f.n_started++;
+        }
+        return f.answer;
+}
+
+static int setup(void **state)
+{
+        memset(&f, 0, sizeof(f));
+        f.now_ns = 1000 * SECOND;
+        f.completes = true;
+        f.answer = PREFETCH_STARTED;
+        assert_int_equal(announced_new(&f.announced), 0);
+        assert_int_equal(
+                prefetch_new(&f.prefetch, &(struct prefetch_params){ .announced = f.announced,
+                                                                     .bytes_per_second = RATE,
+                                                                     .read = on_read,
+                                                                     .userdata = &f }),
+                0);
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        f.prefetch = prefetch_free(f.prefetch);
+        f.announced = announced_free(f.announced);
+        return 0;
+}
+
+static struct prefetch_stats stats(void)
+{
+        struct prefetch_stats s;
+
+        prefetch_get_stats(f.prefetch, &s);
+        return s;
+}
+
+static uint64_t outcomes(enum prefetch_outcome outcome)
+{
+        return stats().outcomes[outcome];
+}
+
+/* Ends the reads in flight. */
+static void complete(void)
+{
+        while (stats().inflight_bytes > 0)
+                prefetch_read_done(f.prefetch, CHUNK, f.now_ns);
+}
+
+static uint64_t iterate(void)
+{
+        uint64_t next_ns = prefetch_iterate(f.prefetch, f.now_ns);
+
+        if (f.completes)
+                complete();
+        return next_ns;
+}
+
+/* Runs the schedule at the times that it names, until this time. */
+static void run_until(uint64_t ns)
+{
+        uint64_t next_ns = iterate();
+
+        while (next_ns != 0 && next_ns <= ns) {
+                f.now_ns = MAX(f.now_ns, next_ns);
+                next_ns = iterate();
+        }
+        f.now_ns = MAX(f.now_ns, ns);
+}
+
+/* Makes announcements of a user come true, or not. */
+static void give_record(uint32_t user, unsigned n, bool is_true)
+{
+        for (uint64_t i = 1; i <= n; i++) {
+                uint64_t id = (uint64_t)user << 32 | i;
+
+                announced_make(f.announced, user, id, ANNOUNCED_RETURN, is_true ? 1 : 3600,
+                               f.now_ns);
+                announced_use(f.announced, id, f.now_ns);
+        }
+}
+
+/* Announces a chain whose keys have the numbers from `first`, the end of the chain first. Returns
+ * whether it was scheduled. */
+static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
+                        uint32_t first, uint32_t n)
+{
+        struct key *keys;
+
+        announced_make(f.announced, user, id, ANNOUNCED_RETURN, seconds, f.now_ns);
+        keys = prefetch_announce(f.prefetch,
+                                 &(struct prefetch_return){ .user = user,
+                                                            .namespace_id = namespace_id,
+                                                            .id = id,
+                                                            .seconds = seconds,
+                                                            .number = ++f.announcements,
+                                                            .n = n },
+                                 f.now_ns);
+        for (uint32_t i = 0; keys && i < n; i++) {
+                uint32_t number = first + i;
+
+                keys[i] = (struct key){ 0 };
+                memcpy(keys[i].bytes, &number, sizeof(number));
+        }
+        return keys != NULL;
+}
+
+static bool announce(uint32_t user, uint64_t id, uint32_t seconds, uint32_t first, uint32_t n)
+{
+        return announce_in(NS, user, id, seconds, first, n);
+}
+
+static void chains_are_read_in_the_order_of_their_times_and_before_them(void **state)
+{
+        uint64_t began_ns = f.now_ns;
+
+        give_record(USER, 4, true);
+        assert_true(announce(USER, 1, 40, 100, 4));
+        assert_true(announce(USER, 2, 10, 200, 4));
+        assert_true(announce(USER, 3, 20, 300, 4));
+        assert_int_equal(stats().chains, 3);
+        run_until(began_ns + 5 * SECOND);
+        assert_int_equal(f.n_asked, 0);
+        run_until(began_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 12);
+        for (uint32_t i = 0; i < 12; i++) {
+                uint32_t due_s = i < 4 ? 10 : i < 8 ? 20 : 40;
+
+                assert_int_equal(f.asked[i].number, (i < 4 ? 200 : i < 8 ? 300 : 100) + i % 4);
+                assert_in_range(f.asked[i].at_ns, began_ns + due_s * SECOND / 2,
+                                began_ns + due_s * SECOND - 250 * MS);
+                assert_int_equal(f.asked[i].user, USER);
+                assert_in_range(f.asked[i].promise.seconds, 1, due_s / 4);
+                assert_true(f.asked[i].promise.belief > PREFETCH_LEAST_BELIEF);
+        }
+        assert_int_equal(outcomes(PREFETCH_READ), 3);
+        assert_int_equal(stats().chains + stats().keys, 0);
+        assert_int_equal(iterate(), 0);
+}
+
+/* Returns the lead of a chain of `n` keys. */
+static uint64_t lead_of(uint64_t id, uint32_t seconds, uint32_t n)
+{
+        uint64_t due_ns = f.now_ns + seconds * SECOND;
+        unsigned before = f.n_asked;
+
+        assert_true(announce(USER, id, seconds, 0, n));
+        run_until(due_ns);
+        assert_true(f.n_asked > before);
+        return due_ns - f.asked[before].at_ns;
+}
+
+static void the_lead_grows_with_the_reads_and_is_bounded(void **state)
+{
+        uint64_t slow;
+
+        give_record(USER, 4, true);
+        assert_in_range(lead_of(1, 2, 1), 250 * MS, SECOND);
+        assert_in_range(lead_of(2, 1, 1024), 500 * MS, 500 * MS); /* half of the announced time */
+        assert_in_range(lead_of(3, 4000, 1), 30 * SECOND, 30 * SECOND);
+        prefetch_set_rate(f.prefetch, 8 << 20);
+        slow = lead_of(4, 100, 512); /* 32 MiB of 64 KiB each, or more if the mean is still large */
+        assert_true(slow > 100 * SECOND / 8 + 8 * SECOND);
+        assert_true(slow > lead_of(5, 100, 1));
+}
+
+static void a_chain_that_was_used_or_announced_again_is_not_read(void **state)
+{
+        uint64_t began_ns = f.now_ns;
+
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 10, 100, 4));
+        assert_true(announce(USER, 2, 10, 200, 4));
+        announced_use(f.announced, 1, f.now_ns + 6 * SECOND);
+        f.now_ns += 5 * SECOND;
+        assert_true(announce(USER, 2, 30, 200, 4));
+        run_until(began_ns + 20 * SECOND);
+        assert_int_equal(f.n_asked, 0);
+        assert_int_equal(outcomes(PREFETCH_ENDED), 2);
+        run_until(began_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 4);
+        assert_in_range(f.asked[0].at_ns, began_ns + 20 * SECOND, began_ns + 35 * SECOND);
+}
+
+static void a_user_without_true_announcements_gets_nothing(void **state)
+{
+        assert_true(announce(USER, 1, 4, 100, 4)); /* no outcome yet */
+        give_record(OTHER, 40, false);
+        assert_true(announce(OTHER, 2, 4, 200, 4));
+        run_until(f.now_ns + 20 * SECOND);
+        assert_int_equal(f.n_asked, 0);
+        assert_int_equal(outcomes(PREFETCH_DISBELIEVED), 2);
+        assert_int_equal(stats().chains, 0);
+}
+
+/* Belief counts when the chain is due: what was believed before is of no use to a liar. */
+static void a_user_that_begins_to_lie_gets_nothing_more(void **state)
+{
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 20, 100, 4));
+        give_record(USER, 40, false);
+        run_until(f.now_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 0);
+        assert_int_equal(outcomes(PREFETCH_DISBELIEVED), 1);
+}
+
+static void reads_keep_to_the_budget(void **state)
+{
+        uint64_t began_ns = f.now_ns, first_ns;
+
+        prefetch_set_rate(f.prefetch, 16 * CHUNK);
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 200, 0, 512));
+        run_until(began_ns + 400 * SECOND);
+        assert_true(f.n_asked > 100);
+        first_ns = f.asked[0].at_ns;
+        for (unsigned i = 0; i < f.n_asked; i++) {
+                uint64_t passed_ns = f.asked[i].at_ns - first_ns;
+
+                /* A quarter of a second's budget accrues at most, and one chunk may exceed it. */
+                assert_true(i <= passed_ns * 16 / SECOND + 16 / 4 + 1);
+        }
+        /* The announced time is over before all are read. */
+        assert_int_equal(f.n_asked < 512, outcomes(PREFETCH_LATE));
+}
+
+static void reads_in_flight_are_bounded(void **state)
+{
+        unsigned most = PREFETCH_INFLIGHT_BYTES / CHUNK;
+
+        f.completes = false;
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 10, 0, 2 * most));
+        f.now_ns += 9900 * MS;
+        for (unsigned i = 0; i < 100; i++)
+                (void)iterate();
+        assert_int_equal(f.n_started, most);
+        assert_true(iterate() > f.now_ns); /* the loop sleeps meanwhile */
+        prefetch_read_done(f.prefetch, CHUNK, f.now_ns + MS);
+        (void)iterate();
+        assert_int_equal(f.n_started, most + 1);
+        f.now_ns += 10 * MS;
+        complete();
+        for (unsigned i = 0; i < 100; i++)
+                (void)iterate();
+        complete();
+        assert_int_equal(f.n_started, 2 * most);
+        assert_true(stats().rate > 0);
+}
+
+/* A user with many due chains does not delay another one. */
+static void users_are_served_in_turn(void **state)
+{
+        unsigned at = 0;
+
+        prefetch_set_rate(f.prefetch, 16 * CHUNK);
+        give_record(USER, 30, true);
+        give_record(OTHER, 30, true);
+        for (uint32_t i = 0; i < 30; i++)
+                assert_true(announce(USER, 1 + i, 8, 1000 * i, 1000));
+        f.now_ns += 100 * MS;
+        assert_true(announce(OTHER, 100, 8, 0, 8));
+        run_until(f.now_ns + 7900 * MS);
+        for (unsigned of_other = 0; of_other < 8; at++) {
+                assert_true(at < f.n_asked);
+                of_other += f.asked[at].user == OTHER;
+        }
+        assert_true(at <= 8 * 16); /* not behind 30,000 keys */
+}
+
+static void an_iteration_handles_a_limited_number_of_keys(void **state)
+{
+        give_record(USER, 8, true);
+        f.answer = PREFETCH_ABSENT;
+        assert_true(announce(USER, 1, 10, 0, 1000));
+        f.now_ns += 9 * SECOND;
+        assert_int_equal(iterate(), f.now_ns); /* again at once */
+        assert_in_range(f.n_asked, 1, PREFETCH_STEPS);
+        for (unsigned i = 0; i < 40; i++)
+                (void)iterate();
+        assert_int_equal(f.n_asked, 1000);
+        assert_int_equal(outcomes(PREFETCH_IN_MEMORY), 1);
+}
+
+static void a_refused_read_is_tried_again_until_it_is_too_late(void **state)
+{
+        uint64_t began_ns = f.now_ns;
+
+        give_record(USER, 8, true);
+        f.answer = PREFETCH_BUSY;
+        assert_true(announce(USER, 1, 10, 0, 4));
+        assert_true(announce(USER, 2, 60, 100, 4));
+        run_until(began_ns + 10 * SECOND);
+        assert_true(f.n_asked > 1);
+        assert_int_equal(f.asked[f.n_asked - 1].number, 0);
+        f.answer = PREFETCH_STARTED;
+        run_until(began_ns + 10 * SECOND + 10 * MS);
+        assert_int_equal(f.n_started, 4);
+        f.answer = PREFETCH_BUSY;
+        run_until(began_ns + 100 * SECOND);
+        assert_int_equal(outcomes(PREFETCH_LATE), 1);
+        assert_int_equal(stats().chains, 0);
+}
+
+static void a_chain_that_is_worth_less_is_given_up(void **state)
+{
+        give_record(USER, 8, true);
+        f.answer = PREFETCH_NO_ROOM;
+        assert_true(announce(USER, 1, 10, 0, 100));
+        run_until(f.now_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 1);
+        assert_int_equal(outcomes(PREFETCH_WORTH_LESS), 1);
+}
+
+static void a_user_has_at_most_half_of_the_schedule(void **state)
+{
+        unsigned scheduled = 0;
+
+        give_record(USER, 30, true);
+        give_record(OTHER, 30, true);
+        while (announce(USER, 1 + scheduled, 100, 0, 1024))
+                scheduled++;
+        assert_int_equal(scheduled, PREFETCH_KEYS / 2 / 1024);
+        assert_int_equal(outcomes(PREFETCH_REFUSED), 1);
+        assert_true(announce(OTHER, 1000, 100, 0, 1024));
+        /* Chains whose announcement has ended make room. */
+        announced_use(f.announced, 1, f.now_ns);
+        assert_false(announce(USER, 2000, 100, 0, 1024)); /* searched a moment ago */
+        f.now_ns += 100 * MS;
+        assert_true(announce(USER, 2000, 100, 0, 1024));
+        assert_int_equal(outcomes(PREFETCH_ENDED), 1);
+}
+
+static void more_users_than_records_are_refused(void **state)
+{
+        for (uint32_t i = 0; i < PREFETCH_USERS; i++)
+                assert_true(announce(USER + i, 1 + i, 4, 0, 1));
+        (void)announce(USER + PREFETCH_USERS, 1000, 4, 0, 1);
+        assert_int_equal(stats().chains, PREFETCH_USERS);
+        run_until(f.now_ns + 20 * SECOND);
+        give_record(OTHER, 8, true);
+        (void)announce(OTHER, 2000, 4, 0, 1);
+        run_until(f.now_ns + 20 * SECOND);
+        assert_int_equal(stats().chains, 0);
+}
+
+static void chains_of_a_purged_namespace_are_dropped(void **state)
+{
+        give_record(USER, 30, true);
+        for (uint32_t i = 0; i < 50; i++) /* in a mixed order, which the heap has to keep */
+                assert_true(
+                        announce_in(i % 3 ? NS : OTHER_NS, USER, 1 + i, 10 + i * 37 % 50, i, 1));
+        prefetch_forget(f.prefetch, false, NS);
+        assert_int_equal(stats().chains, 17);
+        assert_int_equal(stats().keys, 17);
+        assert_int_equal(outcomes(PREFETCH_DROPPED), 33);
+        run_until(f.now_ns + 200 * SECOND);
+        assert_int_equal(f.n_asked, 17);
+        for (unsigned i = 0; i < f.n_asked; i++) {
+                assert_int_equal(f.asked[i].number % 3, 0);
+                assert_true(i == 0 ||
+                            f.asked[i - 1].number * 37 % 50 <= f.asked[i].number * 37 % 50);
+        }
+        assert_true(announce(USER, 100, 10, 0, 1));
+        prefetch_forget(f.prefetch, true, 0);
+        assert_int_equal(stats().chains, 0);
+}
+
+static void stopping_lets_reads_in_flight_complete(void **state)
+{
+        f.completes = false;
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 10, 0, 10));
+        f.now_ns += 9 * SECOND;
+        f.answer = PREFETCH_STARTED;
+        (void)iterate();
+        assert_true(stats().inflight_bytes > 0);
+        assert_true(announce(USER, 2, 10, 0, 10));
+        prefetch_stop(f.prefetch);
+        assert_int_equal(stats().chains, 0);
+        assert_false(announce(USER, 3, 10, 0, 10));
+        assert_int_equal(iterate(), 0);
+        complete();
+        assert_int_equal(stats().inflight_bytes, 0);
+}
+
+static void a_rate_of_zero_switches_prefetching_off(void **state)
+{
+        give_record(USER, 8, true);
+        assert_true(announce(USER, 1, 10, 0, 10));
+        prefetch_set_rate(f.prefetch, 0);
+        assert_int_equal(stats().chains, 0);
+        assert_false(announce(USER, 2, 10, 0, 10));
+        run_until(f.now_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 0);
+        prefetch_set_rate(f.prefetch, RATE);
+        assert_true(announce(USER, 3, 10, 0, 10));
+        run_until(f.now_ns + 60 * SECOND);
+        assert_int_equal(f.n_asked, 10);
+}
+
+static void odd_announcements_are_refused(void **state)
+{
+        struct prefetch_return r = {
+                .user = USER, .namespace_id = NS, .id = 9, .seconds = 5, .number = 1, .n = 1
+        };
+
+        give_record(USER, 8, true);
+        assert_null(prefetch_announce(f.prefetch, &r, f.now_ns)); /* not recorded */
+        assert_false(announce(USER, 1, 5, 0, 0));                 /* no keys */
+        announced_make(f.announced, OTHER, 9, ANNOUNCED_RETURN, 5, f.now_ns);
+        assert_null(prefetch_announce(f.prefetch, &r, f.now_ns)); /* another user's */
+        assert_true(announce(USER, 2, UINT32_MAX, 0, 1));
+        assert_true(announce(USER, 3, 1, 1, 1));
+        run_until(f.now_ns + SECOND);
+        assert_int_equal(f.n_asked, 1);
+        assert_int_equal(f.asked[0].number, 1);
+        assert_int_equal(stats().chains, 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(chains_are_read_in_the_order_of_their_times_and_before_them),
+                TEST(the_lead_grows_with_the_reads_and_is_bounded),
+                TEST(a_chain_that_was_used_or_announced_again_is_not_read),
+                TEST(a_user_without_true_announcements_gets_nothing),
+                TEST(a_user_that_begins_to_lie_gets_nothing_more),
+                TEST(reads_keep_to_the_budget),
+                TEST(reads_in_flight_are_bounded),
+                TEST(users_are_served_in_turn),
+                TEST(an_iteration_handles_a_limited_number_of_keys),
+                TEST(a_refused_read_is_tried_again_until_it_is_too_late),
+                TEST(a_chain_that_is_worth_less_is_given_up),
+                TEST(a_user_has_at_most_half_of_the_schedule),
+                TEST(more_users_than_records_are_refused),
+                TEST(chains_of_a_purged_namespace_are_dropped),
+                TEST(stopping_lets_reads_in_flight_complete),
+                TEST(a_rate_of_zero_switches_prefetching_off),
+                TEST(odd_announcements_are_refused),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
