@@ -207,7 +207,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                 case FAULT_LATE:
                 case FAULT_NEVER:
                         e->due_ns = plan.kind == FAULT_LATE ? clock_mono_ns() + plan.late_ns : 0;
-                        e->result = -plan.error;
+                        e->result = plan.kind == FAULT_NEVER ? -plan.error : 0;
                         list_append(&q->held, &e->node);
                         break;
                 }

@@ -12,8 +12,8 @@ enum fault_kind {
         FAULT_LIES,  /* is done, but reports `error` */
         FAULT_TORN,  /* is half done, and fails with `error` */
         FAULT_SHORT, /* moves `short_bytes` of the request, half if 0, and reports that */
-        FAULT_LATE,  /* reaches the device `late_ns` later; or fails then, if `error` is set */
-        FAULT_NEVER, /* is held until fault_release(), and treated likewise then */
+        FAULT_LATE,  /* reaches the device `late_ns` later */
+        FAULT_NEVER, /* is held until fault_release(); fails then if `error` is set */
 };
 
 struct fault_plan {
