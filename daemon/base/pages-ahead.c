@@ -131,10 +131,11 @@ void pages_ahead_restart(struct pages_ahead *a, uint64_t used)
 
 void pages_ahead_fini(struct pages_ahead *a)
 {
-        const char *end = a->base + a->bytes;
+        const char *end;
 
         if (!a->base)
                 return;
+        end = a->base + a->bytes;
         pthread_mutex_lock(&populator.lock);
         for (unsigned i = populator.n; i-- > 0;)
                 if (populator.queue[i].begin >= a->base && populator.queue[i].begin < end)

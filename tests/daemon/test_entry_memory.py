@@ -52,10 +52,13 @@ def test_status_shows_the_parts(make_daemon, directory):
     assert entries["chunks"] == 30_000
     assert entries["records_bytes"] == 64 * 30_000
     assert entries["eviction_bytes"] == 32 * 30_000
-    total = sum(entries[f"{part}_bytes"] for part in PARTS)
-    assert daemon.metric("kvcache_store_index_bytes") == total
-    metrics = daemon.metrics()
-    assert {part: metrics[f'kvcache_store_memory_bytes{{part="{part}"}}'] for part in PARTS} == \
-        {part: entries[f"{part}_bytes"] for part in PARTS}
+
+    def metrics_are_those_of_the_status():
+        now = daemon.status()["entries"]
+        parts = {part: now[f"{part}_bytes"] for part in PARTS}
+        metrics = daemon.metrics()
+        return metrics["kvcache_store_index_bytes"] == sum(parts.values()) and \
+            {part: metrics[f'kvcache_store_memory_bytes{{part="{part}"}}'] for part in PARTS} == parts
+    harness.wait_until(metrics_are_those_of_the_status, "the pages of the table have been written, and no figure changes")
     shown = harness.ctl("status", "memory", daemon=daemon, check=0).stdout
     assert "bytes a chunk" in shown and "records 64.0" in shown and "eviction 32.0" in shown

@@ -255,7 +255,7 @@ def test_host_memory_is_gathered_and_scattered(daemon, source):
         listed(here).scatter([NO_BLOCK, NO_BLOCK, 9], bytes(chunk))
         assert bytes(here) == with_block(old, 9, block_of(source, 0))
         before = bytes(chunk)
-        for blocks, room, said in (([N], chunk[:BLOCK], "none of the layout"), ([0], chunk, "bytes for 1 blocks"), ([0], bytes(BLOCK), "writable"),
+        for blocks, room, said in (([N], chunk[:BLOCK], "none of the layout"), ([0], chunk, "1 blocks of"), ([0], bytes(BLOCK), "read-only"),
                                    ([N, NO_BLOCK, 0], chunk, "none of the layout")):
             try:
                 listed(there).gather(blocks, room)

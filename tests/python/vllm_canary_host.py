@@ -440,7 +440,7 @@ def refused():
         assert "shorten kvcache_namespace" in str(e), e
     else:
         raise SystemExit("a long name: taken")
-    for said, options in (("canary is", {"canary": "sometimes"}), ("canary_bound", {"canary_bound": 0}),
+    for said, options in (("canary must be", {"canary": "sometimes"}), ("canary_bound", {"canary_bound": 0}),
                           ("canary_bound", {"canary_bound": 7})):
         try:
             base.ours.KvcacheOffloadingSpec(config("x", **options))
