@@ -364,6 +364,23 @@ def test_a_seat_looks_until_there_is_a_page(folder):
     made.tick()
 
 
+def test_a_rank_takes_part_when_its_pools_are_published(folder):
+    made = EnginePage("e", 1, 7)
+    served = []
+    seat = Seat("e", 0, 1, 7, lambda one: (served.append(made.serves(5)), one.describe(described())))
+    assert seat.poll(lambda: [5]) is not None and served == [True] and made.states() == [ATTACHED]
+
+
+def test_a_rank_that_refuses_before_there_is_a_page_never_takes_part(folder):
+    opened = []
+    seat = Seat("e", 0, 1, 7, opened.append)
+    seat.refuse("no driver")
+    made = EnginePage("e", 1, 7)
+    assert seat.poll() is not None and not opened and made.states() == [REFUSES] and made.reason(0) == "no driver"
+    seat.refuse("")
+    assert opened == [seat.page]
+
+
 def test_a_seat_says_once_what_is_wrong_with_a_page(folder, caplog):
     EnginePage("e", 2, 7)
     seat = Seat("e", 0, 1, 7, lambda _: None)

@@ -17,7 +17,7 @@ import time
 
 import kvcache
 import vllm_spec_host as base
-from kvcache.vllm import identity, ranks as ranks_module
+from kvcache.vllm import identity, page, ranks as ranks_module
 from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, found_again, keys_of, ns, told, until
 
 CHUNK = LAYERS * PAGE
@@ -46,6 +46,10 @@ def caches(rank, writers, groups=1):
 # --- the process of a rank ---
 
 
+def pools_of(one):
+    return [p for p in one._memory.words[one._first + page._POOLS:one._first + page._POOLS + page.MOST_POOLS] if p]
+
+
 class Rank:
     """Answers the calls that the scheduler's process sends."""
 
@@ -56,6 +60,9 @@ class Rank:
         self.refuses = rank in self.how.pop("refuses", ())
         self.is_late = rank in self.how.pop("late", ())
         self.worker, self.attach = None, kvcache._gpu._attach
+        self.took_part_with = []  # the published pools, each time it began to take part
+        describe = page.RankPage.describe
+        page.RankPage.describe = lambda one, text: (self.took_part_with.append(pools_of(one)), describe(one, text))
         if rank in self.how.pop("without_driver", ()):
             kvcache._gpu._attach = self.fails
         if not self.is_late:
@@ -100,7 +107,7 @@ class Rank:
     def figures(self):
         mover = self.worker.mover
         return ns(pools=mover._gpu.pools(), rescued=mover.loads.rescued, stored=mover.stored_bytes, names=self.worker.spec.names,
-                  fields=self.worker.spec.fields)
+                  fields=self.worker.spec.fields, took_part_with=self.took_part_with)
 
     def slow_stores(self, seconds):
         self.clock = base.Clock()
@@ -260,6 +267,7 @@ def two_ranks_stored_and_loaded():
     assert host.stored_bytes() == [37 * CHUNK] * 2
     names = [f.names[0] for f in host.figures()]
     assert names[0].endswith("/g0/s0.of.2") and names[1].endswith("/g0/s1.of.2"), names
+    assert all(f.pools and f.took_part_with == [f.pools] for f in host.figures())
     beside = Engine("two")
     assert beside.found("4", keys) == 37
     host.close()
@@ -464,7 +472,7 @@ def rank_without_a_driver():
     assert len(log.having("rank 0 of 2 does not take part: the driver is too old")) == len(log.lines) == 1, log.lines
     host.all("renew_driver", of=[0])
     until(lambda: (host.step(), host.manager._ready())[1], "the rank never takes part")
-    until(lambda: all(f.pools for f in host.figures()), "the rank never attaches")
+    assert [f.took_part_with for f in host.figures()] == [[f.pools] for f in host.figures()]  # not before it can load
     found_again(host, keys)
     host.close()
 

@@ -166,12 +166,13 @@ class Mover:
 
     def _look_at_page(self) -> None:
         """In our thread. Publishes the pools that can be copied from, and attaches again where the scheduler's side wants another one."""
-        page = self._seat.poll()
+        if (page := self._seat.page) is not None:
+            page.set_pools(self._kept_pools(page))
+        self._seat.refuse(self._gpu.reason if not self._gpu.attached and self._client.connected else "")
+        page = self._seat.poll(self._gpu.pools)
         if page is None:
             return
         self._closing = self._closing or page.is_closed
-        self._seat.refuse(self._gpu.reason if not self._gpu.attached and self._client.connected else "")
-        page.set_pools(self._kept_pools(page))
         wanted, now = page.wanted, time.monotonic()
         if wanted and wanted not in self._gpu.pools() and (wanted != self._tried_pool or now >= self._try_again_at):
             self._tried_pool, self._try_again_at = wanted, now + PAUSE_S

@@ -454,7 +454,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class Seat:
-    """A rank's place at its engine's page, also before there is one. `opened` is called with the page when it was found."""
+    """A rank's place at its engine's page, also before there is one. `opened` is called with the page when the rank begins to take part."""
 
     def __init__(self, engine_id: object, rank: int, world_size: int, digest: int, opened: Callable[[RankPage], None]) -> None:
         self._open = lambda: open_page(engine_id, rank, world_size, digest)
@@ -464,16 +464,21 @@ class Seat:
         self._refusal = ""
 
     def refuse(self, why: str) -> None:
-        """Publishes why the rank does not take part; an empty text: it does."""
-        if self.page is not None and why != self._refusal:
+        """Publishes why the rank does not take part, as soon as there is a page; an empty text: it does."""
+        if why != self._refusal:
             self._refusal = why
-            if why:
-                self.page.refuse(why)
-            else:
-                self._opened(self.page)
+            if self.page is not None:
+                self._publish(self.page)
 
-    def poll(self) -> RankPage | None:
-        """Looks for the page where it was not found yet. Returns it."""
+    def _publish(self, page: RankPage) -> None:
+        if self._refusal:
+            page.refuse(self._refusal)
+        else:
+            self._opened(page)
+
+    def poll(self, pools: Callable[[], list[int]] = list) -> RankPage | None:
+        """Looks for the page where it was not found yet. Returns it. `pools`: gives those that this rank can copy from. They are published before
+        the rank takes part, because the scheduler's side may answer a hit from then on."""
         if self.page is None and not self.has_failed:
             try:
                 page = self._open()
@@ -482,6 +487,7 @@ class Seat:
                 log.error("nothing is loaded or stored by this rank: %s", e)
                 return None
             if page is not None:
-                self._opened(page)
+                page.set_pools(pools())
+                self._publish(page)
                 self.page = page
         return self.page
