@@ -106,7 +106,8 @@ def submission(suite, root):
     threaded = []
 
     def threaded_targets():
-        chosen = [p for p in suites(programs.of_build(gcc.folder), "unit", "campaign-threads") if programs.has_threads(p)]
+        chosen = [p for p in suites(programs.of_build(gcc.folder), "unit", "campaign-threads")
+                  if programs.has_threads(p) and "one-thread" not in p.suites]
         threaded.extend(p.name for p in chosen)
         return programs.targets_of(tsan.folder, chosen)
 
