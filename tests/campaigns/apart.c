@@ -98,6 +98,31 @@ void world_begin_life(void)
                         world.known[i].claimed &= ~up;
 }
 
+void world_end_start(void)
+{
+        if (world.volumes == 1 || !world.apart)
+                return;
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
+                bool asked = false, answered = true;
+
+                for (unsigned i = 0; i < world.volumes; i++) {
+                        const struct world_name *its = &world.known[i].names[n];
+
+                        if (!(world.used & 1u << i))
+                                continue;
+                        asked = asked || its->asked;
+                        answered = answered && its->answered;
+                }
+                for (unsigned i = 0; i < world.volumes; i++) {
+                        if (!(world.used & 1u << i))
+                                continue;
+                        world.known[i].names[n].asked = asked;
+                        world.known[i].names[n].answered = answered;
+                }
+        }
+        release_musts(world.used);
+}
+
 void world_note_name(unsigned n)
 {
         const struct world_name *name = &world.namespaces[n];

@@ -129,6 +129,9 @@ unsigned world_volume_at(unsigned number);
  * functions below call both. */
 void world_begin_life(void);
 void world_end_life(void);
+/* Ends a life whose start was cut off: any of its volumes may have learned what another one knew,
+ * or not. */
+void world_end_start(void);
 /* Notes that the volumes which are up know whether the namespace exists. One that goes offline
  * after that, and misses its removal, may list it in a later life. */
 void world_note_name(unsigned n);

@@ -201,6 +201,8 @@ static void leave(void)
 
 _Noreturn static void end_process(void)
 {
+        if (!verified)
+                world_end_start();
         tally.kills++;
         leave();
         for (;;)
