@@ -239,6 +239,39 @@ static void a_flipped_bit_is_a_miss_and_the_chunk_is_dropped(void **state)
         stop();
 }
 
+static void erase_table_pages(uint32_t first, uint32_t n)
+{
+        static const uint8_t zeros[DISK_PAGE];
+        int fd = file_of("table", O_RDWR);
+
+        for (uint32_t i = first; i < first + n; i++)
+                assert_int_equal(pwrite(fd, zeros, DISK_PAGE, (off_t)i * DISK_PAGE), DISK_PAGE);
+        close(fd);
+}
+
+/* Someone cuts the table, and a later write gives it its old length. */
+static void pages_of_an_earlier_run_that_were_cut_off_are_reported(void **state)
+{
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 30; i++)
+                assert_int_equal(put(i, 4096), 0); /* one page each */
+        stop();
+        start_limit(64 * MIB);
+        for (uint64_t i = 30; i < 50; i++)
+                assert_int_equal(put(i, 4096), 0);
+        stop();
+        erase_table_pages(10, 7);
+        start_limit(64 * MIB);
+        assert_int_equal(stats().skipped_pages, 7);
+        assert_int_equal(count_present(0, 50), 50 - 7);
+        for (uint64_t i = 50; i < 54; i++)
+                assert_int_equal(put(i, 4096), 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(stats().skipped_pages, 0); /* once */
+        stop();
+}
+
 static void a_damaged_table_page_costs_its_own_entries(void **state)
 {
         uint64_t there;
@@ -993,6 +1026,7 @@ int main(int argc, char **argv)
                 TEST(a_drop_survives_a_kill),
                 TEST(a_drop_survives_the_ring_going_round),
                 TEST(a_flipped_bit_is_a_miss_and_the_chunk_is_dropped),
+                TEST(pages_of_an_earlier_run_that_were_cut_off_are_reported),
                 TEST(a_damaged_table_page_costs_its_own_entries),
                 TEST(a_table_page_that_cannot_be_read_costs_a_few_reads),
                 TEST(a_table_of_garbage_is_an_empty_table),

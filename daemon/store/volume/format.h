@@ -160,8 +160,8 @@ struct disk_page {
         uint32_t ring_pages;   /* 40  of the ring when this was written */
         uint32_t safe;         /* 44  number of pages after this one that hold no live entry */
         uint64_t run_sequence; /* 48  since this sequence the pages have been written without a gap:
-                                  that of the first page after a startup, or of the first one of the
-                                  round in which the ring grew */
+                                  that of the oldest page after the newest gap that a startup found,
+                                  or of the first one of the round in which the ring grew */
         uint8_t reserved[72];  /* 56 */
         struct disk_entry entries[DISK_PAGE_ENTRIES]; /* 128 */
 };

@@ -265,6 +265,12 @@ int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
         return t->safe > 0 ? 0 : -ENOSPC;
 }
 
+void table_continue_run(struct table *t, uint64_t sequence)
+{
+        assert(sequence > 0 && sequence <= t->next_sequence);
+        t->run_sequence = sequence;
+}
+
 void table_queue(struct table *t, struct table_item *item)
 {
         list_append(&t->queue, &item->node);

@@ -76,6 +76,9 @@ uint32_t table_chunk_in(const struct table *t, uint32_t page);
  * without a write. Returns 0, or -ENOSPC if the page at `head` holds live entries all the same (a
  * damaged ring): drop their chunks and call again. */
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
+/* Notes, after table_start(), that the pages before the head were written without a gap since this
+ * sequence, and are all there. Recovery then finds out if one is lost later. */
+void table_continue_run(struct table *t, uint64_t sequence);
 
 /* Entries are written in the order they are queued. */
 void table_queue(struct table *t, struct table_item *item);

@@ -170,6 +170,22 @@ static int write_newest_again(struct recovery *rec)
         return r;
 }
 
+/* Returns the sequence since which the pages before the head were written without a gap, as far as
+ * the scan has seen them. */
+static uint64_t whole_since(const struct recovery *rec)
+{
+        const struct disk_page *newest = &rec->newest;
+        uint32_t back = 0;
+
+        if (newest->sequence != rec->max_sequence || newest->ring_pages != rec->pages)
+                return rec->max_sequence + 1;
+        while (back < MIN(newest->sequence, (uint64_t)rec->pages) &&
+               rec->sequences[(newest->position + rec->pages - back) % rec->pages] ==
+                       newest->sequence - back)
+                back++;
+        return newest->sequence + 1 - back;
+}
+
 static int start_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -189,6 +205,7 @@ static int start_ring(struct recovery *rec)
         }
         if (r < 0)
                 return recovery_fail(rec, r, "starting the table");
+        table_continue_run(v->table, whole_since(rec));
         return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
 
