@@ -208,7 +208,7 @@ class Campaign:
             "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:verify_asan_link_order=0"}).start()
         self.written, self.puts, self.bytes = {}, 0, 0
         self.mark = 0        # position in the log up to which reports have been compared
-        self.clean = True    # nothing was lost in the run before
+        self.clean = True    # no startup has anything to report that an earlier run has lost
         self.crowded = False  # the file system was full while this daemon ran
 
     @classmethod
@@ -307,7 +307,7 @@ class Campaign:
                 c.release(leases)
         return missing
 
-    def verify(self, where, event):
+    def verify(self, where, event, has_restarted):
         """Expects everything answered `written`, or a report of its loss since the last time."""
         missing = self.missing()
         status = self.daemon.status()
@@ -327,7 +327,7 @@ class Campaign:
             self.facts.add("chunks_lost_and_reported", len(missing))
             for key in missing:
                 del self.written[key]
-        self.clean = not missing and event in HARMLESS
+        self.clean = not missing and event in HARMLESS and (self.clean or has_restarted)
         return status
 
     def expect_noticed(self, where):
@@ -387,12 +387,12 @@ class Campaign:
             self.expect_noticed(where)
         self.facts.add(event.__name__)
         self.crowded |= event in (full, limited)
-        status = self.verify(where, event)
+        status = self.verify(where, event, how != "no restart")
         self.crowded &= how == "no restart" or event is full and not undo_first
         if status["degraded"] and any(v["state"] != "up" for v in status["store"]["volumes"]):
             self.daemon.stop()
             self.start_again(nothing)
-            status = self.verify(where + ", and a restart", event)
+            status = self.verify(where + ", and a restart", event, True)
             if any(v["state"] != "up" for v in status["store"]["volumes"]):
                 raise Finding("wrong", f"{where}: the volume is not in use after the event was undone and the daemon restarted")
         if how != "no restart" and rng.random() < 0.2:
