@@ -304,9 +304,10 @@ def test_links(tmp_path):
 def test_links_that_multiply_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "MOST_FILES", 1000)
     folder = make_model(tmp_path / "m")
-    for i in range(30):
+    depth = 14  # Linux refuses paths of more than 40 links, and counts them twice if it has to begin again
+    for i in range(depth + 1):
         (tmp_path / f"d{i}").mkdir()
-    for i in range(29):
+    for i in range(depth):
         for name in "ab":
             (tmp_path / f"d{i}" / name).symlink_to(tmp_path / f"d{i + 1}")
     (folder / "d").symlink_to(tmp_path / "d0")
