@@ -19,6 +19,7 @@ enum {
         LEAD_LEAST_MS = 250, /* but at most half of the announced time */
         LEAD_MOST_MS = 30000,
         RETRY_MS = 2,        /* while reads are refused */
+        BLOCKED_STEPS = 16,  /* cost of a blocked read: its search for room may have been long */
         BURST_PARTS = 4,     /* the budget accrues for this part of a second */
         MEAN_CHUNKS = 16,    /* the mean length fades over these */
         SCAN_MS = 100,       /* between scans for chains that have ended */
@@ -30,8 +31,8 @@ enum {
 static_assert((int)PREFETCH_USERS <= 64, "the users that are refused are bits of a word");
 
 struct chain {
-        struct heap_node turn; /* key: the time at which its reads begin */
-        uint64_t id, number, due_ns;
+        struct heap_node turn; /* key: the time at which its reads begin, or continue */
+        uint64_t id, number, begin_ns, due_ns;
         uint32_t namespace_id;
         uint32_t n, next; /* keys, and those handled */
         bool has_read;
@@ -52,6 +53,7 @@ struct prefetch {
         uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
         uint64_t scan_ns; /* when chains that have ended may be searched for again */
         bool is_stopped;
+        bool is_blocked;              /* a chain was postponed in this iteration */
         uint64_t mean_bytes;          /* length of a chunk */
         uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
         struct prefetch_stats stats;
@@ -256,8 +258,9 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 return NULL;
         }
         ch->due_ns = now_ns + (uint64_t)left_ns;
-        heap_add(&u->chains, &ch->turn, ch->due_ns - lead_ns(p, r));
-        p->next_ns = MIN(p->next_ns, ch->turn.key);
+        ch->begin_ns = ch->due_ns - lead_ns(p, r);
+        heap_add(&u->chains, &ch->turn, ch->begin_ns);
+        p->next_ns = MIN(p->next_ns, ch->begin_ns);
         return ch->keys;
 }
 
@@ -308,6 +311,15 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
         return answer;
 }
 
+/* Lets the user's other due chains come first, because a chunk of this one cannot be read now. */
+static void chain_postpone(struct prefetch *p, struct user *u, struct chain *ch, unsigned *steps,
+                           uint64_t now_ns)
+{
+        heap_add(&u->chains, &ch->turn, now_ns + RETRY_MS * MS);
+        *steps -= MIN(*steps, (unsigned)BLOCKED_STEPS);
+        p->is_blocked = true;
+}
+
 /* Handles a few keys of a due chain, and removes the chain after the last one. Returns whether the
  * user's next keys may be handled in this iteration. */
 static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, unsigned *steps,
@@ -324,7 +336,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 chain_remove(p, u, ch, PREFETCH_DISBELIEVED);
                 return true;
         }
-        if (now_ns > ch->due_ns + (ch->due_ns - ch->turn.key)) {
+        if (now_ns > ch->due_ns + (ch->due_ns - ch->begin_ns)) {
                 chain_remove(p, u, ch, PREFETCH_LATE);
                 return true;
         }
@@ -332,12 +344,14 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 answer = may_read(p) ? read_next(p, u, ch, now_ns) : PREFETCH_BUSY;
                 if (answer == PREFETCH_BUSY)
                         return false;
-                if (answer == PREFETCH_NO_ROOM)
+                if (answer == PREFETCH_NO_ROOM || answer == PREFETCH_BLOCKED)
                         break;
                 --*steps;
                 ch->next++;
         }
-        if (answer == PREFETCH_NO_ROOM)
+        if (answer == PREFETCH_BLOCKED)
+                chain_postpone(p, u, ch, steps, now_ns);
+        else if (answer == PREFETCH_NO_ROOM)
                 chain_remove(p, u, ch, PREFETCH_WORTH_LESS);
         else if (ch->next == ch->n)
                 chain_remove(p, u, ch, ch->has_read ? PREFETCH_READ : PREFETCH_IN_MEMORY);
@@ -376,6 +390,7 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
 {
         unsigned steps = PREFETCH_STEPS;
         uint64_t refused = 0;
+        bool is_refused;
         struct user *u;
 
         if (p->stats.chains == 0)
@@ -383,10 +398,12 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
         if (now_ns < p->next_ns)
                 return p->next_ns;
         budget_accrue(p, now_ns);
+        p->is_blocked = false;
         while (steps > 0 && may_read(p) && (u = next_user(p, refused, now_ns)))
                 if (!chain_step(p, u, first_of(u), &steps, now_ns))
                         refused |= UINT64_C(1) << (u - p->users);
-        p->next_ns = refused || !may_read(p) ? now_ns + RETRY_MS * MS : MAX(first_begin(p), now_ns);
+        is_refused = refused != 0 || !may_read(p) || (p->is_blocked && steps == 0);
+        p->next_ns = is_refused ? now_ns + RETRY_MS * MS : MAX(first_begin(p), now_ns);
         return p->stats.chains > 0 ? p->next_ns : 0;
 }
 

@@ -37,7 +37,8 @@ enum prefetch_answer {
         PREFETCH_STARTED,
         PREFETCH_PRESENT, /* the chunk is in memory or being read */
         PREFETCH_ABSENT,
-        PREFETCH_BUSY,    /* not now */
+        PREFETCH_BUSY,    /* no chunk of the user now */
+        PREFETCH_BLOCKED, /* not this chunk now: its device is busy, or its size has no slot */
         PREFETCH_NO_ROOM, /* everything in memory is worth more */
 };
 

@@ -206,6 +206,28 @@ static void with_lru_only_chunks_that_are_older_make_room(void **state)
         assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
 }
 
+/* No slab of the pool has slots of the size of chunk 1. A prefetch takes no slab from another size,
+ * and waits until a slot is free. */
+static void a_size_without_a_slab_delays_no_other_chain(void **state)
+{
+        struct req r;
+
+        put_bytes(&r, 1, CACHE_WRITTEN, 1, SMALL);
+        expect(&r, CACHE_OK);
+        assert_int_equal(evict(1, true), CACHE_OK);
+        put_cold(2);
+        (void)fill_pool(3000);
+        announce(1, 100, 1, 1);
+        announce(2, 104, 2, 1);
+        pass(98);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(prefetched().chains, 1);
+        pass(20);
+        assert_int_equal(prefetched().outcomes[PREFETCH_LATE], 1);
+}
+
 static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4;
@@ -316,6 +338,7 @@ int main(void)
                 PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
                 PREFETCH_TEST(chunks_that_are_needed_later_make_room),
                 PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
+                PREFETCH_TEST(a_size_without_a_slab_delays_no_other_chain),
                 PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
                 PREFETCH_TEST(free_room_may_have_more_unused_chunks),
                 PREFETCH_TEST(purged_while_it_is_read),

@@ -26,6 +26,7 @@ struct asked {
 
 static struct {
         struct announced *announced;
+        uint32_t blocked; /* keys below this number are refused */
         struct prefetch *prefetch;
         uint64_t now_ns, announcements;
         enum prefetch_answer answer;
@@ -51,6 +52,8 @@ static enum prefetch_answer on_read(void *userdata, const struct prefetch_chunk 
                                                .number = number_of(chunk->key),
                                                .promise = chunk->promise,
                                                .at_ns = f.now_ns };
+        if (number_of(chunk->key) < f.blocked)
+                return PREFETCH_BLOCKED;
         if (f.answer == PREFETCH_STARTED) {
                 *ret_bytes = CHUNK;
                 f.n_started++;
@@ -356,6 +359,35 @@ static void a_refused_read_is_tried_again_until_it_is_too_late(void **state)
         assert_int_equal(stats().chains, 0);
 }
 
+/* Chains whose devices are busy, or whose sizes have no room, come first by their times. They cost
+ * each iteration a limited number of attempts. */
+static void blocked_chains_delay_no_other(void **state)
+{
+        enum { BLOCKED = 40 };
+        uint64_t began_ns = f.now_ns, next_ns;
+
+        give_record(USER, 20, true);
+        f.blocked = BLOCKED;
+        for (uint32_t i = 0; i < BLOCKED; i++)
+                assert_true(announce(USER, 1 + i, 100, i, 1));
+        assert_true(announce(USER, 1 + BLOCKED, 101, 100, 4));
+        f.now_ns = began_ns + 95 * SECOND;
+        next_ns = iterate();
+        assert_in_range(f.n_asked, 1, PREFETCH_STEPS / 8);
+        assert_int_equal(next_ns, f.now_ns + 2 * MS);
+        run_until(began_ns + 96 * SECOND);
+        assert_int_equal(f.n_started, 4);
+        assert_int_equal(outcomes(PREFETCH_READ), 1);
+        assert_int_equal(stats().chains, BLOCKED);
+        /* Each is tried again, and is late in the end. */
+        f.blocked = BLOCKED / 2;
+        run_until(began_ns + 97 * SECOND);
+        assert_int_equal(outcomes(PREFETCH_READ), 1 + BLOCKED / 2);
+        run_until(began_ns + 120 * SECOND);
+        assert_int_equal(outcomes(PREFETCH_LATE), BLOCKED / 2);
+        assert_int_equal(stats().chains, 0);
+}
+
 static void a_chain_that_is_worth_less_is_given_up(void **state)
 {
         give_record(USER, 8, true);
@@ -487,6 +519,7 @@ int main(void)
                 TEST(users_are_served_in_turn),
                 TEST(an_iteration_handles_a_limited_number_of_keys),
                 TEST(a_refused_read_is_tried_again_until_it_is_too_late),
+                TEST(blocked_chains_delay_no_other),
                 TEST(a_chain_that_is_worth_less_is_given_up),
                 TEST(a_user_has_at_most_half_of_the_schedule),
                 TEST(more_users_than_records_are_refused),
