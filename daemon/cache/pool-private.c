@@ -180,9 +180,12 @@ void pool_private_more(struct pool *p)
 
 void pool_private_note_leased(struct pool *p, uint32_t slab, bool is_leased)
 {
-        p->clear_slabs += is_leased ? UINT32_MAX : 1;
-        if (!is_leased || p->clear_slabs < p->private_wanted)
+        uint32_t others = is_leased ? --p->clear_slabs : p->clear_slabs;
+
+        if (others < p->private_wanted) {
+                p->clear_slabs += !is_leased;
                 return;
+        }
         p->slab_state[slab].is_private = false;
         p->stats.private_slabs--;
         begin_announcing(p, slab);

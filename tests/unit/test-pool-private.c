@@ -367,6 +367,57 @@ static void a_user_with_holds_gets_no_private_slab_for_its_first_lease(void **st
         pool_unpin(pool, chunk);
 }
 
+/* Returns the number of a chunk in the first private slab without leased chunks. */
+static uint32_t one_in_clear(void)
+{
+        uint32_t n = 0;
+
+        while (chunk_of(n) == POOL_NONE || !pool_is_private(pool, chunk_of(n)) ||
+               pool->slab_state[pool_chunk(pool, chunk_of(n))->slab].leased > 0)
+                n++;
+        return n;
+}
+
+/* A first lease while all other slabs are held leaves its slab private. When the holds have ended,
+ * another slab becomes private in addition. */
+static void ended_leases_leave_no_more_private_slabs(void **state)
+{
+        enum { USERS = 3 };
+        uint32_t n = 16 * MIB / MIDDLE, pinned, leased[USERS];
+        struct lease_holder users[USERS];
+        struct lease l;
+
+        fill(MIDDLE);
+        assert_int_equal(lease(&user, one_in(false)), 0);
+        for (uint32_t i = 0; i < USERS; i++) {
+                assert_int_equal(lease_holder_init(leases, &users[i], 2000 + i, false), 0);
+                hold_in_each_slab(n);
+                iterate();
+                leased[i] = one_in_clear();
+                pool_pin(pool, chunk_of(leased[i])); /* A pinned chunk cannot be moved. */
+                assert_int_equal(lease_acquire(leases, &users[i], chunk_of(leased[i]), &l), 0);
+                assert_int_equal(pool->clear_slabs, PRIVATE - 1);
+                release_holds();
+                iterate();
+                pinned = one_in_clear();
+                pool_pin(pool, chunk_of(pinned));
+                assert_int_equal(lease(&user, pinned), LEASE_FULL);
+                pool_unpin(pool, chunk_of(pinned));
+                assert_int_equal(pool->clear_slabs, PRIVATE);
+        }
+        assert_int_equal(private_slabs(), PRIVATE + USERS);
+        for (uint32_t i = 0; i < USERS; i++) {
+                pool_unpin(pool, chunk_of(leased[i]));
+                (void)lease_release_some(leases, &users[i], UINT32_MAX);
+                lease_holder_fini(&users[i]);
+        }
+        assert_int_equal(pool->clear_slabs, PRIVATE);
+        assert_int_equal(private_slabs(), PRIVATE);
+        while (pool->n_unannounced > 0)
+                iterate();
+        assert_announced(n);
+}
+
 static uint32_t count_found(uint32_t n)
 {
         uint32_t found = 0;
@@ -570,6 +621,7 @@ int main(void)
                 TEST(a_slab_with_a_held_chunk_does_not_become_private),
                 TEST(a_hold_that_comes_before_hiding_ends_it),
                 TEST(a_user_with_holds_gets_no_private_slab_for_its_first_lease),
+                TEST(ended_leases_leave_no_more_private_slabs),
                 cmocka_unit_test_setup_teardown(a_large_slab_is_hidden_in_steps, setup_large,
                                                 teardown),
                 TEST(a_held_chunk_keeps_its_bytes_while_slabs_become_private),
