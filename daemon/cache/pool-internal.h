@@ -82,6 +82,7 @@ struct pool {
         uint32_t hiding, hide_at; /* the slab that becomes private, or POOL_NONE; a slot */
         uint32_t hides_left;      /* slots that may still be hidden now */
         uint32_t hide_from;       /* slab at which the next search for one begins */
+        uint32_t hide_searches;   /* in this iteration */
         uint32_t announcing, announce_at; /* where the announcing continues */
         uint32_t n_unannounced;           /* slabs with is_unannounced */
         uint64_t pressed_until_ns;        /* see pool_is_pressed() */

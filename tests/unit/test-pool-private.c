@@ -418,6 +418,28 @@ static void ended_leases_leave_no_more_private_slabs(void **state)
         assert_announced(n);
 }
 
+/* Each key of a client's messages may ask for a lease that is refused. */
+static void refused_leases_search_a_limited_number_of_slabs(void **state)
+{
+        uint32_t n = 16 * MIB / MIDDLE, chunk, before;
+
+        fill(MIDDLE);
+        hold_in_each_slab(n);
+        iterate();
+        assert_int_equal(lease(&other, one_in(false)), 0);
+        chunk = chunk_of(one_in(true));
+        pool_pin(pool, chunk); /* A pinned chunk cannot be moved. */
+        before = pool->hide_from;
+        for (unsigned i = 0; i < 1000; i++)
+                assert_int_equal(lease(&other, one_in(true)), LEASE_FULL);
+        assert_in_range(pool->hide_from - before, 1, 4 * SLABS);
+        /* The next iteration searches again. */
+        release_holds();
+        iterate();
+        assert_int_equal(lease(&other, one_in(true)), 0);
+        pool_unpin(pool, chunk);
+}
+
 static uint32_t count_found(uint32_t n)
 {
         uint32_t found = 0;
@@ -621,6 +643,7 @@ int main(void)
                 TEST(a_slab_with_a_held_chunk_does_not_become_private),
                 TEST(a_hold_that_comes_before_hiding_ends_it),
                 TEST(a_user_with_holds_gets_no_private_slab_for_its_first_lease),
+                TEST(refused_leases_search_a_limited_number_of_slabs),
                 TEST(ended_leases_leave_no_more_private_slabs),
                 cmocka_unit_test_setup_teardown(a_large_slab_is_hidden_in_steps, setup_large,
                                                 teardown),
