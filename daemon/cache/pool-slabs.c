@@ -80,7 +80,7 @@ bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slo
         for (uint32_t n = 0; n < p->n_slabs; n++) {
                 uint32_t slab = (p->move_from + n) % p->n_slabs;
 
-                if (!pool_slab_is_blocked(p, slab) || slab == p->emptying ||
+                if (!pool_slab_is_blocked(p, slab) || slab == p->emptying || slab == p->hiding ||
                     slabs_slab_class(p->slabs, slab) != (int)class)
                         continue;
                 if (slabs_acquire_in(p->slabs, slab, 0, ret) == 0 ||

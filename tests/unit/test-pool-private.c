@@ -482,6 +482,32 @@ static void a_large_slab_is_hidden_in_steps(void **state)
         pool_unpin(pool, chunk_of(pinned));
 }
 
+/* A slab that a small chunk is moved to is leased, and cannot become private. */
+static void a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden(void **state)
+{
+        uint32_t pinned, n, hiding;
+
+        fill(4096);
+        assert_int_equal(lease(&other, one_in(false)), 0);
+        pinned = one_in(true);
+        pool_pin(pool, chunk_of(pinned)); /* A pinned chunk cannot be moved. */
+        assert_int_equal(lease(&other, pinned), LEASE_FULL);
+        hiding = pool->hiding;
+        assert_true(hiding != POOL_NONE);
+        for (uint32_t i = 0; i < 2 * SLABS; i++) {
+                pool->move_from = hiding;
+                n = pinned + 1 + i;
+                assert_true(pool_is_private(pool, chunk_of(n)));
+                assert_int_equal(lease(&other, n), 0);
+                assert_true(pool_chunk(pool, chunk_of(n))->slab != hiding);
+                assert_non_null(find(n));
+        }
+        while (pool->hiding != POOL_NONE)
+                iterate();
+        assert_int_equal(private_slabs(), PRIVATE + 1);
+        pool_unpin(pool, chunk_of(pinned));
+}
+
 /* Both sides run at the same time, on two threads: a slab becomes private and ceases to be, and its
  * chunks are replaced as fast as possible, while a client holds and reads them. */
 
@@ -647,6 +673,9 @@ int main(void)
                 TEST(ended_leases_leave_no_more_private_slabs),
                 cmocka_unit_test_setup_teardown(a_large_slab_is_hidden_in_steps, setup_large,
                                                 teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden, setup_large,
+                        teardown),
                 TEST(a_held_chunk_keeps_its_bytes_while_slabs_become_private),
         };
 
