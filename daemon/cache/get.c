@@ -493,11 +493,11 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
 
 /* --- before announced returns --- */
 
-/* Returns whether prefetched chunks that no request has used have their part of the pool, so that
- * more of them may not evict others. */
+/* Returns whether chunks that were read for announced returns, and that no request has used, have
+ * their part of the pool. More of them may not evict others then. */
 static bool is_over_unused_limit(const struct cache *c)
 {
-        return pool_prefetched_unused(c->params.pool) >= pool_bytes(c->params.pool) / 4;
+        return pool_unused_for_return(c->params.pool) >= pool_bytes(c->params.pool) / 4;
 }
 
 /* Implements prefetch_params.read(). */
@@ -540,7 +540,7 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                                                                       : PREFETCH_BLOCKED;
         if (status != CACHE_OK)
                 return PREFETCH_ABSENT;
-        pool_set_prefetched(c->params.pool, chunk, true);
+        pool_set_for_return(c->params.pool, chunk);
         c->stats.prefetched++;
         c->stats.prefetched_bytes += info.length;
         *ret_bytes = info.length;

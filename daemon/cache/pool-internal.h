@@ -87,6 +87,7 @@ struct pool {
         uint32_t n_unannounced;           /* slabs with is_unannounced */
         uint64_t pressed_until_ns;        /* see pool_is_pressed() */
         struct pool_stats stats;
+        uint64_t for_return_bytes; /* pool_unused_for_return() */
         struct histogram evicted_ages;
         const struct evict_promise *promise; /* pool_replace_less_than() */
         bool kept_worthier;                  /* pool_kept_worthier() */

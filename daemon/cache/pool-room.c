@@ -103,11 +103,26 @@ void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched)
                 return;
         c->flags ^= POOL_PREFETCHED;
         p->stats.prefetched_unused_bytes += is_prefetched ? bytes : -bytes;
+        if (!(c->flags & POOL_FOR_RETURN))
+                return;
+        c->flags ^= POOL_FOR_RETURN;
+        p->for_return_bytes -= bytes;
 }
 
-uint64_t pool_prefetched_unused(const struct pool *p)
+void pool_set_for_return(struct pool *p, uint32_t chunk)
 {
-        return p->stats.prefetched_unused_bytes;
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        pool_set_prefetched(p, chunk, true);
+        if (c->flags & POOL_FOR_RETURN)
+                return;
+        c->flags |= POOL_FOR_RETURN;
+        p->for_return_bytes += slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
+uint64_t pool_unused_for_return(const struct pool *p)
+{
+        return p->for_return_bytes;
 }
 
 void pool_evict(struct pool *p, uint32_t chunk)

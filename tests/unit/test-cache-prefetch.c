@@ -245,16 +245,16 @@ static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **
                 tiers_iterate(&t);
         }
         tiers_settle(&t);
-        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        assert_in_range(pool_unused_for_return(t.pool), most, most + 24 * 1024);
         assert_int_equal(tiers_of(0), CACHE_DISK);
         get(&r, n - 1);
         expect(&r, CACHE_OK);
-        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+        assert_in_range(pool_unused_for_return(t.pool), most - 24 * 1024, most);
         pass(1);
-        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        assert_in_range(pool_unused_for_return(t.pool), most, most + 24 * 1024);
         /* Evicted without a use. */
         assert_int_equal(evict(n - 2, true), CACHE_OK);
-        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+        assert_in_range(pool_unused_for_return(t.pool), most - 24 * 1024, most);
 }
 
 static void purged_while_it_is_read(void **state)
@@ -310,7 +310,7 @@ static void a_failed_read_leaves_nothing(void **state)
         fault_set(NULL);
         assert_int_equal(prefetched().inflight_bytes, 0);
         assert_false(tiers_of(1) & CACHE_MEMORY);
-        assert_int_equal(pool_prefetched_unused(t.pool), 0);
+        assert_int_equal(pool_unused_for_return(t.pool), 0);
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
 }
 
@@ -328,6 +328,32 @@ static void free_room_may_have_more_unused_chunks(void **state)
         assert_int_equal(evictions(), 0);
 }
 
+/* The limit is for chunks that announcements have brought. Another user may have prefetched as much
+ * by requests, and may never use it. */
+static void prefetches_by_request_do_not_count_as_unused(void **state)
+{
+        uint32_t n = (uint32_t)(pool_bytes(t.pool) / 3 / LENGTH);
+
+        put_cold(1);
+        announce(1, 100, 1, 1);
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(1000 + i);
+        for (uint32_t i = 0; i < n; i++) {
+                enum cache_status status = prefetch_as(USER + 1, 1000 + i);
+
+                for (; status == CACHE_BUSY; status = prefetch_as(USER + 1, 1000 + i))
+                        tiers_settle(&t);
+                assert_int_equal(status, CACHE_OK);
+        }
+        tiers_settle(&t);
+        (void)fill_pool(3000);
+        for (uint32_t i = 0; i < n; i++)
+                assert_int_equal(tiers_of(1000 + i), CACHE_MEMORY | CACHE_DISK);
+        pass(95);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+}
+
 #define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
 
 int main(void)
@@ -340,6 +366,7 @@ int main(void)
                 PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
                 PREFETCH_TEST(a_size_without_a_slab_delays_no_other_chain),
                 PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
+                PREFETCH_TEST(prefetches_by_request_do_not_count_as_unused),
                 PREFETCH_TEST(free_room_may_have_more_unused_chunks),
                 PREFETCH_TEST(purged_while_it_is_read),
                 PREFETCH_TEST(stopped_while_it_is_read),
