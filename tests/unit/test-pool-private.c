@@ -367,6 +367,29 @@ static void a_user_with_holds_gets_no_private_slab_for_its_first_lease(void **st
         pool_unpin(pool, chunk);
 }
 
+/* Each key of a client's messages may ask for a slot in another slab, and find none. */
+static void searches_for_a_slot_in_other_slabs_are_limited(void **state)
+{
+        uint32_t n = 16 * MIB / SMALL, before, moved = 0;
+
+        fill(SMALL);
+        for (uint32_t i = 0; i < n; i++)
+                if (!pool_is_private(pool, chunk_of(i)))
+                        pool_pin(pool, chunk_of(i));
+        iterate();
+        before = pool->sample_phase;
+        for (unsigned i = 0; i < 1000; i++)
+                moved += pool_move_to_leased_slab(pool, chunk_of(one_in(true)));
+        assert_int_equal(moved, 0);
+        assert_in_range(pool->sample_phase - before, SLABS - PRIVATE, 600);
+        for (uint32_t i = 0; i < n; i++)
+                if (!pool_is_private(pool, chunk_of(i)))
+                        pool_unpin(pool, chunk_of(i));
+        assert_false(pool_move_to_leased_slab(pool, chunk_of(one_in(true))));
+        iterate();
+        assert_true(pool_move_to_leased_slab(pool, chunk_of(one_in(true))));
+}
+
 /* Returns the number of a chunk in the first private slab without leased chunks. */
 static uint32_t one_in_clear(void)
 {
@@ -669,6 +692,7 @@ int main(void)
                 TEST(a_slab_with_a_held_chunk_does_not_become_private),
                 TEST(a_hold_that_comes_before_hiding_ends_it),
                 TEST(a_user_with_holds_gets_no_private_slab_for_its_first_lease),
+                TEST(searches_for_a_slot_in_other_slabs_are_limited),
                 TEST(refused_leases_search_a_limited_number_of_slabs),
                 TEST(ended_leases_leave_no_more_private_slabs),
                 cmocka_unit_test_setup_teardown(a_large_slab_is_hidden_in_steps, setup_large,
