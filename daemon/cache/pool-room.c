@@ -333,8 +333,9 @@ static bool make_room(struct pool *p, unsigned class)
         if (!may_replace(p, victim))
                 return false;
         /* The other classes are examined once for each slab's worth of evictions: one more slab
-         * would keep that number of chunks, each worth as much as the victim. */
-        if (++p->evicted_since_scan[class] >= slots) {
+         * would keep that number of chunks, each worth as much as the victim. A prefetch takes no
+         * slab. */
+        if (!p->promise && ++p->evicted_since_scan[class] >= slots) {
                 p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
                         pool_return_to_clients(p, victim);

@@ -354,6 +354,37 @@ static void prefetches_by_request_do_not_count_as_unused(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
 }
 
+/* A search compares the slabs of other sizes after as many evictions as a slab has slots. */
+static void many_prefetched_chunks_take_no_slab_of_another_size(void **state)
+{
+        uint32_t n = (uint32_t)(pool_slab_bytes(t.pool) / LENGTH) + 20;
+        struct pool_stats before, after;
+        struct req r;
+
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(i);
+        for (uint32_t i = 0; i < 8; i++) {
+                put_bytes(&r, 1000 + i, CACHE_WRITTEN, 1, SMALL);
+                expect(&r, CACHE_OK);
+        }
+        (void)fill_pool(3000);
+        pool_get_stats(t.pool, &before);
+        announce(1, 100, 0, n);
+        pass(90);
+        for (unsigned i = 0; prefetched().chains > 0 && i < 1000; i++) {
+                t.later_ns += SECOND / 100;
+                tiers_settle(&t);
+                tiers_iterate(&t);
+        }
+        tiers_settle(&t);
+        pool_get_stats(t.pool, &after);
+        assert_int_equal(prefetched().chunks, n);
+        assert_int_equal(after.evictions - before.evictions, n);
+        assert_int_equal(after.slab_moves, before.slab_moves);
+        for (uint32_t i = 0; i < 8; i++)
+                assert_int_equal(tiers_of(1000 + i), CACHE_MEMORY | CACHE_DISK);
+}
+
 #define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
 
 int main(void)
@@ -367,6 +398,7 @@ int main(void)
                 PREFETCH_TEST(a_size_without_a_slab_delays_no_other_chain),
                 PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
                 PREFETCH_TEST(prefetches_by_request_do_not_count_as_unused),
+                PREFETCH_TEST(many_prefetched_chunks_take_no_slab_of_another_size),
                 PREFETCH_TEST(free_room_may_have_more_unused_chunks),
                 PREFETCH_TEST(purged_while_it_is_read),
                 PREFETCH_TEST(stopped_while_it_is_read),
