@@ -17,6 +17,7 @@
 
 #include "cache/lease.h"
 #include "cache/pool-internal.h"
+#include "checked.h"
 #include "lookup/pool-index.h"
 
 enum {
@@ -531,6 +532,155 @@ static void a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden(void **s
         pool_unpin(pool, chunk_of(pinned));
 }
 
+/* --- any order of operations --- */
+
+enum { MIXED_KEYS = 600, MIXED_STEPS = 6000, MIXED_USERS = 3 };
+
+static uint32_t draw_state;
+
+static uint32_t draw(uint32_t below)
+{
+        draw_state = draw_state * 1664525 + 1013904223;
+        return (draw_state >> 8) % below;
+}
+
+/* Asserts that what the pool counts is true of its slabs and chunks, and that clients find no chunk
+ * of a private slab. */
+static void assert_counts(void)
+{
+        uint32_t clear = 0, private = 0, unannounced = 0, pinned[SLABS] = { 0 },
+                 leased[SLABS] = { 0 };
+        uint64_t unused = 0, for_return = 0, used = 0, in_table = 0;
+
+        for (uint32_t i = 0; i < pool_records(pool); i++) {
+                const struct pool_chunk *c = pool_chunk(pool, i);
+                bool is_found = view.records[i].serial & 1;
+
+                assert_true(!is_found || pool_may_announce(pool, i) || c->slab == pool->hiding);
+                if (c->state == POOL_FREE) {
+                        assert_false(is_found || c->flags & POOL_PREFETCHED);
+                        continue;
+                }
+                if (is_found)
+                        assert_int_equal(view.records[i].offset, pool_offset(pool, i));
+                else if (pool_is_resident(pool, i) && !pool_is_dropped(pool, i))
+                        assert_true(!pool_may_announce(pool, i) ||
+                                    pool->slab_state[c->slab].is_unannounced);
+                used += pool_slot_bytes(pool, i);
+                in_table += c->flags & POOL_DROPPED ? 0 : pool_slot_bytes(pool, i);
+                unused += c->flags & POOL_PREFETCHED ? pool_slot_bytes(pool, i) : 0;
+                for_return += c->flags & POOL_FOR_RETURN ? pool_slot_bytes(pool, i) : 0;
+                pinned[c->slab] += c->pins > 0;
+                leased[c->slab] += c->leases > 0;
+        }
+        for (uint32_t s = 0; s < SLABS; s++) {
+                const struct pool_slab *slab = &pool->slab_state[s];
+
+                assert_int_equal(slab->pinned, pinned[s]);
+                assert_int_equal(slab->leased, leased[s]);
+                assert_false(slab->is_private && slab->is_unannounced);
+                private += slab->is_private;
+                clear += slab->is_private && slab->leased == 0;
+                unannounced += slab->is_unannounced;
+        }
+        assert_int_equal(pool->clear_slabs, clear);
+        assert_int_equal(private_slabs(), private);
+        assert_int_equal(pool->n_unannounced, unannounced);
+        assert_true(clear <= PRIVATE + 1);
+        assert_int_equal(pool->stats.used_bytes, used);
+        assert_int_equal(pool->stats.prefetched_unused_bytes, unused);
+        assert_int_equal(pool_unused_for_return(pool), for_return);
+        assert_int_equal(pool_all_namespaces_bytes(pool), in_table);
+}
+
+static void on_purged(struct pool_purge *purge)
+{
+        purge->number = 0;
+}
+
+/* Makes one change of the pool. */
+static void change(struct lease_holder *users, struct pool_purge *mixed_purge)
+{
+        static const uint32_t lengths[] = { 4096, SMALL, 64 * KIB, MIDDLE, MIB, 2 * MIB };
+        uint32_t n = draw(MIXED_KEYS), chunk = chunk_of(n), added;
+        struct lease l;
+
+        switch (draw(12)) {
+        case 0:
+                if (chunk != POOL_NONE && !pool_is_filling(pool_chunk(pool, chunk)))
+                        pool_drop(pool, chunk);
+                break;
+        case 1:
+        case 2:
+                if (chunk != POOL_NONE)
+                        (void)lease_acquire(leases, &users[draw(MIXED_USERS)], chunk, &l);
+                break;
+        case 3:
+                (void)lease_release_some(leases, &users[draw(MIXED_USERS)], 1 + draw(8));
+                break;
+        case 4:
+                if (chunk != POOL_NONE && find(n) &&
+                    page->holds[pool_page_bucket(chunk)][POOL_PAGE_WAYS - 1] == 0)
+                        hold(chunk);
+                break;
+        case 5:
+                if (draw(8) == 0)
+                        release_holds();
+                break;
+        case 6:
+                iterate();
+                break;
+        case 7:
+                if (chunk != POOL_NONE)
+                        (draw(2) ? pool_set_for_return(pool, chunk)
+                                 : pool_set_prefetched(pool, chunk, draw(2)));
+                break;
+        case 8:
+                if (mixed_purge->number == 0 && draw(64) == 0) {
+                        *mixed_purge = (struct pool_purge){ .namespace_id = 1,
+                                                            .complete = on_purged,
+                                                            .number = 1 };
+                        pool_purge(pool, mixed_purge);
+                }
+                (void)pool_sweep(pool);
+                (void)pool_release_held(pool);
+                break;
+        default:
+                if (chunk == POOL_NONE &&
+                    acquire(n, lengths[draw(ARRAY_SIZE(lengths))], &added) == 0) {
+                        pool_commit(pool, added, 0);
+                        pool_unpin(pool, added);
+                }
+                break;
+        }
+}
+
+static void counts_are_right_after_any_order_of_operations(void **state)
+{
+        struct lease_holder users[MIXED_USERS];
+        struct pool_purge mixed_purge = { .number = 0 };
+
+        for (uint32_t seed = 1; seed <= 8; seed++) {
+                draw_state = seed;
+                for (uint32_t i = 0; i < MIXED_USERS; i++)
+                        assert_int_equal(lease_holder_init(leases, &users[i], UID + 10 + i, false),
+                                         0);
+                for (uint32_t step = 0; step < MIXED_STEPS; step++) {
+                        change(users, &mixed_purge);
+                        if (step % 16 == 0)
+                                assert_counts();
+                }
+                release_holds();
+                for (uint32_t i = 0; i < MIXED_USERS; i++) {
+                        (void)lease_release_some(leases, &users[i], UINT32_MAX);
+                        lease_holder_fini(&users[i]);
+                }
+                while (pool_is_sweeping(pool))
+                        (void)pool_sweep(pool);
+                assert_counts();
+        }
+}
+
 /* Both sides run at the same time, on two threads: a slab becomes private and ceases to be, and its
  * chunks are replaced as fast as possible, while a client holds and reads them. */
 
@@ -700,6 +850,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(
                         a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden, setup_large,
                         teardown),
+                TEST(counts_are_right_after_any_order_of_operations),
                 TEST(a_held_chunk_keeps_its_bytes_while_slabs_become_private),
         };
 
