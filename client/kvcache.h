@@ -345,7 +345,9 @@ enum kvcache_op {
  * requests that use the chain are complete; it ends with the chain's next use.
  *
  * The daemon measures, for each user, how many announcements came true, and ignores those of a user
- * of whose announcements fewer than half did. A new user is believed for 16 chains at first.
+ * of whose announcements fewer than half did. A new user is believed for 16 chains at first. If a
+ * chain is announced again without a use after half of the announced time, the earlier announcement
+ * was false.
  * Announcing the same for every chain thus gains nothing. */
 enum kvcache_advice {
         KVCACHE_ADVICE_NONE = 0,

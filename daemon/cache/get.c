@@ -493,11 +493,11 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
 
 /* --- before announced returns --- */
 
-/* Returns whether prefetched chunks that no request has used have their part of the pool, so that
- * more of them may not evict others. */
+/* Returns whether chunks that were read for announced returns, and that no request has used, have
+ * their part of the pool. More of them may not evict others then. */
 static bool is_over_unused_limit(const struct cache *c)
 {
-        return pool_prefetched_unused(c->params.pool) >= pool_bytes(c->params.pool) / 4;
+        return pool_unused_for_return(c->params.pool) >= pool_bytes(c->params.pool) / 4;
 }
 
 /* Implements prefetch_params.read(). */
@@ -516,9 +516,11 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                 return PREFETCH_PRESENT;
         if (store_find(c->params.store, wanted->namespace_id, wanted->key, hash, &ref, &info) != 0)
                 return PREFETCH_ABSENT;
-        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 || !cache_may_read_ahead(c, ref) ||
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0 ||
             is_over_prefetch_limit(c, cache_user_find(c, wanted->user), info.length))
                 return PREFETCH_BUSY;
+        if (!cache_may_read_ahead(c, ref))
+                return PREFETCH_BLOCKED;
         status = fill_begin(c,
                             &(struct wanted){
                                     .user = wanted->user,
@@ -535,10 +537,10 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                             &chunk);
         if (status == CACHE_BUSY)
                 return pool_kept_worthier(c->params.pool) && !is_full ? PREFETCH_NO_ROOM
-                                                                      : PREFETCH_BUSY;
+                                                                      : PREFETCH_BLOCKED;
         if (status != CACHE_OK)
                 return PREFETCH_ABSENT;
-        pool_set_prefetched(c->params.pool, chunk, true);
+        pool_set_for_return(c->params.pool, chunk);
         c->stats.prefetched++;
         c->stats.prefetched_bytes += info.length;
         *ret_bytes = info.length;

@@ -13,7 +13,8 @@
 enum {
         POOL_MAX_PASSED =
                 4096, /* pinned and held chunks that the searches of an iteration may pass over */
-        POOL_MAX_MOVED = 2 << 20, /* bytes that an iteration moves between slabs */
+        POOL_MAX_MOVED = 2 << 20,    /* bytes that an iteration moves between slabs */
+        POOL_MAX_SEARCHED = 1 << 14, /* slabs that it visits, and slots that it samples, for that */
         /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
          * chunks that leave a larger one in each iteration. */
         POOL_EMPTIED_AT_ONCE = 2048,
@@ -76,16 +77,19 @@ struct pool {
         struct pool_slab *slab_state;
         uint32_t reserved_slabs;  /* slabs that stay without leased chunks */
         uint64_t moves_left;      /* bytes that this iteration may still move */
+        uint32_t searches_left;   /* slabs and slots that it may still visit for moves */
         uint32_t move_from;       /* slab at which the next search for a leased slab begins */
         uint32_t private_wanted;  /* private slabs that stay without leases; 0 without an index */
         uint32_t clear_slabs;     /* private slabs without leased chunks */
         uint32_t hiding, hide_at; /* the slab that becomes private, or POOL_NONE; a slot */
         uint32_t hides_left;      /* slots that may still be hidden now */
         uint32_t hide_from;       /* slab at which the next search for one begins */
+        uint32_t hide_searches;   /* in this iteration */
         uint32_t announcing, announce_at; /* where the announcing continues */
         uint32_t n_unannounced;           /* slabs with is_unannounced */
         uint64_t pressed_until_ns;        /* see pool_is_pressed() */
         struct pool_stats stats;
+        uint64_t for_return_bytes; /* pool_unused_for_return() */
         struct histogram evicted_ages;
         const struct evict_promise *promise; /* pool_replace_less_than() */
         bool kept_worthier;                  /* pool_kept_worthier() */

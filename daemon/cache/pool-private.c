@@ -19,6 +19,7 @@
 enum {
         CANDIDATES = 4,         /* slabs that are compared before one of them is hidden */
         SEARCHED_MOST = 1024,   /* slabs that a search for them visits */
+        SEARCHES = 4,           /* in an iteration: each key of a message may need one */
         MOVED_FIRST = 64 << 10, /* bytes of a chunk that is moved rather than leased in place */
         PRIVATE_MOST = 2,       /* slabs: a get of a chunk there takes a message */
 };
@@ -156,6 +157,9 @@ static bool hide_slab(struct pool *p)
 {
         if (p->hiding != POOL_NONE)
                 return hide_more(p);
+        if (p->hide_searches == SEARCHES)
+                return false;
+        p->hide_searches++;
         pool_scan_holds(p);
         p->hiding = choose_slab(p);
         if (p->hiding == POOL_NONE) {
@@ -171,6 +175,7 @@ static bool hide_slab(struct pool *p)
 void pool_private_more(struct pool *p)
 {
         p->hides_left = MIN(p->hides_left + POOL_EMPTIED, (uint32_t)POOL_EMPTIED_AT_ONCE);
+        p->hide_searches = 0;
         announce_more(p);
         if (p->guard && p->hiding != POOL_NONE)
                 (void)hide_more(p);
@@ -180,9 +185,12 @@ void pool_private_more(struct pool *p)
 
 void pool_private_note_leased(struct pool *p, uint32_t slab, bool is_leased)
 {
-        p->clear_slabs += is_leased ? UINT32_MAX : 1;
-        if (!is_leased || p->clear_slabs < p->private_wanted)
+        uint32_t others = is_leased ? --p->clear_slabs : p->clear_slabs;
+
+        if (others < p->private_wanted) {
+                p->clear_slabs += !is_leased;
                 return;
+        }
         p->slab_state[slab].is_private = false;
         p->stats.private_slabs--;
         begin_announcing(p, slab);

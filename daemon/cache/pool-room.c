@@ -103,11 +103,26 @@ void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched)
                 return;
         c->flags ^= POOL_PREFETCHED;
         p->stats.prefetched_unused_bytes += is_prefetched ? bytes : -bytes;
+        if (!(c->flags & POOL_FOR_RETURN))
+                return;
+        c->flags ^= POOL_FOR_RETURN;
+        p->for_return_bytes -= bytes;
 }
 
-uint64_t pool_prefetched_unused(const struct pool *p)
+void pool_set_for_return(struct pool *p, uint32_t chunk)
 {
-        return p->stats.prefetched_unused_bytes;
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        pool_set_prefetched(p, chunk, true);
+        if (c->flags & POOL_FOR_RETURN)
+                return;
+        c->flags |= POOL_FOR_RETURN;
+        p->for_return_bytes += slabs_slot_bytes(p->slabs, pool_slot_of(c));
+}
+
+uint64_t pool_unused_for_return(const struct pool *p)
+{
+        return p->for_return_bytes;
 }
 
 void pool_evict(struct pool *p, uint32_t chunk)
@@ -318,8 +333,9 @@ static bool make_room(struct pool *p, unsigned class)
         if (!may_replace(p, victim))
                 return false;
         /* The other classes are examined once for each slab's worth of evictions: one more slab
-         * would keep that number of chunks, each worth as much as the victim. */
-        if (++p->evicted_since_scan[class] >= slots) {
+         * would keep that number of chunks, each worth as much as the victim. A prefetch takes no
+         * slab. */
+        if (!p->promise && ++p->evicted_since_scan[class] >= slots) {
                 p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
                         pool_return_to_clients(p, victim);

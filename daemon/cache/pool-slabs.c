@@ -55,6 +55,7 @@ static bool make_room_in(struct pool *p, uint32_t slab)
         uint32_t victim = POOL_NONE;
         double least = 0;
 
+        p->searches_left -= MIN(p->searches_left, (uint32_t)EVICT_SLAB_SAMPLE);
         for (uint32_t i = p->sample_phase++ % step; i < slots; i += step) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
                 double worth;
@@ -77,10 +78,13 @@ static bool make_room_in(struct pool *p, uint32_t slab)
 
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret)
 {
-        for (uint32_t n = 0; n < p->n_slabs; n++) {
+        uint32_t n;
+
+        for (n = 0; n < p->n_slabs && p->searches_left > 0; n++) {
                 uint32_t slab = (p->move_from + n) % p->n_slabs;
 
-                if (!pool_slab_is_blocked(p, slab) || slab == p->emptying ||
+                p->searches_left--;
+                if (!pool_slab_is_blocked(p, slab) || slab == p->emptying || slab == p->hiding ||
                     slabs_slab_class(p->slabs, slab) != (int)class)
                         continue;
                 if (slabs_acquire_in(p->slabs, slab, 0, ret) == 0 ||
@@ -89,6 +93,8 @@ bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slo
                         return true;
                 }
         }
+        if (n < p->n_slabs) /* The next search continues here. */
+                p->move_from = (p->move_from + n) % p->n_slabs;
         return false;
 }
 

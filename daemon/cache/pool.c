@@ -96,6 +96,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
+        p->searches_left = POOL_MAX_SEARCHED;
         p->empties_left = p->hides_left = POOL_EMPTIED_AT_ONCE;
         p->held_scan = 1;
         p->backing = *backing;
@@ -700,6 +701,7 @@ void pool_note_time(struct pool *p, uint64_t now_ns)
         evict_note_time(p->evict, now_ns);
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
+        p->searches_left = POOL_MAX_SEARCHED;
         pool_empty_more(p);
         pool_private_more(p);
 }

@@ -49,6 +49,7 @@ enum pool_flag {
         POOL_UNVERIFIED = 1 << 4, /* left by an earlier process and not yet verified, so not found;
                                      see pool-keep.c */
         POOL_ASIDE = 1 << 5, /* pinned, and set aside so that searches skip it; see pool-room.c */
+        POOL_FOR_RETURN = 1 << 6, /* with POOL_PREFETCHED: it was read for an announced return */
 };
 
 struct pool_chunk {
@@ -63,10 +64,10 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases;     /* the pins that are leases */
         uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
-        uint32_t flags : 6;  /* enum pool_flag */
+        uint32_t flags : 7;  /* enum pool_flag */
         uint32_t floor : 4;  /* used by pool-floors.c: the group of the chunk's namespace */
         uint32_t place : 2;  /* enum evict_place at insertion */
-        uint32_t state : 4;  /* enum pool_state */
+        uint32_t state : 3;  /* enum pool_state */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
         uint32_t gap : 8;    /* mean gap at insertion, as in evict.h */
         uint32_t use;        /* use at insertion, as in evict.h */
@@ -425,8 +426,10 @@ bool pool_is_sweeping(const struct pool *p);
 
 /* Marks a chunk as prefetched, until a request uses it. */
 void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched);
-/* Returns the bytes of the slots of such chunks. */
-uint64_t pool_prefetched_unused(const struct pool *p);
+/* Marks a chunk that is prefetched for an announced return. */
+void pool_set_for_return(struct pool *p, uint32_t chunk);
+/* Returns the bytes of the slots of chunks with this mark, which no request has used yet. */
+uint64_t pool_unused_for_return(const struct pool *p);
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
 /* pool_restore_learned() restores the policy's learned state, without chunks, after a restart. It
  * returns false if the state was saved by another policy or is malformed. */

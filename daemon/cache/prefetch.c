@@ -15,13 +15,15 @@
 
 enum {
         QUANTUM = 8,         /* keys of one user's turn */
+        STEP_BYTES = 1024,   /* a step counts as these bytes, so that no user takes all */
         MARGIN_PARTS = 8,    /* the lead includes this part of the announced time */
         LEAD_LEAST_MS = 250, /* but at most half of the announced time */
         LEAD_MOST_MS = 30000,
-        RETRY_MS = 2,        /* while reads are refused */
-        BURST_PARTS = 4,     /* the budget accrues for this part of a second */
-        MEAN_CHUNKS = 16,    /* the mean length fades over these */
-        SCAN_MS = 100,       /* between scans for chains that have ended */
+        RETRY_MS = 2,     /* while reads are refused */
+        BLOCKED_MOST = 4, /* in an iteration, as searches for room may be long; then one a user */
+        BURST_PARTS = 4,  /* the budget accrues for this part of a second */
+        MEAN_CHUNKS = 16, /* the mean length fades over these */
+        SCAN_MS = 100,    /* between scans for chains that have ended */
         MEASURED = 16 << 20, /* bytes after which the rate is measured, if reads do not pause */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* assumed until the first measurement */
@@ -30,8 +32,8 @@ enum {
 static_assert((int)PREFETCH_USERS <= 64, "the users that are refused are bits of a word");
 
 struct chain {
-        struct heap_node turn; /* key: the time at which its reads begin */
-        uint64_t id, number, due_ns;
+        struct heap_node turn; /* key: the time at which its reads begin, or continue */
+        uint64_t id, number, begin_ns, due_ns;
         uint32_t namespace_id;
         uint32_t n, next; /* keys, and those handled */
         bool has_read;
@@ -40,18 +42,21 @@ struct chain {
 
 struct user {
         uint32_t uid, n_keys;
-        struct heap chains; /* empty: the record is free */
+        struct heap chains;    /* empty: the record is free */
+        uint64_t served_bytes; /* compared with those of other users */
 };
 
 struct prefetch {
         struct prefetch_params params;
         struct user users[PREFETCH_USERS];
-        unsigned turn;    /* the user that is served next */
-        int64_t budget;   /* bytes that may be read now; the last read may exceed it */
-        uint64_t time_ns; /* time of the budget */
-        uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
-        uint64_t scan_ns; /* when chains that have ended may be searched for again */
+        unsigned turn;         /* the user that is served next among equal ones */
+        uint64_t served_bytes; /* the least of a user with a due chain, at the last turn */
+        int64_t budget;        /* bytes that may be read now; the last read may exceed it */
+        uint64_t time_ns;      /* time of the budget */
+        uint64_t next_ns;      /* prefetch_iterate() has nothing to do before; 0: not known */
+        uint64_t scan_ns;      /* when chains that have ended may be searched for again */
         bool is_stopped;
+        unsigned n_blocked;           /* reads that this iteration postponed */
         uint64_t mean_bytes;          /* length of a chunk */
         uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
         struct prefetch_stats stats;
@@ -194,8 +199,10 @@ static struct user *user_of(struct prefetch *p, uint32_t uid)
                 else if (u->uid == uid)
                         return u;
         }
-        if (unused)
+        if (unused && unused->uid != uid) {
                 unused->uid = uid;
+                unused->served_bytes = 0;
+        }
         return unused;
 }
 
@@ -256,8 +263,9 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 return NULL;
         }
         ch->due_ns = now_ns + (uint64_t)left_ns;
-        heap_add(&u->chains, &ch->turn, ch->due_ns - lead_ns(p, r));
-        p->next_ns = MIN(p->next_ns, ch->turn.key);
+        ch->begin_ns = ch->due_ns - lead_ns(p, r);
+        heap_add(&u->chains, &ch->turn, ch->begin_ns);
+        p->next_ns = MIN(p->next_ns, ch->begin_ns);
         return ch->keys;
 }
 
@@ -278,7 +286,7 @@ static bool may_read(const struct prefetch *p)
         return p->budget > 0 && p->stats.inflight_bytes < PREFETCH_INFLIGHT_BYTES;
 }
 
-static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, struct chain *ch,
+static enum prefetch_answer read_next(struct prefetch *p, struct user *u, struct chain *ch,
                                       uint64_t now_ns)
 {
         uint64_t left_ns = ch->due_ns > now_ns ? ch->due_ns - now_ns : 0;
@@ -304,8 +312,17 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
         p->stats.chunks++;
         p->stats.bytes += bytes;
         p->budget -= bytes;
+        u->served_bytes += bytes;
         p->mean_bytes += bytes / MEAN_CHUNKS - p->mean_bytes / MEAN_CHUNKS;
         return answer;
+}
+
+/* Lets the user's other due chains come first, because a chunk of this one cannot be read now.
+ * Returns whether the user may go on in this iteration. */
+static bool chain_postpone(struct prefetch *p, struct user *u, struct chain *ch, uint64_t now_ns)
+{
+        heap_add(&u->chains, &ch->turn, now_ns + RETRY_MS * MS);
+        return ++p->n_blocked < BLOCKED_MOST;
 }
 
 /* Handles a few keys of a due chain, and removes the chain after the last one. Returns whether the
@@ -316,6 +333,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         enum prefetch_answer answer = PREFETCH_PRESENT;
 
         --*steps;
+        u->served_bytes += STEP_BYTES;
         if (!is_announced(p, u, ch, now_ns)) {
                 chain_remove(p, u, ch, PREFETCH_ENDED);
                 return true;
@@ -324,7 +342,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 chain_remove(p, u, ch, PREFETCH_DISBELIEVED);
                 return true;
         }
-        if (now_ns > ch->due_ns + (ch->due_ns - ch->turn.key)) {
+        if (now_ns > ch->due_ns + (ch->due_ns - ch->begin_ns)) {
                 chain_remove(p, u, ch, PREFETCH_LATE);
                 return true;
         }
@@ -332,11 +350,14 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 answer = may_read(p) ? read_next(p, u, ch, now_ns) : PREFETCH_BUSY;
                 if (answer == PREFETCH_BUSY)
                         return false;
-                if (answer == PREFETCH_NO_ROOM)
+                if (answer == PREFETCH_NO_ROOM || answer == PREFETCH_BLOCKED)
                         break;
                 --*steps;
+                u->served_bytes += STEP_BYTES;
                 ch->next++;
         }
+        if (answer == PREFETCH_BLOCKED)
+                return chain_postpone(p, u, ch, now_ns);
         if (answer == PREFETCH_NO_ROOM)
                 chain_remove(p, u, ch, PREFETCH_WORTH_LESS);
         else if (ch->next == ch->n)
@@ -344,19 +365,28 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         return true;
 }
 
-/* Returns the next user in turn with a due chain that is not among the refused ones, or NULL. */
+/* Returns the user with the fewest bytes, of those with a due chain that are not refused, or NULL.
+ * A user that had nothing due has no claim from that time. */
 static struct user *next_user(struct prefetch *p, uint64_t refused, uint64_t now_ns)
 {
+        struct user *next = NULL;
+
         for (unsigned i = 0; i < PREFETCH_USERS; i++) {
                 unsigned number = (p->turn + i) % PREFETCH_USERS;
-                const struct chain *ch = first_of(&p->users[number]);
+                struct user *u = &p->users[number];
+                const struct chain *ch = first_of(u);
 
                 if (!ch || ch->turn.key > now_ns || refused >> number & 1)
                         continue;
-                p->turn = number + 1;
-                return &p->users[number];
+                u->served_bytes = MAX(u->served_bytes, p->served_bytes);
+                if (!next || u->served_bytes < next->served_bytes)
+                        next = u;
         }
-        return NULL;
+        if (!next)
+                return NULL;
+        p->served_bytes = next->served_bytes;
+        p->turn = (unsigned)(next - p->users) + 1;
+        return next;
 }
 
 /* Returns when there is something to do, in the absence of refusals. */
@@ -383,6 +413,7 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
         if (now_ns < p->next_ns)
                 return p->next_ns;
         budget_accrue(p, now_ns);
+        p->n_blocked = 0;
         while (steps > 0 && may_read(p) && (u = next_user(p, refused, now_ns)))
                 if (!chain_step(p, u, first_of(u), &steps, now_ns))
                         refused |= UINT64_C(1) << (u - p->users);

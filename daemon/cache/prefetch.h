@@ -9,8 +9,8 @@
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
  * announced again, is dropped. All limits are for one pool, so a tenant affects no other: bytes per
  * second, bytes in flight, unused bytes in memory, and scheduled keys, of which a user has at most
- * half. Users with due chains are served in turn. The owner refuses reads while clients wait for
- * reads, and reads that would evict chunks worth more.
+ * half. Of the users with due chains, the one with the fewest bytes is served next. The owner
+ * refuses reads while clients wait for reads, and reads that would evict chunks worth more.
  *
  * Loop thread. Owns the keys of scheduled chains. An iteration handles a limited number of keys.
  * Failures: a chain that cannot be scheduled or read in time is read when it is used. */
@@ -37,7 +37,8 @@ enum prefetch_answer {
         PREFETCH_STARTED,
         PREFETCH_PRESENT, /* the chunk is in memory or being read */
         PREFETCH_ABSENT,
-        PREFETCH_BUSY,    /* not now */
+        PREFETCH_BUSY,    /* no chunk of the user now */
+        PREFETCH_BLOCKED, /* not this chunk now: its device is busy, or its size has no slot */
         PREFETCH_NO_ROOM, /* everything in memory is worth more */
 };
 

@@ -25,6 +25,7 @@ enum {
 struct open {
         uint64_t id; /* 0: free */
         uint64_t from_ns, to_ns, due_ns;
+        uint64_t half_ns; /* half of the announced time has passed */
         uint16_t source;
         bool true_if_unused;
 };
@@ -160,14 +161,29 @@ static void expire(struct announced *a, struct open *o)
         end(a, o);
 }
 
+/* Ends an announcement because its item is announced again. After half of its time it is late: the
+ * item may have been brought in for it. */
+static void replace(struct announced *a, struct open *o, uint64_t now_ns)
+{
+        struct source *s = &a->sources[o->source];
+
+        if (now_ns > o->half_ns) {
+                s->stats.late++;
+                note_outcome(s, false);
+        }
+        end(a, o);
+}
+
 static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t seconds, uint64_t now)
 {
         uint32_t least_s = seconds / 2 - MIN(seconds / 2, TOLERATED_S + 0U);
-        struct open o = { .id = id }; /* from 0: the use may be reported with an earlier time */
+        /* from 0: the use may be reported with an earlier time */
+        struct open o = { .id = id, .half_ns = UINT64_MAX };
 
         switch (kind) {
         case ANNOUNCED_RETURN:
                 o.due_ns = now + seconds * SECOND;
+                o.half_ns = now + seconds * SECOND / 2;
                 o.from_ns = least_s > 0 ? now + least_s * SECOND : 0;
                 o.to_ns = now + (2 * (uint64_t)seconds + TOLERATED_S) * SECOND;
                 break;
@@ -193,7 +209,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
         s->stats.made++;
         s->last_ns = now_ns;
         if (place)
-                end(a, place);
+                replace(a, place, now_ns);
         for (unsigned i = 0; i < WAYS; i++) {
                 if (bucket[i].id != 0 && bucket[i].to_ns < now_ns)
                         expire(a, &bucket[i]);

@@ -45,9 +45,10 @@ struct announced;
 int announced_new(struct announced **ret);
 struct announced *announced_free(struct announced *a);
 
-/* Records an announcement of `source`. An earlier one for the item ends without an outcome. `id` is
- * a nonzero hash of the item's key. Returns the belief in it: the share of such announcements that
- * come true, or 0 if it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
+/* Records an announcement of `source`. An earlier one for the item ends: a return of which more
+ * than half of the time has passed is late, and others have no outcome. `id` is a nonzero hash of
+ * the item's key. Returns the belief in it: the share of such announcements that come true, or 0 if
+ * it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);

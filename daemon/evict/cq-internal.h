@@ -94,11 +94,6 @@ struct cq_promises {
         const struct cq_promise *kept; /* not ended if its list becomes empty */
 };
 
-/* The promises of a group that a search has not visited yet, as positions in the order. */
-struct cq_promised {
-        uint32_t from, to;
-};
-
 /* The price of a slot in a group, as the searches for a victim found it. */
 struct cq_price {
         float mean;        /* fading mean worth of the victims */
@@ -290,10 +285,11 @@ float cq_expected_density(const struct cq *q);
 uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
 /* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after
  * the last one. No promise may be made or end meanwhile. */
-struct cq_promised cq_promised_of(const struct cq *q, uint32_t group);
-const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised *left);
-/* Returns the end of promise `n` of the group in that order and its worth, or EVICT_NONE. */
-uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
+struct evict_promised cq_promised_of(const struct cq *q, uint32_t group);
+const struct cq_promise *cq_promised_next(const struct cq *q, struct evict_promised *left);
+/* Visit the ends of these promises for policy.h. */
+struct evict_promised cq_promised(const struct evict *e, uint32_t group);
+uint32_t cq_next_promised(const struct evict *e, struct evict_promised *left, double *ret_worth);
 
 /* --- cq-victim.c --- */
 

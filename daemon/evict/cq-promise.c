@@ -196,16 +196,16 @@ static uint32_t first_of(const struct cq_promises *p, uint32_t group)
         return position_of(p, &before_all);
 }
 
-struct cq_promised cq_promised_of(const struct cq *q, uint32_t group)
+struct evict_promised cq_promised_of(const struct cq *q, uint32_t group)
 {
         const struct cq_promises *p = &q->promises;
 
-        return p->n == 0 ? (struct cq_promised){ 0 }
-                         : (struct cq_promised){ .from = first_of(p, group),
-                                                 .to = first_of(p, group + 1) };
+        return p->n == 0 ? (struct evict_promised){ 0 }
+                         : (struct evict_promised){ .from = first_of(p, group),
+                                                    .to = first_of(p, group + 1) };
 }
 
-const struct cq_promise *cq_promised_next(const struct cq *q, struct cq_promised *left)
+const struct cq_promise *cq_promised_next(const struct cq *q, struct evict_promised *left)
 {
         const struct cq_promises *p = &q->promises;
         const struct cq_promise *overdue, *latest;
@@ -227,14 +227,16 @@ uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one)
         return q->promises.first_list + (uint32_t)(one - q->promises.all);
 }
 
-uint32_t cq_promised_item(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth)
+struct evict_promised cq_promised(const struct evict *e, uint32_t group)
+{
+        return cq_promised_of(cq(e), group);
+}
+
+uint32_t cq_next_promised(const struct evict *e, struct evict_promised *left, double *ret_worth)
 {
         const struct cq *q = cq(e);
-        struct cq_promised left = cq_promised_of(q, group);
-        const struct cq_promise *one = NULL;
+        const struct cq_promise *one = cq_promised_next(q, left);
 
-        for (uint32_t i = 0; i <= n; i++)
-                one = cq_promised_next(q, &left);
         if (!one)
                 return EVICT_NONE;
         *ret_worth = (double)cq_promise_worth(q, one);

@@ -114,7 +114,7 @@ static void note_price_of(struct cq *q, uint32_t group, const struct old_end *vi
 static const struct cq_promise *least_promised(const struct cq *q, uint32_t group, float most)
 {
         const struct cq_promise *one = NULL;
-        struct cq_promised left;
+        struct evict_promised left;
 
         if (q->promises.n > 0) {
                 left = cq_promised_of(q, group);
@@ -179,7 +179,7 @@ __attribute__((noinline)) static uint32_t promised_victim(struct cq *q, uint32_t
                                                                             uint32_t item),
                                                           void *userdata, uint32_t *passes_left)
 {
-        struct cq_promised left = cq_promised_of(q, group);
+        struct evict_promised left = cq_promised_of(q, group);
         unsigned steps = SEARCH_STEPS;
         const struct cq_promise *one;
         uint32_t next;

@@ -31,13 +31,13 @@ static bool is_before(const struct next *a, const struct next *b)
         return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
 }
 
-/* Advances to the next promised item: of the same promise, or the end of promise number `*n`. */
-static void next_promised(const struct evict *e, uint32_t group, uint32_t *n, struct next *one)
+/* Advances to the next promised item: of the same promise, or the end of the next one. */
+static void next_promised(const struct evict *e, struct evict_promised *left, struct next *one)
 {
         if (one->item != EVICT_NONE)
                 one->item = e->policy->after(e, one->item);
-        if (one->item == EVICT_NONE && e->policy->promised)
-                one->item = e->policy->promised(e, group, (*n)++, &one->worth);
+        if (one->item == EVICT_NONE && left->from < left->to)
+                one->item = e->policy->next_promised(e, left, &one->worth);
         if (one->item != EVICT_NONE)
                 one->touched = e->policy->touched(e, one->item);
 }
@@ -47,7 +47,8 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {
         struct next oldest[MAX_LISTS + 1];
-        uint32_t lists = e->policy->lists, promises = 0;
+        uint32_t lists = e->policy->lists;
+        struct evict_promised promised = { 0 };
         uint32_t (*first)(const struct evict *, uint32_t) =
                 e->policy->first_victim ?: e->policy->first;
         uint32_t (*after)(const struct evict *, uint32_t) =
@@ -57,7 +58,9 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
         for (uint32_t i = 0; i < lists; i++)
                 oldest[i] = next_of(e, first(e, group * lists + i));
         oldest[lists] = (struct next){ .item = EVICT_NONE };
-        next_promised(e, group, &promises, &oldest[lists]);
+        if (e->policy->promised)
+                promised = e->policy->promised(e, group);
+        next_promised(e, &promised, &oldest[lists]);
         while (n-- > 0) {
                 uint32_t least = MAX_LISTS + 1;
 
@@ -71,7 +74,7 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 if (least < lists)
                         oldest[least] = next_of(e, after(e, oldest[least].item));
                 else
-                        next_promised(e, group, &promises, &oldest[least]);
+                        next_promised(e, &promised, &oldest[least]);
         }
 }
 

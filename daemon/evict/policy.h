@@ -18,6 +18,11 @@ struct evict_standing;
 struct evict_learned;
 struct evict_record;
 
+/* The promises of a group that are not visited yet, as positions in their order. */
+struct evict_promised {
+        uint32_t from, to;
+};
+
 struct evict_policy {
         const char *name;
         int (*new)(struct evict **ret, uint32_t max_items, uint32_t max_groups);
@@ -52,9 +57,12 @@ struct evict_policy {
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
         uint32_t (*parent)(const struct evict *e, uint32_t item);      /* with link, or both NULL */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
-        /* Both NULL: return times are ignored. */
+        /* All NULL: return times are ignored. promised() begins a visit of the promises of a group,
+         * and next_promised() returns the end of the next one and its worth, or EVICT_NONE. */
         bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
-        uint32_t (*promised)(const struct evict *e, uint32_t group, uint32_t n, double *ret_worth);
+        struct evict_promised (*promised)(const struct evict *e, uint32_t group);
+        uint32_t (*next_promised)(const struct evict *e, struct evict_promised *left,
+                                  double *ret_worth);
         void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
                                                                            * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);

@@ -192,6 +192,23 @@ static void an_announcement_that_is_replaced_has_no_outcome(void **state)
         assert_int_equal(stats_of(a).late + stats_of(a).early, 0);
 }
 
+/* Chunks may be read from disk ahead of the announced time, so a source must not announce the same
+ * return again and again without an outcome. */
+static void an_announcement_that_is_replaced_after_half_of_its_time_is_late(void **state)
+{
+        enum { CHAINS = 16, ROUNDS = 10 };
+        _cleanup_(announced_freep) struct announced *a = make();
+
+        for (uint32_t id = 1; id <= CHAINS; id++)
+                announce(a, SOURCE, id, 100, 0);
+        for (uint32_t round = 0; round < ROUNDS; round++)
+                for (uint32_t id = 1; id <= CHAINS; id++)
+                        announce(a, SOURCE, id, 100, 90 * (round + 1));
+        assert_int_equal(stats_of(a).late, CHAINS * ROUNDS);
+        assert_int_equal(stats_of(a).open, CHAINS);
+        assert_true(announced_belief(a, SOURCE) < 0.1F);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -203,6 +220,7 @@ int main(void)
                 cmocka_unit_test(no_source_fills_the_table),
                 cmocka_unit_test(more_sources_than_records_share_the_last),
                 cmocka_unit_test(an_announcement_that_is_replaced_has_no_outcome),
+                cmocka_unit_test(an_announcement_that_is_replaced_after_half_of_its_time_is_late),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,6 +206,28 @@ static void with_lru_only_chunks_that_are_older_make_room(void **state)
         assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
 }
 
+/* No slab of the pool has slots of the size of chunk 1. A prefetch takes no slab from another size,
+ * and waits until a slot is free. */
+static void a_size_without_a_slab_delays_no_other_chain(void **state)
+{
+        struct req r;
+
+        put_bytes(&r, 1, CACHE_WRITTEN, 1, SMALL);
+        expect(&r, CACHE_OK);
+        assert_int_equal(evict(1, true), CACHE_OK);
+        put_cold(2);
+        (void)fill_pool(3000);
+        announce(1, 100, 1, 1);
+        announce(2, 104, 2, 1);
+        pass(98);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(prefetched().chains, 1);
+        pass(20);
+        assert_int_equal(prefetched().outcomes[PREFETCH_LATE], 1);
+}
+
 static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4;
@@ -223,16 +245,16 @@ static void unused_chunks_take_at_most_a_quarter_of_the_pool_from_others(void **
                 tiers_iterate(&t);
         }
         tiers_settle(&t);
-        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        assert_in_range(pool_unused_for_return(t.pool), most, most + 24 * 1024);
         assert_int_equal(tiers_of(0), CACHE_DISK);
         get(&r, n - 1);
         expect(&r, CACHE_OK);
-        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+        assert_in_range(pool_unused_for_return(t.pool), most - 24 * 1024, most);
         pass(1);
-        assert_in_range(pool_prefetched_unused(t.pool), most, most + 24 * 1024);
+        assert_in_range(pool_unused_for_return(t.pool), most, most + 24 * 1024);
         /* Evicted without a use. */
         assert_int_equal(evict(n - 2, true), CACHE_OK);
-        assert_in_range(pool_prefetched_unused(t.pool), most - 24 * 1024, most);
+        assert_in_range(pool_unused_for_return(t.pool), most - 24 * 1024, most);
 }
 
 static void purged_while_it_is_read(void **state)
@@ -288,7 +310,7 @@ static void a_failed_read_leaves_nothing(void **state)
         fault_set(NULL);
         assert_int_equal(prefetched().inflight_bytes, 0);
         assert_false(tiers_of(1) & CACHE_MEMORY);
-        assert_int_equal(pool_prefetched_unused(t.pool), 0);
+        assert_int_equal(pool_unused_for_return(t.pool), 0);
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
 }
 
@@ -306,6 +328,63 @@ static void free_room_may_have_more_unused_chunks(void **state)
         assert_int_equal(evictions(), 0);
 }
 
+/* The limit is for chunks that announcements have brought. Another user may have prefetched as much
+ * by requests, and may never use it. */
+static void prefetches_by_request_do_not_count_as_unused(void **state)
+{
+        uint32_t n = (uint32_t)(pool_bytes(t.pool) / 3 / LENGTH);
+
+        put_cold(1);
+        announce(1, 100, 1, 1);
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(1000 + i);
+        for (uint32_t i = 0; i < n; i++) {
+                enum cache_status status = prefetch_as(USER + 1, 1000 + i);
+
+                for (; status == CACHE_BUSY; status = prefetch_as(USER + 1, 1000 + i))
+                        tiers_settle(&t);
+                assert_int_equal(status, CACHE_OK);
+        }
+        tiers_settle(&t);
+        (void)fill_pool(3000);
+        for (uint32_t i = 0; i < n; i++)
+                assert_int_equal(tiers_of(1000 + i), CACHE_MEMORY | CACHE_DISK);
+        pass(95);
+        assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+}
+
+/* A search compares the slabs of other sizes after as many evictions as a slab has slots. */
+static void many_prefetched_chunks_take_no_slab_of_another_size(void **state)
+{
+        uint32_t n = (uint32_t)(pool_slab_bytes(t.pool) / LENGTH) + 20;
+        struct pool_stats before, after;
+        struct req r;
+
+        for (uint32_t i = 0; i < n; i++)
+                put_cold(i);
+        for (uint32_t i = 0; i < 8; i++) {
+                put_bytes(&r, 1000 + i, CACHE_WRITTEN, 1, SMALL);
+                expect(&r, CACHE_OK);
+        }
+        (void)fill_pool(3000);
+        pool_get_stats(t.pool, &before);
+        announce(1, 100, 0, n);
+        pass(90);
+        for (unsigned i = 0; prefetched().chains > 0 && i < 1000; i++) {
+                t.later_ns += SECOND / 100;
+                tiers_settle(&t);
+                tiers_iterate(&t);
+        }
+        tiers_settle(&t);
+        pool_get_stats(t.pool, &after);
+        assert_int_equal(prefetched().chunks, n);
+        assert_int_equal(after.evictions - before.evictions, n);
+        assert_int_equal(after.slab_moves, before.slab_moves);
+        for (uint32_t i = 0; i < 8; i++)
+                assert_int_equal(tiers_of(1000 + i), CACHE_MEMORY | CACHE_DISK);
+}
+
 #define PREFETCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup_prefetch, teardown_prefetch)
 
 int main(void)
@@ -316,7 +395,10 @@ int main(void)
                 PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
                 PREFETCH_TEST(chunks_that_are_needed_later_make_room),
                 PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
+                PREFETCH_TEST(a_size_without_a_slab_delays_no_other_chain),
                 PREFETCH_TEST(unused_chunks_take_at_most_a_quarter_of_the_pool_from_others),
+                PREFETCH_TEST(prefetches_by_request_do_not_count_as_unused),
+                PREFETCH_TEST(many_prefetched_chunks_take_no_slab_of_another_size),
                 PREFETCH_TEST(free_room_may_have_more_unused_chunks),
                 PREFETCH_TEST(purged_while_it_is_read),
                 PREFETCH_TEST(stopped_while_it_is_read),

@@ -17,6 +17,7 @@
 
 #include "cache/lease.h"
 #include "cache/pool-internal.h"
+#include "checked.h"
 #include "lookup/pool-index.h"
 
 enum {
@@ -367,6 +368,102 @@ static void a_user_with_holds_gets_no_private_slab_for_its_first_lease(void **st
         pool_unpin(pool, chunk);
 }
 
+/* Each key of a client's messages may ask for a slot in another slab, and find none. */
+static void searches_for_a_slot_in_other_slabs_are_limited(void **state)
+{
+        uint32_t n = 16 * MIB / SMALL, before, moved = 0;
+
+        fill(SMALL);
+        for (uint32_t i = 0; i < n; i++)
+                if (!pool_is_private(pool, chunk_of(i)))
+                        pool_pin(pool, chunk_of(i));
+        iterate();
+        before = pool->sample_phase;
+        for (unsigned i = 0; i < 1000; i++)
+                moved += pool_move_to_leased_slab(pool, chunk_of(one_in(true)));
+        assert_int_equal(moved, 0);
+        assert_in_range(pool->sample_phase - before, SLABS - PRIVATE, 600);
+        for (uint32_t i = 0; i < n; i++)
+                if (!pool_is_private(pool, chunk_of(i)))
+                        pool_unpin(pool, chunk_of(i));
+        assert_false(pool_move_to_leased_slab(pool, chunk_of(one_in(true))));
+        iterate();
+        assert_true(pool_move_to_leased_slab(pool, chunk_of(one_in(true))));
+}
+
+/* Returns the number of a chunk in the first private slab without leased chunks. */
+static uint32_t one_in_clear(void)
+{
+        uint32_t n = 0;
+
+        while (chunk_of(n) == POOL_NONE || !pool_is_private(pool, chunk_of(n)) ||
+               pool->slab_state[pool_chunk(pool, chunk_of(n))->slab].leased > 0)
+                n++;
+        return n;
+}
+
+/* A first lease while all other slabs are held leaves its slab private. When the holds have ended,
+ * another slab becomes private in addition. */
+static void ended_leases_leave_no_more_private_slabs(void **state)
+{
+        enum { USERS = 3 };
+        uint32_t n = 16 * MIB / MIDDLE, pinned, leased[USERS];
+        struct lease_holder users[USERS];
+        struct lease l;
+
+        fill(MIDDLE);
+        assert_int_equal(lease(&user, one_in(false)), 0);
+        for (uint32_t i = 0; i < USERS; i++) {
+                assert_int_equal(lease_holder_init(leases, &users[i], 2000 + i, false), 0);
+                hold_in_each_slab(n);
+                iterate();
+                leased[i] = one_in_clear();
+                pool_pin(pool, chunk_of(leased[i])); /* A pinned chunk cannot be moved. */
+                assert_int_equal(lease_acquire(leases, &users[i], chunk_of(leased[i]), &l), 0);
+                assert_int_equal(pool->clear_slabs, PRIVATE - 1);
+                release_holds();
+                iterate();
+                pinned = one_in_clear();
+                pool_pin(pool, chunk_of(pinned));
+                assert_int_equal(lease(&user, pinned), LEASE_FULL);
+                pool_unpin(pool, chunk_of(pinned));
+                assert_int_equal(pool->clear_slabs, PRIVATE);
+        }
+        assert_int_equal(private_slabs(), PRIVATE + USERS);
+        for (uint32_t i = 0; i < USERS; i++) {
+                pool_unpin(pool, chunk_of(leased[i]));
+                (void)lease_release_some(leases, &users[i], UINT32_MAX);
+                lease_holder_fini(&users[i]);
+        }
+        assert_int_equal(pool->clear_slabs, PRIVATE);
+        assert_int_equal(private_slabs(), PRIVATE);
+        while (pool->n_unannounced > 0)
+                iterate();
+        assert_announced(n);
+}
+
+/* Each key of a client's messages may ask for a lease that is refused. */
+static void refused_leases_search_a_limited_number_of_slabs(void **state)
+{
+        uint32_t n = 16 * MIB / MIDDLE, chunk, before;
+
+        fill(MIDDLE);
+        hold_in_each_slab(n);
+        iterate();
+        assert_int_equal(lease(&other, one_in(false)), 0);
+        chunk = chunk_of(one_in(true));
+        pool_pin(pool, chunk); /* A pinned chunk cannot be moved. */
+        before = pool->hide_from;
+        for (unsigned i = 0; i < 1000; i++)
+                assert_int_equal(lease(&other, one_in(true)), LEASE_FULL);
+        assert_in_range(pool->hide_from - before, 1, 4 * SLABS);
+        /* The next iteration searches again. */
+        release_holds();
+        iterate();
+        assert_int_equal(lease(&other, one_in(true)), 0);
+        pool_unpin(pool, chunk);
+}
+
 static uint32_t count_found(uint32_t n)
 {
         uint32_t found = 0;
@@ -407,6 +504,181 @@ static void a_large_slab_is_hidden_in_steps(void **state)
         }
         assert_announced(n);
         pool_unpin(pool, chunk_of(pinned));
+}
+
+/* A slab that a small chunk is moved to is leased, and cannot become private. */
+static void a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden(void **state)
+{
+        uint32_t pinned, n, hiding;
+
+        fill(4096);
+        assert_int_equal(lease(&other, one_in(false)), 0);
+        pinned = one_in(true);
+        pool_pin(pool, chunk_of(pinned)); /* A pinned chunk cannot be moved. */
+        assert_int_equal(lease(&other, pinned), LEASE_FULL);
+        hiding = pool->hiding;
+        assert_true(hiding != POOL_NONE);
+        for (uint32_t i = 0; i < 2 * SLABS; i++) {
+                pool->move_from = hiding;
+                n = pinned + 1 + i;
+                assert_true(pool_is_private(pool, chunk_of(n)));
+                assert_int_equal(lease(&other, n), 0);
+                assert_true(pool_chunk(pool, chunk_of(n))->slab != hiding);
+                assert_non_null(find(n));
+        }
+        while (pool->hiding != POOL_NONE)
+                iterate();
+        assert_int_equal(private_slabs(), PRIVATE + 1);
+        pool_unpin(pool, chunk_of(pinned));
+}
+
+/* --- any order of operations --- */
+
+enum { MIXED_KEYS = 600, MIXED_STEPS = 6000, MIXED_USERS = 3 };
+
+static uint32_t draw_state;
+
+static uint32_t draw(uint32_t below)
+{
+        draw_state = draw_state * 1664525 + 1013904223;
+        return (draw_state >> 8) % below;
+}
+
+/* Asserts that what the pool counts is true of its slabs and chunks, and that clients find no chunk
+ * of a private slab. */
+static void assert_counts(void)
+{
+        uint32_t clear = 0, private = 0, unannounced = 0, pinned[SLABS] = { 0 },
+                 leased[SLABS] = { 0 };
+        uint64_t unused = 0, for_return = 0, used = 0, in_table = 0;
+
+        for (uint32_t i = 0; i < pool_records(pool); i++) {
+                const struct pool_chunk *c = pool_chunk(pool, i);
+                bool is_found = view.records[i].serial & 1;
+
+                assert_true(!is_found || pool_may_announce(pool, i) || c->slab == pool->hiding);
+                if (c->state == POOL_FREE) {
+                        assert_false(is_found || c->flags & POOL_PREFETCHED);
+                        continue;
+                }
+                if (is_found)
+                        assert_int_equal(view.records[i].offset, pool_offset(pool, i));
+                else if (pool_is_resident(pool, i) && !pool_is_dropped(pool, i))
+                        assert_true(!pool_may_announce(pool, i) ||
+                                    pool->slab_state[c->slab].is_unannounced);
+                used += pool_slot_bytes(pool, i);
+                in_table += c->flags & POOL_DROPPED ? 0 : pool_slot_bytes(pool, i);
+                unused += c->flags & POOL_PREFETCHED ? pool_slot_bytes(pool, i) : 0;
+                for_return += c->flags & POOL_FOR_RETURN ? pool_slot_bytes(pool, i) : 0;
+                pinned[c->slab] += c->pins > 0;
+                leased[c->slab] += c->leases > 0;
+        }
+        for (uint32_t s = 0; s < SLABS; s++) {
+                const struct pool_slab *slab = &pool->slab_state[s];
+
+                assert_int_equal(slab->pinned, pinned[s]);
+                assert_int_equal(slab->leased, leased[s]);
+                assert_false(slab->is_private && slab->is_unannounced);
+                private += slab->is_private;
+                clear += slab->is_private && slab->leased == 0;
+                unannounced += slab->is_unannounced;
+        }
+        assert_int_equal(pool->clear_slabs, clear);
+        assert_int_equal(private_slabs(), private);
+        assert_int_equal(pool->n_unannounced, unannounced);
+        assert_true(clear <= PRIVATE + 1);
+        assert_int_equal(pool->stats.used_bytes, used);
+        assert_int_equal(pool->stats.prefetched_unused_bytes, unused);
+        assert_int_equal(pool_unused_for_return(pool), for_return);
+        assert_int_equal(pool_all_namespaces_bytes(pool), in_table);
+}
+
+static void on_purged(struct pool_purge *purge)
+{
+        purge->number = 0;
+}
+
+/* Makes one change of the pool. */
+static void change(struct lease_holder *users, struct pool_purge *mixed_purge)
+{
+        static const uint32_t lengths[] = { 4096, SMALL, 64 * KIB, MIDDLE, MIB, 2 * MIB };
+        uint32_t n = draw(MIXED_KEYS), chunk = chunk_of(n), added;
+        struct lease l;
+
+        switch (draw(12)) {
+        case 0:
+                if (chunk != POOL_NONE && !pool_is_filling(pool_chunk(pool, chunk)))
+                        pool_drop(pool, chunk);
+                break;
+        case 1:
+        case 2:
+                if (chunk != POOL_NONE)
+                        (void)lease_acquire(leases, &users[draw(MIXED_USERS)], chunk, &l);
+                break;
+        case 3:
+                (void)lease_release_some(leases, &users[draw(MIXED_USERS)], 1 + draw(8));
+                break;
+        case 4:
+                if (chunk != POOL_NONE && find(n) &&
+                    page->holds[pool_page_bucket(chunk)][POOL_PAGE_WAYS - 1] == 0)
+                        hold(chunk);
+                break;
+        case 5:
+                if (draw(8) == 0)
+                        release_holds();
+                break;
+        case 6:
+                iterate();
+                break;
+        case 7:
+                if (chunk != POOL_NONE)
+                        (draw(2) ? pool_set_for_return(pool, chunk)
+                                 : pool_set_prefetched(pool, chunk, draw(2)));
+                break;
+        case 8:
+                if (mixed_purge->number == 0 && draw(64) == 0) {
+                        *mixed_purge = (struct pool_purge){ .namespace_id = 1,
+                                                            .complete = on_purged,
+                                                            .number = 1 };
+                        pool_purge(pool, mixed_purge);
+                }
+                (void)pool_sweep(pool);
+                (void)pool_release_held(pool);
+                break;
+        default:
+                if (chunk == POOL_NONE &&
+                    acquire(n, lengths[draw(ARRAY_SIZE(lengths))], &added) == 0) {
+                        pool_commit(pool, added, 0);
+                        pool_unpin(pool, added);
+                }
+                break;
+        }
+}
+
+static void counts_are_right_after_any_order_of_operations(void **state)
+{
+        struct lease_holder users[MIXED_USERS];
+        struct pool_purge mixed_purge = { .number = 0 };
+
+        for (uint32_t seed = 1; seed <= 8; seed++) {
+                draw_state = seed;
+                for (uint32_t i = 0; i < MIXED_USERS; i++)
+                        assert_int_equal(lease_holder_init(leases, &users[i], UID + 10 + i, false),
+                                         0);
+                for (uint32_t step = 0; step < MIXED_STEPS; step++) {
+                        change(users, &mixed_purge);
+                        if (step % 16 == 0)
+                                assert_counts();
+                }
+                release_holds();
+                for (uint32_t i = 0; i < MIXED_USERS; i++) {
+                        (void)lease_release_some(leases, &users[i], UINT32_MAX);
+                        lease_holder_fini(&users[i]);
+                }
+                while (pool_is_sweeping(pool))
+                        (void)pool_sweep(pool);
+                assert_counts();
+        }
 }
 
 /* Both sides run at the same time, on two threads: a slab becomes private and ceases to be, and its
@@ -570,8 +842,15 @@ int main(void)
                 TEST(a_slab_with_a_held_chunk_does_not_become_private),
                 TEST(a_hold_that_comes_before_hiding_ends_it),
                 TEST(a_user_with_holds_gets_no_private_slab_for_its_first_lease),
+                TEST(searches_for_a_slot_in_other_slabs_are_limited),
+                TEST(refused_leases_search_a_limited_number_of_slabs),
+                TEST(ended_leases_leave_no_more_private_slabs),
                 cmocka_unit_test_setup_teardown(a_large_slab_is_hidden_in_steps, setup_large,
                                                 teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden, setup_large,
+                        teardown),
+                TEST(counts_are_right_after_any_order_of_operations),
                 TEST(a_held_chunk_keeps_its_bytes_while_slabs_become_private),
         };
 

@@ -26,6 +26,8 @@ struct asked {
 
 static struct {
         struct announced *announced;
+        uint32_t blocked;      /* keys below this number are refused */
+        uint32_t other_length; /* the length of chunks of OTHER; 0: CHUNK */
         struct prefetch *prefetch;
         uint64_t now_ns, announcements;
         enum prefetch_answer answer;
@@ -51,8 +53,10 @@ static enum prefetch_answer on_read(void *userdata, const struct prefetch_chunk 
                                                .number = number_of(chunk->key),
                                                .promise = chunk->promise,
                                                .at_ns = f.now_ns };
+        if (number_of(chunk->key) < f.blocked)
+                return PREFETCH_BLOCKED;
         if (f.answer == PREFETCH_STARTED) {
-                *ret_bytes = CHUNK;
+                *ret_bytes = chunk->user == OTHER && f.other_length ? f.other_length : CHUNK;
                 f.n_started++;
         }
         return f.answer;
@@ -98,7 +102,9 @@ static uint64_t outcomes(enum prefetch_outcome outcome)
 static void complete(void)
 {
         while (stats().inflight_bytes > 0)
-                prefetch_read_done(f.prefetch, CHUNK, f.now_ns);
+                prefetch_read_done(f.prefetch,
+                                   (uint32_t)MIN(stats().inflight_bytes, (uint64_t)CHUNK),
+                                   f.now_ns);
 }
 
 static uint64_t iterate(void)
@@ -322,6 +328,27 @@ static void users_are_served_in_turn(void **state)
         assert_true(at <= 8 * 16); /* not behind 30,000 keys */
 }
 
+/* A user gets no more of the budget because its chunks are large. */
+static void users_share_the_bytes(void **state)
+{
+        uint64_t bytes[2] = { 0 };
+
+        give_record(USER, 4, true);
+        give_record(OTHER, 4, true);
+        f.other_length = 4 << 20;
+        prefetch_set_rate(f.prefetch, 64 << 20);
+        assert_true(announce(OTHER, 1, 100, 0, 1000));
+        for (uint32_t i = 0; i < 16; i++)
+                assert_true(announce(USER, 2 + i, 100, 1000 * (1 + i), 1000));
+        f.now_ns += 95 * SECOND;
+        run_until(f.now_ns + 4 * SECOND);
+        for (unsigned i = 0; i < f.n_asked; i++)
+                bytes[f.asked[i].user == OTHER] +=
+                        f.asked[i].user == OTHER ? f.other_length : CHUNK;
+        assert_in_range(bytes[0] + bytes[1], UINT64_C(240) << 20, UINT64_C(290) << 20);
+        assert_in_range(bytes[0], bytes[1] - (8 << 20), bytes[1] + (8 << 20));
+}
+
 static void an_iteration_handles_a_limited_number_of_keys(void **state)
 {
         give_record(USER, 8, true);
@@ -354,6 +381,52 @@ static void a_refused_read_is_tried_again_until_it_is_too_late(void **state)
         run_until(began_ns + 100 * SECOND);
         assert_int_equal(outcomes(PREFETCH_LATE), 1);
         assert_int_equal(stats().chains, 0);
+}
+
+/* Chains whose devices are busy, or whose sizes have no room, come first by their times. They cost
+ * each iteration a limited number of attempts. */
+static void blocked_chains_delay_no_other(void **state)
+{
+        enum { BLOCKED = 40 };
+        uint64_t began_ns = f.now_ns, next_ns;
+
+        give_record(USER, 20, true);
+        f.blocked = BLOCKED;
+        for (uint32_t i = 0; i < BLOCKED; i++)
+                assert_true(announce(USER, 1 + i, 100, i, 1));
+        assert_true(announce(USER, 1 + BLOCKED, 101, 100, 4));
+        f.now_ns = began_ns + 95 * SECOND;
+        next_ns = iterate();
+        assert_in_range(f.n_asked, 1, PREFETCH_STEPS / 8);
+        assert_int_equal(next_ns, f.now_ns + 2 * MS);
+        run_until(began_ns + 96 * SECOND);
+        assert_int_equal(f.n_started, 4);
+        assert_int_equal(outcomes(PREFETCH_READ), 1);
+        assert_int_equal(stats().chains, BLOCKED);
+        /* Each is tried again, and is late in the end. */
+        f.blocked = BLOCKED / 2;
+        run_until(began_ns + 97 * SECOND);
+        assert_int_equal(outcomes(PREFETCH_READ), 1 + BLOCKED / 2);
+        run_until(began_ns + 120 * SECOND);
+        assert_int_equal(outcomes(PREFETCH_LATE), BLOCKED / 2);
+        assert_int_equal(stats().chains, 0);
+}
+
+/* Blocked reads have no bytes, and must not take the turns of other users. */
+static void blocked_chains_delay_no_other_user(void **state)
+{
+        enum { BLOCKED = 100, STARTED = 20 };
+
+        give_record(USER, 20, true);
+        give_record(OTHER, 20, true);
+        f.blocked = BLOCKED;
+        for (uint32_t i = 0; i < BLOCKED; i++)
+                assert_true(announce(USER, 1 + i, 100, i, 1));
+        assert_true(announce(OTHER, 1 + BLOCKED, 100, 1000, STARTED));
+        f.now_ns += 95 * SECOND;
+        (void)iterate();
+        assert_int_equal(f.n_started, STARTED);
+        assert_int_equal(outcomes(PREFETCH_READ), 1);
 }
 
 static void a_chain_that_is_worth_less_is_given_up(void **state)
@@ -485,8 +558,11 @@ int main(void)
                 TEST(reads_keep_to_the_budget),
                 TEST(reads_in_flight_are_bounded),
                 TEST(users_are_served_in_turn),
+                TEST(users_share_the_bytes),
                 TEST(an_iteration_handles_a_limited_number_of_keys),
                 TEST(a_refused_read_is_tried_again_until_it_is_too_late),
+                TEST(blocked_chains_delay_no_other),
+                TEST(blocked_chains_delay_no_other_user),
                 TEST(a_chain_that_is_worth_less_is_given_up),
                 TEST(a_user_has_at_most_half_of_the_schedule),
                 TEST(more_users_than_records_are_refused),
