@@ -14,7 +14,7 @@ DEADLINES = {
     "kvcache.sglang.pages": ("LOOKUP_S",),
     "kvcache.vllm.mover": ("OPEN_S", "STORE_S", "CHECK_S"),
     "kvcache.vllm.policy": ("LONGEST_SEARCH_S", "LEAST_FETCH_S"),
-    "kvcache.vllm.promises": ("LOOKUP_S", "OPEN_S", "SILENT_S"),
+    "kvcache.vllm.promises": ("ADVICE_S", "LOOKUP_S", "OPEN_S", "SILENT_S"),
     "kvcache.vllm.shared": ("ASK_S",),
     "kvcache.vllm.transfers": ("LOOKUP_S", "STALL_S"),
 }

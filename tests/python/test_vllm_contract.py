@@ -126,7 +126,7 @@ def test_what_a_request_says_of_its_return_reaches_the_daemon(make, daemon, retu
     host.reset()
     harness.wait_until(lambda: hinted(daemon, kind) == before + len(keys), "the daemon has the hint")
     vllm_scenarios.check_load(host, "c", keys)
-    assert not host.tier._stores
+    assert not host.tier._hints._stores and not host.tier._hints.has_work
 
 
 @pytest.mark.parametrize("params", [None, {}, {"kvcache_return_s": None}, {"kvcache_return_s": "soon"}, {"kvcache_return_s": -1},

@@ -2,25 +2,50 @@
 """Advice to the daemon from what a request says of its session: vLLM's `kv_hints` (0.33 and later) and `kv_transfer_params`.
 
 An envelope has actions, each with a type, a version and a payload. Types are named in several ways ("kv.retain", "kv_hint.deref.v1"), so
-the verb alone counts. Everything is from a client of the engine: unknown, malformed and excess actions are ignored and counted, and nothing
-here raises."""
+the verb alone counts. Everything is from a client of the engine: unknown, malformed and excess actions are ignored and counted, the first
+of them has a line in the log, and nothing here raises.
+
+Tier and spec keep the advice of their requests in Hints, on the engine's thread, until a request has ended and all its chunks are stored. They
+send it in pieces, of a bounded number of keys in a step. Advice that cannot be sent is dropped and counted.
+"""
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Container, Hashable, Iterable
+from typing import Any, NamedTuple
+
+from .identity import by_group, group_of
+
+log = logging.getLogger("kvcache.vllm")
 
 MOST_ACTIONS = 64
+MOST_PARAMETERS = 1024  # parameters whose names are read
 MOST_SECONDS = 2**32 - 1
 TOOL_CALL_S = 120  # within which the daemon expects the chain after a tool call
+
+MOST_WAITING = 1024  # ended requests whose stores are awaited; the oldest one's advice is then sent without waiting
+MOST_READY_KEYS = 1 << 18  # keys of ended requests whose advice is to be sent
+MOST_KEYS = 1 << 17  # keys of a request in a group
+PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # keys of one message; fewer where groups have many shards
+STEP_KEYS = 4096  # keys that are sent in a step, each counted as often as it has shards; the last piece may exceed it
+
+COUNTERS = {
+    "hints": "Advice to the daemon that requests gave, by kv_hints or kv_transfer_params.",
+    "hints_ignored": "Actions of kv_hints and parameters that are unknown, malformed or too many.",
+    "hints_dropped": "Advice that was not sent, or in part, since the daemon did not answer or too much waited.",
+}
 
 Advice = tuple[str, int]  # the arguments of Namespace.advise(): the advice, and return_s
 
 _VERB = re.compile(r"(?:kv[._]hints?\.|kv\.)?([a-z_]{1,32})(?:\.v[0-9]+)?")
 _PLAIN = {"pin": "pin", "unpin": "unpin", "demote": "demote", "share": "share", "evict": "final", "deref": "final", "release": "final",
           "final": "final", "tool_call": "tool_call", "turn_end": "turn_end"}
+_KEYS = frozenset(("kvcache_return_s", "kvcache_advice"))
 _PARAMETERS = frozenset(("final", "tool_call", "turn_end", "pin", "unpin", "demote", "share"))
 
 
@@ -69,7 +94,9 @@ def _of_parameters(params: Any) -> tuple[list[Advice], int]:
     """`kvcache_return_s`: seconds, 0 for never; `kvcache_advice`: one name or a list of them."""
     if not isinstance(params, dict):
         return [], 0
-    advice, ignored = [], 0
+    advice: list[Advice] = []
+    ignored = sum(isinstance(name, str) and name.startswith("kvcache_") and name not in _KEYS
+                  for name in itertools.islice(params, MOST_PARAMETERS))
     if params.get("kvcache_return_s") is not None:
         returned = _returned(seconds_of(params["kvcache_return_s"]))
         advice += [returned] if returned else []
@@ -88,7 +115,8 @@ def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
     """Returns the advice that a request's context gives, each kind once, and how many actions were ignored. Of several that say when the
     chain is used again, the last counts."""
     advice, ignored = _of_parameters(getattr(context, "kv_transfer_params", None))
-    actions = _field(getattr(context, "kv_hints", None), "actions")
+    hints = getattr(context, "kv_hints", None)
+    actions = _field(hints, "actions")
     if isinstance(actions, (list, tuple)):
         for action in actions[:MOST_ACTIONS]:
             one = _advice_of(action)
@@ -97,7 +125,207 @@ def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
             else:
                 advice.append(one)
         ignored += max(len(actions) - MOST_ACTIONS, 0)
-    elif actions is not None:
+    elif hints is not None:
         ignored += 1
     kinds = {"reuse" if a[0] in ("return", "final", "tool_call", "turn_end") else a[0]: a for a in advice}
     return tuple(kinds.values()), ignored
+
+
+# --- requests ---
+
+
+class Piece(NamedTuple):
+    """Advice about a part of a request's chain in one group, root first."""
+
+    advice: str
+    return_s: int
+    group: int
+    keys: list[bytes]
+
+
+class _Hinted:
+    """A request with advice. `keys`: those of chunks that were loaded, stored or asked for. `touched`: by group, the list that vLLM has of its
+    chunks. `stores`: the chunks or jobs that are being stored. `weight`: 1 and the number of keys, when it was put with those that are ready."""
+
+    __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context")
+
+    def __init__(self, name: str, advice: tuple[Advice, ...]) -> None:
+        self.name, self.advice = name, advice
+        self.keys: dict[bytes, None] = {}
+        self.touched: dict[int, Collection[bytes]] = {}
+        self.stores = self.weight = 0
+        self.context: Any = None  # once it has ended
+
+    def chains(self, whole: Container[int]) -> dict[int, list[bytes]]:
+        """Returns the keys of each group, root first as far as vLLM tells their order: by positions (0.33), or by touches (before). In groups
+        that are not `whole`, which are windows, vLLM stores only some of the chunks that it lists."""
+        listed = list(itertools.chain.from_iterable(self.touched.values()))
+        positions = getattr(self.context, "_offload_key_positions", None)
+        if isinstance(positions, dict):
+            listed += sorted(positions, key=positions.__getitem__)
+        chains = {group: dict.fromkeys(keys if group in whole else (k for k in keys if k in self.keys))
+                  for group, keys in by_group(listed).items()}
+        for group, keys in by_group(self.keys).items():
+            chains.setdefault(group, {}).update(dict.fromkeys(keys))
+        return {group: list(itertools.islice(keys, MOST_KEYS)) for group, keys in chains.items()}
+
+
+class Hints:
+    """The advice of an engine's requests. `whole`: the groups of which vLLM stores all chunks."""
+
+    def __init__(self, whole: Container[int]) -> None:
+        self._whole = whole
+        self._requests: dict[str, _Hinted] = {}  # requests that have not ended
+        self._waiting: dict[str, _Hinted] = {}  # ended requests whose chunks are being stored
+        self._ready: dict[str, _Hinted] = {}  # ended requests whose advice can be sent
+        self._ready_keys = 0
+        self._stores: dict[Hashable, list[_Hinted]] = {}
+        self._pieces: deque[Piece] = deque()  # pieces of one request's advice
+        self._sending = 0  # number of that request's advice
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._has_complained = False
+
+    @property
+    def has_work(self) -> bool:
+        """Returns whether there is advice to be sent."""
+        return bool(self._pieces or self._ready)
+
+    def take_counts(self) -> dict[str, int]:
+        counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0)
+        return counts
+
+    def begin(self, context: Any) -> bool:
+        """Reads the advice of a new request, and returns whether there is any. A request of the same name is forgotten."""
+        name = context.req_id
+        self._requests.pop(name, None)
+        try:
+            advice, ignored = advice_of(context)
+        except Exception:  # an object of a type that no version of vLLM passes
+            advice, ignored = (), 1
+        self._counts["hints"] += len(advice)
+        self._counts["hints_ignored"] += ignored
+        if ignored and not self._has_complained:
+            self._has_complained = True
+            log.warning("request %.100r: %d hints are ignored, since they are unknown, malformed or more than %d. Further ones are counted as "
+                        "hints_ignored, and not logged", name, ignored, MOST_ACTIONS)
+        if advice:
+            self._requests[name] = _Hinted(name, advice)
+        return bool(advice)
+
+    def _find(self, name: str) -> _Hinted | None:
+        return self._requests.get(name) or self._waiting.get(name) or self._ready.get(name)
+
+    def saw(self, name: str, keys: Iterable[bytes]) -> None:
+        """Adds chunks to a request's chain."""
+        hinted = self._find(name)
+        if hinted is not None and len(hinted.keys) < MOST_KEYS:
+            hinted.keys.update(dict.fromkeys(keys))
+
+    def touched(self, name: str, keys: Collection[bytes]) -> None:
+        """Notes vLLM's list of a request's chunks in one group, which vLLM extends."""
+        hinted = self._find(name)
+        if hinted is not None and keys and isinstance(keys, (list, tuple)):
+            hinted.touched[group_of(keys[0])] = keys
+
+    def stores(self, name: str, tokens: Iterable[Hashable]) -> None:
+        """Notes that chunks or jobs of a request are being stored. Before 0.33, vLLM stores the last chunks after the request's end."""
+        hinted = self._find(name)
+        if hinted is None:
+            return
+        for token in tokens:
+            self._stores.setdefault(token, []).append(hinted)
+            hinted.stores += 1
+        if hinted.stores and self._ready.get(name) is hinted:
+            self._forget_ready(hinted)
+            self._wait(hinted)
+
+    def stored(self, tokens: Iterable[Hashable]) -> None:
+        """Notes that chunks or jobs are stored, or could not be."""
+        if not self._stores:
+            return
+        for token in tokens:
+            of_token = self._stores.get(token)
+            if of_token is None:
+                continue
+            hinted = of_token.pop(0)
+            if not of_token:
+                del self._stores[token]
+            hinted.stores -= 1
+            if not hinted.stores and self._waiting.get(hinted.name) is hinted:
+                del self._waiting[hinted.name]
+                self._make_ready(hinted)
+
+    def finish(self, context: Any) -> None:
+        """Notes the end of a request."""
+        hinted = self._requests.pop(context.req_id, None)
+        if hinted is None:
+            return
+        hinted.context = context
+        if hinted.stores:
+            self._wait(hinted)
+        else:
+            self._make_ready(hinted)
+
+    def reset(self) -> None:
+        """Awaits no store any longer, because vLLM does not report the end of those under way."""
+        self._stores = {}
+        for hinted in [*self._requests.values(), *self._waiting.values()]:
+            hinted.stores = 0
+        while self._waiting:
+            self._make_ready(self._waiting.pop(next(iter(self._waiting))))
+
+    def _wait(self, hinted: _Hinted) -> None:
+        self._waiting[hinted.name] = hinted
+        if len(self._waiting) > MOST_WAITING:
+            self._make_ready(self._waiting.pop(next(iter(self._waiting))))
+
+    def _make_ready(self, hinted: _Hinted) -> None:
+        earlier = self._ready.get(hinted.name)
+        if earlier is not None:
+            self._forget_ready(earlier)
+        self._ready[hinted.name] = hinted
+        hinted.weight = 1 + len(hinted.keys)
+        self._ready_keys += hinted.weight
+        while self._ready_keys > MOST_READY_KEYS and len(self._ready) > 1:
+            oldest = next(iter(self._ready.values()))
+            self._forget_ready(oldest)
+            self._counts["hints_dropped"] += len(oldest.advice)
+
+    def _forget_ready(self, hinted: _Hinted) -> None:
+        del self._ready[hinted.name]
+        self._ready_keys -= hinted.weight
+
+    # --- sending ---
+
+    def send(self, advise: Callable[[list[bytes], str, int], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
+        """Sends what a step may send. `advise`: sends advice about keys of one group, and returns whether that was possible; if not, all
+        advice that waits is dropped. `shards`: returns how many shards a group has."""
+        left = STEP_KEYS
+        while left > 0 and self.has_work:
+            if not self._pieces:
+                self._split(next(iter(self._ready.values())), shards)
+                continue
+            piece = self._pieces.popleft()
+            left -= len(piece.keys) * max(1, shards(piece.group))
+            if not advise(piece.keys, piece.advice, piece.return_s):
+                self._counts["hints_dropped"] += self._sending
+                self._pieces.clear()
+                self.drop()
+
+    def _split(self, hinted: _Hinted, shards: Callable[[int], int]) -> None:
+        """Makes pieces of a request's advice. The end of a chain comes first, as the daemon has it in a message, since chunks that
+        another one continues are not final."""
+        self._forget_ready(hinted)
+        self._sending = len(hinted.advice)
+        for group, keys in hinted.chains(self._whole).items():
+            size = min(PIECE_KEYS, max(LEAST_PIECE_KEYS, STEP_KEYS // max(1, shards(group))))
+            for first in reversed(range(0, len(keys), size)):
+                self._pieces += [Piece(*advice, group, keys[first:first + size]) for advice in hinted.advice]
+
+    def drop(self) -> None:
+        """Drops the advice that is to be sent."""
+        if self._pieces:
+            self._pieces.clear()
+            self._counts["hints_dropped"] += self._sending
+        self._counts["hints_dropped"] += sum(len(hinted.advice) for hinted in self._ready.values())
+        self._ready, self._ready_keys = {}, 0

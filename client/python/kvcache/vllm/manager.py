@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.kv_offload.base import LookupResult, OffloadingManager, PrepareStoreOutput, RequestOffloadingContext
 
 from .. import TIER_MEMORY, TIER_REMOTE
-from . import canary, delivery, hooks, identity, watchdog, windows
+from . import canary, delivery, hints, hooks, identity, watchdog, windows
 from .canary import Canary
 from .chunks import KvcacheLoadStoreSpec
+from .hints import Hints
 from .learned import Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, LoadsUnderWay, Promises
@@ -47,6 +48,7 @@ COUNTERS = {
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
+    **hints.COUNTERS,
     **canary.COUNTERS,
     **watchdog.COUNTERS,
 }
@@ -89,6 +91,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._hints = Hints({number for number, g in zip(spec.tokens, spec.config.groups)
+                             if getattr(g, "sliding_window_size_in_chunks", None) is None})
         self._learned = Learned()
         self._watchdog = Watchdog(spec.store_policy == "auto")
         self.spent = self._watchdog.spent
@@ -136,6 +140,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._drop(self._requests.get(req_context.req_id))
         self._requests[req_context.req_id] = _Request()
+        self._hints.begin(req_context)
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
@@ -393,6 +398,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> KvcacheLoadStoreSpec:
         assert self._promises is not None
         name = req_context.req_id
+        self._hints.saw(name, keys)
         held = [self._promises.held(name, k) for k in keys]
         request = self._requests.get(name)
         fetched = request.fetched if request is not None else set()
@@ -437,6 +443,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         """Returns the chunks that lack a shard. While the daemon does not answer, returns none, which vLLM takes for stored chunks."""
         promises = self._ready()
         groups = identity.by_group(keys)
+        self._hints.saw(req_context.req_id, keys)
         self._watchdog.offered(len(keys) > len(groups))
         pauses = self._watchdog.stores_pause
         if promises is None or pauses and (self._canary is None or self._canary.mode == canary.OFF):
@@ -460,6 +467,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             missing = {}
         new = [k for k in keys if k in missing or k in checks]
         self._watchdog.begins_store(len(new))
+        self._hints.stores(req_context.req_id, new)
         spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
 
@@ -490,11 +498,17 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def complete_store(self, keys: Collection[Any], *context: Any, **options: Any) -> None:  # versions differ in what they pass
         self._watchdog.ends_store(len(keys))
+        self._hints.stored(keys)
+
+    def touch(self, keys: Collection[Any], req_context: Any) -> None:
+        """Does not mark the chunks as used, because their lookup did. Advice needs the chunks that vLLM has in its own prefix cache, too."""
+        self._hints.touched(req_context.req_id, keys)
 
     @timed
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
         self._drop(request)
+        self._hints.finish(req_context)
         if self._promises is not None:
             self._promises.release(req_context.req_id)  # a load under way holds its own references
 
@@ -512,6 +526,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def _end_step(self) -> None:
         if not self._ranks.look() or self._promises is None:
             self._loads.sweep(self._ranks.ended_below)
+            self._hints.drop()
             return
         for name, request in self._requests.items():
             if request.gathered:
@@ -519,6 +534,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._follow()
         self._loads.sweep(self._ranks.ended_below)
         self._promises.flush()
+        if self._hints.has_work and not self._promises.advising:
+            self._hints.send(self._promises.advise, lambda group: len(self._ranks.shards.get(group, ())))
         for read in self._promises.reads:
             self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
         self._promises.reads.clear()
@@ -545,12 +562,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def has_pending_work(self) -> bool:
         self._loads.sweep(self._ranks.ended_below)
-        return bool(self._loads) or (self._promises is not None and self._promises.pending)
+        return bool(self._loads) or (self._promises is not None and (self._promises.pending or self._hints.has_work))
 
     def reset_cache(self) -> None:
         """Keeps all chunks, because other engines use them, too. Promised chunks are looked up again. Loads under way keep their leases."""
         self._loads.reset()
         self._watchdog.reset()
+        self._hints.reset()
         for name, request in self._requests.items():
             self._drop(request)
             request.forget()
@@ -575,6 +593,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._count_ranks()
         for name, seconds in self._watchdog.take_counts().items():
             self._counts[name] += seconds
+        for name, count in self._hints.take_counts().items():
+            self._counts[name] += count
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
         if self._promises is not None:

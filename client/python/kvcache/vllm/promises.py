@@ -39,6 +39,9 @@ NO_GRACE_S = 1.0 # time without such waits, after leases came too late
 PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
 SILENT_S = 1.2   # age of an unanswered probe at which the daemon counts as hung
 PROBE = "probe"
+ADVICE = "advice"
+ADVICE_S = 1.0   # timeout of advice
+NO_ADVICE_S = 5.0 # time without advice, after one was not answered
 
 
 class Held(NamedTuple):
@@ -148,6 +151,7 @@ class Promises:
         self._reaped = False  # in this step
         self._looked_at = 0.0  # time at which answers were last reaped
         self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
+        self._advising, self._no_advice_until = 0, 0.0  # messages with advice that are in flight
         self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
         self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
         self.reads: list[Read] = []  # reads since the owner last took them
@@ -199,6 +203,28 @@ class Promises:
             return None
         self._rest_s = REST_S
         return found
+
+    @property
+    def advising(self) -> bool:
+        """Returns whether the daemon has yet to answer advice."""
+        return self._advising > 0
+
+    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
+        """Submits advice about a chain, of one group and root first, as Namespace.advise() takes it, for all its shards. Returns whether that was
+        possible. Nothing waits for the answer."""
+        now = time.monotonic()
+        if not keys or not self.well or now < max(self._no_advice_until, self._rest_until):
+            return False
+        names = Keys(names_of(keys))
+        try:
+            for namespace in self._namespaces.get(group_of(keys[0]), ()):
+                namespace.submit_advise(names, advice, return_s, tag=ADVICE, timeout=ADVICE_S)
+                self._advising += 1
+        except Error as e:
+            log.warning("advice of a request is not passed on: %s", e)
+            self._no_advice_until = now + NO_ADVICE_S
+            return False
+        return self._client.connected
 
     def want(self, request: str, keys: Sequence[bytes], on_disk: Sequence[bool]) -> None:
         mine = self._requests.setdefault(request, _Request())
@@ -331,6 +357,11 @@ class Promises:
         has_answered = PENDING not in done.status and LOST not in done.status
         if has_answered:
             self._heard_at = now
+        if done.tag == ADVICE:
+            self._advising -= 1
+            if not has_answered:
+                self._no_advice_until = now + NO_ADVICE_S
+            return
         if done.tag == PROBE:
             self._probed_at, self._ill = 0.0, self._ill and not has_answered
             return

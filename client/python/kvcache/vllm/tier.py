@@ -21,8 +21,8 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .. import TIER_MEMORY
 from ..engine import former
-from . import identity
-from .hints import Advice, advice_of
+from . import hints, identity
+from .hints import Hints
 from .learned import GAUGES, Learned
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .shared import SharedTier, Sought
@@ -35,8 +35,7 @@ _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
 LEAST_PREFILL_TOKENS = 256  # a smaller store teaches no rate of prefill, because decoding stores so little, too
 MOST_CHAIN = 4096
-MOST_ENDED = 1024  # requests with a hint whose last stores are waited for
-
+_PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",
     "vllm:kv_offload_kvcache_hits": "Chunks that were found there and are worth loading.",
@@ -46,22 +45,19 @@ COUNTERS = {
     "vllm:kv_offload_kvcache_loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "vllm:kv_offload_kvcache_loaded_disk_bytes": "Bytes loaded from the daemon's disk.",
     "vllm:kv_offload_kvcache_loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
-    "vllm:kv_offload_kvcache_hints": "Advice to the daemon that requests gave, by kv_hints or kv_transfer_params.",
-    "vllm:kv_offload_kvcache_hints_ignored": "Actions of kv_hints and parameters that are unknown, malformed or too many.",
     "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
     "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
     "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
+    **{_PREFIX + name: text for name, text in hints.COUNTERS.items()},
 }
-_PREFIX = "vllm:kv_offload_kvcache_"
 
 
 class _Request:
-    """One request of vLLM: the answers that it was given, its searches, and the keys of its hint."""
+    """One request of vLLM: the answers that it was given, and its searches."""
 
-    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "advice", "keys", "stores", "finished", "sought",
-                 "search_untils", "fetched")
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "has_advice", "sought", "search_untils", "fetched")
 
-    def __init__(self, advice: tuple[Advice, ...] = ()) -> None:
+    def __init__(self, has_advice: bool) -> None:
         self.answers: dict[bytes, bool] = {}
         self.failed: set[bytes] = set()
         self.declined: set[int] = set()  # groups of which no more is loaded
@@ -70,10 +66,7 @@ class _Request:
         self.fetched: set[bytes] = set()  # keys that came from there
         self.asked_at = 0.0
         self.touched = False
-        self.advice = advice  # for the daemon, once the request has ended
-        self.keys: dict[bytes, None] = {}  # with advice: the keys that vLLM has asked for or stored, in their order
-        self.stores = 0  # under way
-        self.finished = False
+        self.has_advice = has_advice
 
 
 class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
@@ -142,8 +135,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                                   parts=self._transfers.parts, part_bytes=part_bytes) if remote else None
         self._requests: dict[str, _Request] = {}
         self._loads: dict[int, str] = {}
-        self._stores: dict[int, _Request] = {}  # stores under way whose requests have a hint
-        self._ended: dict[str, _Request] = {}  # requests with a hint that have ended; vLLM may still store their chunks
+        self._hints = Hints({i for i, g in enumerate(groups) if getattr(g, "sliding_window_size_in_chunks", None) is None})
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._learned = Learned()
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
@@ -170,10 +162,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return request
 
     def _new_request(self, context: Any) -> _Request:
-        advice, ignored = advice_of(context)
-        self._count("hints", len(advice))
-        self._count("hints_ignored", ignored)
-        return _Request(advice)
+        return _Request(self._hints.begin(context))
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         self._drop(self._requests.get(req_context.req_id))
@@ -183,13 +172,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
         self._drop(request)
-        if request is None or not request.advice:
-            return
-        request.finished = True
-        self._ended[req_context.req_id] = request
-        if len(self._ended) > MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._hint(request)
+        self._hints.finish(req_context)
 
     def _drop(self, request: _Request | None) -> None:
         """Ends the request's searches in the shared tier."""
@@ -197,30 +180,11 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             for sought in request.sought.values():
                 sought.drop(self._shared)
 
-    def _hint(self, request: _Request) -> None:
-        """Once the request has ended and all of it is stored."""
-        if not request.finished or request.stores > 0 or not request.advice:
-            return
-        groups: dict[int, list[bytes]] = {}
-        for key in request.keys:
-            groups.setdefault(identity.group_of(key), []).append(key)
-        for listed in groups.values():
-            for advice, return_s in request.advice:
-                self._transfers.advise(listed, advice, return_s)
-
-    def _note_store(self, job: Any) -> None:
-        name = job.req_context.req_id
-        request = self._requests.get(name) or self._ended.get(name)
-        if request is not None and request.advice:
-            request.keys.update(dict.fromkeys(job.keys))
-            request.stores += 1
-            self._stores[job.job_id] = request
-
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         request = self._request(req_context)
         request.asked_at = time.monotonic()
-        if request.advice:
-            request.keys[key] = None
+        if request.has_advice:
+            self._hints.saw(req_context.req_id, (key,))
         if key in request.failed:
             return LookupResult.MISS
         answer = request.answers.get(key)
@@ -328,6 +292,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return [k for _, k in after[:MOST_CHAIN]], True
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
+        self._hints.touched(req_context.req_id, keys)
         request = self._requests.get(req_context.req_id)
         if request is None or request.touched:
             return
@@ -359,7 +324,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     def submit_store(self, job_metadata: Any) -> None:
         self._learn_prefill(job_metadata)
-        self._note_store(job_metadata)
+        self._hints.saw(job_metadata.req_context.req_id, job_metadata.keys)
+        self._hints.stores(job_metadata.req_context.req_id, (job_metadata.job_id,))
         self._submit(job_metadata, False)
 
     def _learn_prefill(self, job: Any) -> None:
@@ -387,9 +353,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             if report.is_load:
                 self._loaded(report)
             else:
-                if (stored := self._stores.pop(report.job, None)) is not None:
-                    stored.stores -= 1
-                    self._hint(stored)
+                self._hints.stored((report.job,))
                 self._count("stored_bytes", moved)
                 self._count("failed_stores", len(report.keys) - len(report.good))
                 if self._events is not None and report.good:
@@ -398,6 +362,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             values = {"job_id": report.job, "success": len(report.good) == len(report.keys), "successful_keys": report.good,
                       "transfer_time": report.seconds or None, "transfer_bytes": moved}
             results.append(JobResult(**{k: v for k, v in values.items() if k in _FIELDS}))
+        if self._hints.has_work:
+            self._hints.send(self._transfers.advise)
         return results
 
     def _loaded(self, report: Any) -> None:
@@ -416,7 +382,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             request.failed.update(set(report.keys) - set(report.good))
 
     def has_pending_work(self) -> bool:
-        return self._transfers.pending > 0
+        return self._transfers.pending > 0 or self._hints.has_work
 
     def drain_jobs(self) -> None:
         self._transfers.drain()
@@ -443,6 +409,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 
         stats = OffloadingConnectorStats()
+        for name, count in self._hints.take_counts().items():
+            self._count(name, count)
         for name, count in self._counts.items():
             if count:
                 stats.increase_counter(name, count)

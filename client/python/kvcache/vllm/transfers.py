@@ -203,10 +203,11 @@ class Transfers:
         finally:
             self._lock.release()
 
-    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> None:
-        """Gives advice about a chain, of one group and root first, as Namespace.advise() takes it. Nothing is reported."""
+    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
+        """Submits advice about a chain, of one group and root first, as Namespace.advise() takes it. Returns whether that was possible. poll()
+        reports nothing of it."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
-            return
+            return False
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
@@ -215,6 +216,7 @@ class Transfers:
             self._ail(str(e))
         finally:
             self._lock.release()
+        return self._well
 
     def decline(self, group: int, count: int) -> None:
         """Has the daemon count stored chunks that are not loaded. If the lock or the daemon is busy, the count waits for the next call."""
