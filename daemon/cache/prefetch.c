@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements prefetch.h: a heap of chains for each user, by the time at which their reads begin. */
+/* Implements prefetch.h: a heap of chains for each user, by the time at which their reads begin,
+ * and fair queueing (fair/sfq.h) among the users of which one is due. */
 #include "cache/prefetch.h"
 
 #include <assert.h>
@@ -9,6 +10,7 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "checked.h"
+#include "fair/sfq.h"
 
 #define MS     UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
@@ -19,17 +21,19 @@ enum {
         MARGIN_PARTS = 8,    /* the lead includes this part of the announced time */
         LEAD_LEAST_MS = 250, /* but at most half of the announced time */
         LEAD_MOST_MS = 30000,
-        RETRY_MS = 2,     /* while reads are refused */
-        BLOCKED_MOST = 4, /* in an iteration, as searches for room may be long; then one a user */
-        BURST_PARTS = 4,  /* the budget accrues for this part of a second */
-        MEAN_CHUNKS = 16, /* the mean length fades over these */
-        SCAN_MS = 100,    /* between scans for chains that have ended */
+        RETRY_MS = 2, /* while reads are refused */
+        /* Reads that an iteration may postpone, because each may have searched for room. After that
+         * it tries each other user once. */
+        BLOCKED_MOST = 4,
+        BURST_PARTS = 4,     /* the budget accrues for this part of a second */
+        MEAN_CHUNKS = 16,    /* the mean length fades over these */
+        SCAN_MS = 100,       /* between scans for chains that have ended */
         MEASURED = 16 << 20, /* bytes after which the rate is measured, if reads do not pause */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* assumed until the first measurement */
 #define FIRST_CHUNK (UINT64_C(1) << 20)
 
-static_assert((int)PREFETCH_USERS <= 64, "the users that are refused are bits of a word");
+static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
@@ -42,19 +46,18 @@ struct chain {
 
 struct user {
         uint32_t uid, n_keys;
-        struct heap chains;    /* empty: the record is free */
-        uint64_t served_bytes; /* compared with those of other users */
+        struct heap chains;   /* empty: the record is free */
+        struct list_node due; /* in prefetch.due while a chain is due */
 };
 
 struct prefetch {
         struct prefetch_params params;
         struct user users[PREFETCH_USERS];
-        unsigned turn;         /* the user that is served next among equal ones */
-        uint64_t served_bytes; /* the least of a user with a due chain, at the last turn */
-        int64_t budget;        /* bytes that may be read now; the last read may exceed it */
-        uint64_t time_ns;      /* time of the budget */
-        uint64_t next_ns;      /* prefetch_iterate() has nothing to do before; 0: not known */
-        uint64_t scan_ns;      /* when chains that have ended may be searched for again */
+        struct sfq due;   /* users by number, as of the last iteration */
+        int64_t budget;   /* bytes that may be read now; the last read may exceed it */
+        uint64_t time_ns; /* time of the budget */
+        uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
+        uint64_t scan_ns; /* when chains that have ended may be searched for again */
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
         uint64_t mean_bytes;          /* length of a chunk */
@@ -70,6 +73,9 @@ int prefetch_new(struct prefetch **ret, const struct prefetch_params *params)
                 return -ENOMEM;
         p->params = *params;
         p->mean_bytes = FIRST_CHUNK;
+        sfq_init(&p->due);
+        for (unsigned i = 0; i < PREFETCH_USERS; i++)
+                list_init(&p->users[i].due);
         *ret = p;
         return 0;
 }
@@ -199,10 +205,8 @@ static struct user *user_of(struct prefetch *p, uint32_t uid)
                 else if (u->uid == uid)
                         return u;
         }
-        if (unused && unused->uid != uid) {
+        if (unused)
                 unused->uid = uid;
-                unused->served_bytes = 0;
-        }
         return unused;
 }
 
@@ -286,7 +290,7 @@ static bool may_read(const struct prefetch *p)
         return p->budget > 0 && p->stats.inflight_bytes < PREFETCH_INFLIGHT_BYTES;
 }
 
-static enum prefetch_answer read_next(struct prefetch *p, struct user *u, struct chain *ch,
+static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, struct chain *ch,
                                       uint64_t now_ns)
 {
         uint64_t left_ns = ch->due_ns > now_ns ? ch->due_ns - now_ns : 0;
@@ -312,7 +316,6 @@ static enum prefetch_answer read_next(struct prefetch *p, struct user *u, struct
         p->stats.chunks++;
         p->stats.bytes += bytes;
         p->budget -= bytes;
-        u->served_bytes += bytes;
         p->mean_bytes += bytes / MEAN_CHUNKS - p->mean_bytes / MEAN_CHUNKS;
         return answer;
 }
@@ -333,7 +336,6 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         enum prefetch_answer answer = PREFETCH_PRESENT;
 
         --*steps;
-        u->served_bytes += STEP_BYTES;
         if (!is_announced(p, u, ch, now_ns)) {
                 chain_remove(p, u, ch, PREFETCH_ENDED);
                 return true;
@@ -353,7 +355,6 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 if (answer == PREFETCH_NO_ROOM || answer == PREFETCH_BLOCKED)
                         break;
                 --*steps;
-                u->served_bytes += STEP_BYTES;
                 ch->next++;
         }
         if (answer == PREFETCH_BLOCKED)
@@ -365,28 +366,18 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         return true;
 }
 
-/* Returns the user with the fewest bytes, of those with a due chain that are not refused, or NULL.
- * A user that had nothing due has no claim from that time. */
-static struct user *next_user(struct prefetch *p, uint64_t refused, uint64_t now_ns)
+/* Queues the user if its first chain is due, or removes it if none is. */
+static void note_due(struct prefetch *p, struct user *u, uint64_t now_ns)
 {
-        struct user *next = NULL;
+        const struct chain *ch = first_of(u);
+        bool is_due = ch && ch->turn.key <= now_ns;
 
-        for (unsigned i = 0; i < PREFETCH_USERS; i++) {
-                unsigned number = (p->turn + i) % PREFETCH_USERS;
-                struct user *u = &p->users[number];
-                const struct chain *ch = first_of(u);
-
-                if (!ch || ch->turn.key > now_ns || refused >> number & 1)
-                        continue;
-                u->served_bytes = MAX(u->served_bytes, p->served_bytes);
-                if (!next || u->served_bytes < next->served_bytes)
-                        next = u;
-        }
-        if (!next)
-                return NULL;
-        p->served_bytes = next->served_bytes;
-        p->turn = (unsigned)(next - p->users) + 1;
-        return next;
+        if (is_due == !list_empty(&u->due))
+                return;
+        if (is_due)
+                sfq_append(&p->due, (uint16_t)(u - p->users), &u->due, 0);
+        else
+                sfq_remove(&p->due, (uint16_t)(u - p->users), &u->due, 0);
 }
 
 /* Returns when there is something to do, in the absence of refusals. */
@@ -406,7 +397,7 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
 {
         unsigned steps = PREFETCH_STEPS;
         uint64_t refused = 0;
-        struct user *u;
+        struct list_node *n;
 
         if (p->stats.chains == 0)
                 return 0;
@@ -414,9 +405,19 @@ uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns)
                 return p->next_ns;
         budget_accrue(p, now_ns);
         p->n_blocked = 0;
-        while (steps > 0 && may_read(p) && (u = next_user(p, refused, now_ns)))
+        for (unsigned i = 0; i < PREFETCH_USERS; i++)
+                note_due(p, &p->users[i], now_ns);
+        while (steps > 0 && may_read(p) && (n = sfq_first(&p->due, refused))) {
+                struct user *u = container_of(n, struct user, due);
+                uint64_t bytes = p->stats.bytes;
+                unsigned before = steps;
+
                 if (!chain_step(p, u, first_of(u), &steps, now_ns))
                         refused |= UINT64_C(1) << (u - p->users);
+                sfq_charge(&p->due, (uint16_t)(u - p->users),
+                           p->stats.bytes - bytes + (uint64_t)(before - steps) * STEP_BYTES);
+                note_due(p, u, now_ns);
+        }
         p->next_ns = refused || !may_read(p) ? now_ns + RETRY_MS * MS : MAX(first_begin(p), now_ns);
         return p->stats.chains > 0 ? p->next_ns : 0;
 }
