@@ -106,8 +106,7 @@ def submission(suite, root):
     threaded = []
 
     def threaded_targets():
-        chosen = [p for p in suites(programs.of_build(gcc.folder), "unit", "campaign-threads")
-                  if programs.has_threads(p) and "one-thread" not in p.suites]
+        chosen = [p for p in suites(programs.of_build(gcc.folder), "unit", "campaign-threads") if programs.has_threads(p)]
         threaded.extend(p.name for p in chosen)
         return programs.targets_of(tsan.folder, chosen)
 
