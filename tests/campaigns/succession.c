@@ -61,6 +61,9 @@ static struct {
 /* Whether the chunks that must be found are known, because a process has verified them. */
 static bool verified;
 
+/* Whether the store is being opened. */
+static bool starting;
+
 /* Whether chunks that must be found may exist in the page cache only. */
 static bool fragile;
 
@@ -201,7 +204,7 @@ static void leave(void)
 
 _Noreturn static void end_process(void)
 {
-        if (!verified)
+        if (starting)
                 world_end_start();
         tally.kills++;
         leave();
@@ -322,7 +325,9 @@ static void one_life(void)
 
         world.prewrite = chance(8);
         choose_volumes();
+        starting = true;
         start();
+        starting = false;
         sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
         world_verify();
         /* Bytes that a failed sync has dropped can no longer be synced. */
