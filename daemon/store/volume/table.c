@@ -241,8 +241,8 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
         return newest;
 }
 
-/* Backwards from the newest page, each page has a sequence that is one less, down to the page with
- * which the ring started. Older pages were synced at that start. */
+/* Backwards from the newest page, each page has a sequence that is one less, down to the one of
+ * `run_sequence`. Older pages were synced when the ring started. */
 bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
                     uint64_t sequence)
 {

@@ -278,8 +278,8 @@ static void warm_for(const struct recovery *rec, uint32_t at)
                         warm_entries(rec, at - (2 - step), step);
 }
 
-/* Returns whether this page was written since the last startup, by a write that had ended, so that
- * someone has cut the file, or the power has failed. */
+/* Returns whether this page was written since the newest gap that a startup has found, by a write
+ * that had ended, so that someone has cut the file, or the power has failed. */
 static bool is_hole(const struct recovery *rec, uint32_t page)
 {
         const struct disk_page *newest = &rec->newest;
