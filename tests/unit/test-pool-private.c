@@ -240,6 +240,23 @@ static int lease(struct lease_holder *h, uint32_t n)
         return lease_acquire(leases, h, chunk_of(n), &l);
 }
 
+/* Fills the pool, in which clients hold a chunk of each slab if `is_held`, and another user has a
+ * lease. Returns the number of a chunk in a private slab that is pinned and cannot be moved. */
+static uint32_t fill_and_pin(uint32_t length, bool is_held)
+{
+        uint32_t n;
+
+        fill(length);
+        if (is_held) {
+                hold_in_each_slab(16 * MIB / length);
+                iterate();
+        }
+        assert_int_equal(lease(&other, one_in(false)), 0);
+        n = one_in(true);
+        pool_pin(pool, chunk_of(n));
+        return n;
+}
+
 static void chunks_of_private_slabs_are_not_announced(void **state)
 {
         uint32_t n = 16 * MIB / MIDDLE, found = 0;
@@ -309,18 +326,12 @@ static void a_small_chunk_is_moved_from_a_private_slab(void **state)
 
 static void a_slab_with_a_held_chunk_does_not_become_private(void **state)
 {
-        uint32_t n = 16 * MIB / MIDDLE, chunk;
+        uint32_t n = 16 * MIB / MIDDLE, pinned = fill_and_pin(MIDDLE, true);
 
-        fill(MIDDLE);
-        hold_in_each_slab(n);
-        iterate();
-        assert_int_equal(lease(&other, one_in(false)), 0);
-        chunk = chunk_of(one_in(true));
-        pool_pin(pool, chunk); /* A pinned chunk cannot be moved. */
-        assert_int_equal(lease(&other, one_in(true)), LEASE_FULL);
+        assert_int_equal(lease(&other, pinned), LEASE_FULL);
         assert_announced(n);
         assert_int_equal(private_slabs(), PRIVATE);
-        pool_unpin(pool, chunk);
+        pool_unpin(pool, chunk_of(pinned));
 
         release_holds();
         iterate();
@@ -445,15 +456,8 @@ static void ended_leases_leave_no_more_private_slabs(void **state)
 /* Each key of a client's messages may ask for a lease that is refused. */
 static void refused_leases_search_a_limited_number_of_slabs(void **state)
 {
-        uint32_t n = 16 * MIB / MIDDLE, chunk, before;
+        uint32_t pinned = fill_and_pin(MIDDLE, true), before = pool->hide_from;
 
-        fill(MIDDLE);
-        hold_in_each_slab(n);
-        iterate();
-        assert_int_equal(lease(&other, one_in(false)), 0);
-        chunk = chunk_of(one_in(true));
-        pool_pin(pool, chunk); /* A pinned chunk cannot be moved. */
-        before = pool->hide_from;
         for (unsigned i = 0; i < 1000; i++)
                 assert_int_equal(lease(&other, one_in(true)), LEASE_FULL);
         assert_in_range(pool->hide_from - before, 1, 4 * SLABS);
@@ -461,7 +465,7 @@ static void refused_leases_search_a_limited_number_of_slabs(void **state)
         release_holds();
         iterate();
         assert_int_equal(lease(&other, one_in(true)), 0);
-        pool_unpin(pool, chunk);
+        pool_unpin(pool, chunk_of(pinned));
 }
 
 static uint32_t count_found(uint32_t n)
@@ -477,10 +481,7 @@ static void a_large_slab_is_hidden_in_steps(void **state)
 {
         uint32_t n = 128 * MIB / 4096, found, before, steps = 0, pinned;
 
-        fill(4096);
-        assert_int_equal(lease(&other, one_in(false)), 0);
-        pinned = one_in(true);
-        pool_pin(pool, chunk_of(pinned)); /* A pinned chunk cannot be moved. */
+        pinned = fill_and_pin(4096, false);
         before = count_found(n);
         assert_int_equal(lease(&other, pinned), LEASE_FULL);
         found = count_found(n);
@@ -511,10 +512,7 @@ static void a_small_chunk_is_not_moved_to_the_slab_that_is_being_hidden(void **s
 {
         uint32_t pinned, n, hiding;
 
-        fill(4096);
-        assert_int_equal(lease(&other, one_in(false)), 0);
-        pinned = one_in(true);
-        pool_pin(pool, chunk_of(pinned)); /* A pinned chunk cannot be moved. */
+        pinned = fill_and_pin(4096, false);
         assert_int_equal(lease(&other, pinned), LEASE_FULL);
         hiding = pool->hiding;
         assert_true(hiding != POOL_NONE);
