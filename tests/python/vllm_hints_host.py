@@ -287,7 +287,7 @@ def daemon_hangs():
     taken()
     with quick(host):
         for i in range(20):
-            ended_with_advice(host, str(i), keys * 1)
+            ended_with_advice(host, str(i), keys)
     assert 0 < len(taken()) <= 4, "advice piles up at a daemon that hangs"
     assert VERSION == "real" or host.counts()["hints_dropped"] >= 36, host.counted
     told("continue")

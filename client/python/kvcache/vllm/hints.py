@@ -305,11 +305,11 @@ class Hints:
             if not self._pieces:
                 self._split(next(iter(self._ready.values())), shards)
                 continue
-            piece = self._pieces.popleft()
+            piece = self._pieces[0]
             left -= len(piece.keys) * max(1, shards(piece.group))
-            if not advise(piece.keys, piece.advice, piece.return_s):
-                self._counts["hints_dropped"] += self._sending
-                self._pieces.clear()
+            if advise(piece.keys, piece.advice, piece.return_s):
+                self._pieces.popleft()
+            else:
                 self.drop()
 
     def _split(self, hinted: _Hinted, shards: Callable[[int], int]) -> None:
