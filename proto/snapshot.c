@@ -282,7 +282,7 @@ static bool read_histogram(struct reader *r, const cJSON *array, const char *pla
         cJSON_ArrayForEach(pair, array)
         {
                 char at[MEMBER_BYTES];
-                uint64_t bucket, count;
+                uint64_t bucket = 0, count = 0;
 
                 snprintf(at, sizeof(at), "%s.%s[%" PRIu64 "]", place, name, i++);
                 if (!cJSON_IsArray(pair) || cJSON_GetArraySize(pair) != 2)

@@ -315,7 +315,7 @@ static void show_difference(const struct arguments *names, const char *key, cons
  * daemon requires of a fingerprint, and are cut into fields in place. */
 static unsigned show_differences(const struct arguments *names, char *a, char *b, cJSON *array)
 {
-        struct field fa, fb;
+        struct field fa = { 0 }, fb = { 0 };
         bool in_a = take_field(&a, &fa), in_b = take_field(&b, &fb);
         unsigned n = 0;
 
