@@ -128,6 +128,20 @@ def test_memory_is_declined_only_after_enough_samples():
     assert policy(memory_bytes_per_s=4e9).worth([MEMORY] * 100) == 0  # a rate that was given needs no samples
 
 
+def test_short_loads_say_nothing_about_long_ones():
+    """Four single chunks of 216 KiB, each copied by two ranks in 76 us, which is mostly overhead, had an engine compute all of 6,000 tokens."""
+    chunk = 216 << 10
+    p = LoadPolicy(16, chunk, prefill_tokens_per_s=210000)
+    for _ in range(100):
+        p.saw_load(chunk, 0, 77e-6)
+    assert p.memory_samples == 100 and p.worth([MEMORY] * 375) == 375
+    assert p.worth_of(1, [MEMORY], 0, 0, 0, alone=True) == 1 and not p.is_hopeless(MEMORY)
+    for n in range(LEAST_SAMPLES):
+        assert p.worth([MEMORY] * 375) == 375, n
+        p.saw_load(375 * chunk, 0, 375 * 160e-6)
+    assert p.worth([MEMORY] * 375) == 0
+
+
 @pytest.mark.parametrize("step_s", [0.0, 0.05, 0.5])
 def test_a_step_beside_a_load_teaches_nothing(step_s):
     """An engine asks once per step which loads have ended, so for a load of 10 ms it may measure up to 500 ms, or 0."""

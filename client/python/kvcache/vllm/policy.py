@@ -6,7 +6,8 @@ the bytes that wait already, and the chunks' bytes at the rate of the tier they 
 rate of prefill. Of a run the leading part that gains most is loaded: the rest, or all of it, is declined.
 
 What lies in memory is loaded, whatever the queue: loading takes time of the bus, which the engine has, and computing takes time of the
-GPU, which all of its requests want. It is declined only once LEAST_SAMPLES loads have shown that memory is slower than computing.
+GPU, which all of its requests want. It is declined only once LEAST_SAMPLES loads have shown that memory is slower than computing, each of
+TELLING_BYTES or more: a shorter load is mostly overhead, and says little about the rate of a long one.
 
 Loads of several sizes from memory say how much of their time is the overhead and how much the bytes' (times.py). No rate is above what
 the best sample shows by more than its overhead, and that is at most a small part of a sample's time.
@@ -37,7 +38,7 @@ PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
 LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
 LEAST_FETCH_S = 0.25  # a fetch from the shared tier is never given less time
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step computes little if the rate of prefill explains less than this share of its time
-LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
+LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # loads, and their size, before memory may be called slower than computing
 SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
 LATEST = 16        # number of latest samples whose sizes are published
 
@@ -77,7 +78,7 @@ class LoadPolicy:
         self.step_s = 0.0  # duration of a step that computes little; 0: unknown
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
-        self.memory_samples = 0
+        self.memory_samples = self._telling_samples = 0
         self.times = LoadTimes(overhead_s)  # times of loads from memory
         self.prefill_evidence = Evidence()  # sizes in tokens
         self._disk, self._remote = Evidence(), Evidence()
@@ -117,7 +118,9 @@ class LoadPolicy:
         ignored."""
         if least_s is not None and seconds - least_s > SHARP * seconds:
             return
-        self.memory_samples += memory_bytes > 0 and not disk_bytes
+        if memory_bytes > 0 and not disk_bytes:
+            self.memory_samples += 1
+            self._telling_samples += memory_bytes >= TELLING_BYTES
         self._run += WEIGHT * (max(1.0, (memory_bytes + disk_bytes) / self.chunk_bytes) - self._run)
         if not disk_bytes:
             if memory_bytes > 0 and self._learn_rate[MEMORY]:
@@ -274,7 +277,7 @@ class LoadPolicy:
 
     def _memory_is_slower(self, compute: float) -> bool:
         """Returns whether loading a chunk from memory is known to take longer than computing it, which takes `compute` seconds."""
-        is_known = self.memory_samples >= LEAST_SAMPLES or not self._learn_rate[MEMORY]
+        is_known = self._telling_samples >= LEAST_SAMPLES or not self._learn_rate[MEMORY]
         return is_known and self._cost(MEMORY) >= compute
 
     def _may_probe(self, tier: int) -> bool:
