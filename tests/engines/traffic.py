@@ -9,6 +9,8 @@
     traffic.py ... --sequential N                                                 N requests, one after the other
     traffic.py ... --daemon-fault none,kill,hang,full                             the daemon fails in the middle; measures each request's waits
     traffic.py ... --identity runner|layout|dtype|same                               two engines on one daemon answer as each does without a cache
+    traffic.py ... --states --shape linear                                           tokens computed, from the GPU, memory, and disk after kill -9
+    traffic.py ... --fleet N [--gpus G] [--kill-at SECONDS]                          N engines share a host; sessions are routed at random
 
 Arms: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with ours; spec, our spec. PACK is a build
 folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the package's wheel and client/ctl/kvcachectl in it. SITE has
@@ -31,10 +33,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import traffic_fleet  # noqa: E402
 import traffic_host  # noqa: E402
 import traffic_report  # noqa: E402
 import traffic_run  # noqa: E402
 import traffic_standing  # noqa: E402
+import traffic_states  # noqa: E402
+from traffic_shapes import SHAPES  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FAULTS = ("none", "kill", "hang", "full")
@@ -101,8 +106,7 @@ class Options(argparse.Namespace):
 
     def kv_bytes(self):
         """Returns the bytes of the cache of one GPU, with room for one more block."""
-        layers, _, _, _, kv_heads = importlib.import_module("traffic_vllm").SHAPES[self.shape]
-        return (self.gpu_tokens + 16) * layers * -(-kv_heads // self.tp) * 128 * 2 * 2
+        return SHAPES[self.shape].cache_bytes(self.gpu_tokens, self.tp)
 
     def title(self):
         return (f"{self.engine}, {self.shape}: {self.sessions} sessions of {self.turns} turns, {self.concurrency} at a time,"
@@ -140,8 +144,10 @@ def parser():
     what.add_argument("--longest-wait", type=float, default=3, metavar="SECONDS", help="no request may wait longer in a fault (3)")
     what.add_argument("--identity", choices=("runner", "layout", "dtype", "same"),
                       help="how two engines on one daemon differ; same: they do not")
+    what.add_argument("--states", action="store_const", const=True, help="compare the tokens of a shape in each state of the cache")
+    traffic_fleet.add_options(what)
     load = p.add_argument_group("the load")
-    load.add_argument("--shape", default="8b", help="tiny, 8b or 32b")
+    load.add_argument("--shape", default="8b", help=", ".join(SHAPES))
     for name, default in (("sessions", 48), ("concurrency", 16), ("turns", 4), ("first", 4096), ("add", 1024), ("answer", 64), ("seed", 1)):
         load.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
     load.add_argument("--think", type=float, default=0.5, help="seconds between an answer and the next turn (0.5)")
@@ -168,13 +174,15 @@ def parser():
 def options_of(arguments):
     p = parser()
     options = p.parse_args(arguments, namespace=Options())
-    modes = [m for m in ("kill_at", "starts", "daemon_fault", "identity") if getattr(options, m) is not None]
-    if len(modes) > 1 or (options.sequential and modes and modes[0] in ("starts", "identity")):
+    modes = [m for m in ("kill_at", "starts", "daemon_fault", "identity", "states", "fleet") if getattr(options, m) is not None]
+    if modes == ["kill_at", "fleet"]:
+        modes = ["fleet"]
+    if len(modes) > 1 or (options.sequential and modes and modes[0] in ("starts", "identity", "states", "fleet")):
         p.error(f"--{' and --'.join(m.replace('_', '-') for m in modes)} cannot be combined" + (" with --sequential" if len(modes) < 2 else ""))
     if options.standing and (wrong := [m for m in modes if m != "daemon_fault"] + ["tp"] * (options.tp > 1)):
         p.error(f"--standing and --{wrong[0].replace('_', '-')} cannot be combined")
-    if options.shape not in importlib.import_module("traffic_vllm").SHAPES:
-        p.error(f"--shape: {options.shape} is not known")
+    if options.shape not in SHAPES:
+        p.error(f"--shape: {options.shape} is not known; use {', '.join(SHAPES)}")
     if options.tier_memory:
         parts = options.tier_memory.split("+")
         if len(parts) != 2:
@@ -183,9 +191,10 @@ def options_of(arguments):
             options.tier_memory = [size(part) for part in parts]
         except argparse.ArgumentTypeError as problem:
             p.error(f"--tier-memory: {problem}")
-    options.arms = options.arms or {"starts": ["spec"], "identity": ["spec"], "daemon_fault": ["spec", "tier"], "kill_at": ["cpu", "spec"]}.get(
-        modes[0] if modes and not options.standing else "", ["cpu", "spec", "tier"])
-    if modes and not options.standing and modes[0] in ("starts", "daemon_fault", "identity") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
+    mode = modes[0] if modes and not options.standing else ""
+    options.arms = options.arms or {"starts": ["spec"], "identity": ["spec"], "states": ["spec"], "fleet": ["cpu", "spec"],
+                                    "daemon_fault": ["spec", "tier"], "kill_at": ["cpu", "spec"]}.get(mode, ["cpu", "spec", "tier"])
+    if mode in ("starts", "daemon_fault", "identity", "states") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
         p.error(f"--{modes[0].replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms spec or tier")
     return options
 
@@ -408,7 +417,7 @@ class Driver:
             for which, kind, passes in ((0, "none", 1), (1, "none", 1), (0, arm, 2), (1, arm, 2), (0, arm, 2)):
                 label = f"{kind}-{others[which][1]}-{len(self.rows) + 1}"
                 answers = self.one(kind, 1, label, job=jobs[which], variant=f"{options.identity}={others[which][1]}", place=place,
-                                   load=dict(kind="twice", passes=passes, turns=1))
+                                   load=dict(kind="passes", passes=[(f"pass{n}", True) for n in range(passes)], turns=1))
                 if answers is None or self.rows[-1]["outcome"] != "ok":
                     self.remark(f"identity not shown: {label} did not run", wrong=True)
                     return
@@ -429,7 +438,7 @@ class Driver:
     def describe(self):
         """Remarks on which GPU the figures are from, and on a pack that lacks the wheel."""
         if gpu := traffic_host.gpu():
-            self.remark(gpu, wrong=gpu.count(";") + 1 < self.options.tp)
+            self.remark(gpu, wrong=gpu.count(";") + 1 < max(self.options.tp, self.options.gpus))
         if self.options.engine == "vllm" and not any(path.name == "wheel" for path in self.host.programs.python):
             self.remark("the pack has no wheel of the package: unless kvcache is installed, vLLM does not find its entry point")
 
@@ -446,6 +455,10 @@ class Driver:
             self.starts()
         elif options.identity is not None:
             self.identity()
+        elif options.states:
+            traffic_states.run(self)
+        elif options.fleet:
+            traffic_fleet.run(self)
         elif options.daemon_fault is not None:
             self.faults(options.arms, options.rounds)
         else:

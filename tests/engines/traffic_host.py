@@ -193,6 +193,14 @@ class Daemon:
     def status_text(self):
         return self._ctl("status")
 
+    def stored(self):
+        """Returns a line with the chunks and bytes of each namespace that has some."""
+        found = []
+        with contextlib.suppress(ValueError):
+            found = [f"{n['name']}: {n['chunks']:,} chunks, {n['bytes']:,} bytes" for n in json.loads(self._ctl("namespace", "ls", "--json"))["namespaces"]
+                     if n["chunks"]]
+        return "; ".join(found) or "no chunk is stored"
+
     def close(self):
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

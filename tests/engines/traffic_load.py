@@ -7,8 +7,10 @@ tokens; the history contains invented answers, so that the prompts are equal wha
 """
 
 import json
+import os
 import pathlib
 import random
+import select
 import time
 from typing import NamedTuple
 
@@ -151,16 +153,33 @@ class Runner:
                 self.ask(session, turn, prompt=prompt)
                 self.finish()
 
-    def twice(self):
-        """Asks each session's first turn, one at a time, then forgets the GPU's cache and asks again. Names differ between the passes."""
-        for number in range(self.load["passes"]):
+    def routed(self):
+        """Answers the requests that a router sends through a named pipe, a line of JSON with a session and a turn each, until a line is null."""
+        pipe, rest, is_open = os.open(self.load["requests"], os.O_RDWR | os.O_NONBLOCK), b"", True
+        try:
+            while self.active or is_open:
+                if is_open and select.select([pipe], [], [], 0 if self.active else 1)[0]:
+                    *lines, rest = (rest + os.read(pipe, 65536)).split(b"\n")
+                    for wanted in map(json.loads, lines):
+                        is_open = is_open and wanted is not None
+                        if wanted is not None:
+                            self.ask(*wanted)
+                if self.active:
+                    self.step()
+        finally:
+            os.close(pipe)
+
+    def passes(self):
+        """Asks each session's first turn, one at a time, in each pass, which is a name and whether the GPU's cache is emptied after it."""
+        for name, forget in self.load["passes"]:
             for session in range(self.load["sessions"]):
-                self.ask(session, 0, name=f"{session}-pass{number}")
+                self.ask(session, 0, name=f"{session}-{name}")
                 self.finish()
-            self.engine.forget()
+            if forget:
+                self.engine.forget()
 
     def run(self):
         self.report("began", at=time.monotonic())
-        {"sessions": self.sessions, "sequence": self.sequence, "twice": self.twice}[self.load["kind"]]()
+        getattr(self, self.load["kind"])()
         self.report("ended", at=time.monotonic(), longest_step_ms=self.longest_step_ms, learned=self.engine.learned())
 

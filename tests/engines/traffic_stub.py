@@ -3,8 +3,8 @@
 
 A block's bytes are computed from its tokens and the engine's description. With `spec` and `tier` they are stored in and loaded from a real
 daemon, so that a daemon that is killed, hangs or is full affects this engine like a real one. KVCACHE_STUB_FAULT plants a fault that the
-tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, or share (two engines read each
-other's blocks).
+tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, share (two engines read each
+other's blocks), or bytes (what is loaded is wrong).
 """
 
 import collections
@@ -130,6 +130,10 @@ class Engine:
     def _content(self, key):
         return hashlib.sha256(self.description + key).digest() * (CHUNK_BYTES // 32)
 
+    def _loaded(self, keys):
+        loaded = self.behind.get(keys) if self.behind else []
+        return [content[::-1] for content in loaded] if self.fault == "bytes" else loaded
+
     def _prefill(self, request):
         """Finds or computes the blocks of a prompt. Returns the number of computed tokens."""
         keys = keys_of(request.tokens)
@@ -140,7 +144,7 @@ class Engine:
                 break
             contents.append(content)
         rest = keys[len(contents):]
-        contents += self.behind.get(rest) if self.behind else []
+        contents += self._loaded(rest)
         request.cached = len(contents) * BLOCK
         fresh = keys[len(contents):]
         contents += [self._content(key) for key in fresh]

@@ -6,18 +6,12 @@ ours; spec, our spec.
 """
 
 import gc
-import json
 import os
-import pathlib
 import sys
 
 from traffic_load import Progress, numbers_of
+from traffic_shapes import SHAPES, folder_of
 
-SHAPES = {  # layers, hidden size, intermediate size, heads, heads of keys and values
-    "tiny": (8, 1024, 2816, 8, 8),
-    "8b": (32, 4096, 14336, 32, 8),
-    "32b": (64, 5120, 25600, 64, 8),
-}
 GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
 OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
           "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
@@ -35,21 +29,6 @@ def prepare():
     from vllm.config import KVTransferConfig  # noqa: F401
 
     return "CUDA is initialized by the import of vLLM" if torch.cuda.is_initialized() else ""
-
-
-def model(shape, folder):
-    """Returns a folder with the configuration of a Llama of this shape. vLLM invents the weights."""
-    folder = pathlib.Path(folder, f"model-{shape}")
-    folder.mkdir(exist_ok=True)
-    layers, hidden, intermediate, heads, kv_heads = SHAPES[shape]
-    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", initializer_range=0.02, rms_norm_eps=1e-5,
-                  max_position_embeddings=131072, rope_theta=500000.0, attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
-                  torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2, vocab_size=128256, head_dim=128, num_hidden_layers=layers,
-                  hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_key_value_heads=kv_heads)
-    unfinished = folder / f"config.json.{os.getpid()}"
-    unfinished.write_text(json.dumps(config))
-    unfinished.rename(folder / "config.json")
-    return str(folder)
 
 
 def offloading_of(job):
@@ -71,19 +50,24 @@ def arguments_of(job):
     """Returns the arguments of LLM(), except the connector's."""
     load = job["load"]
     longest = load["first"] + load["turns"] * (load["add"] + load["answer"]) + 64
-    how = dict(model=model(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
+    shape = SHAPES[job["shape"]]
+    how = dict(model=folder_of(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
                max_model_len=max(longest, 1024), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
                max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
-               num_gpu_blocks_override=job["gpu_tokens"] // 16, tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
+               tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
     if job["tp"] > 1:  # a process for each GPU; the scheduler stays in this one
         how["distributed_executor_backend"] = "mp"
     if job["eager"]:
         how["enforce_eager"] = True
     else:
         how["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": GRAPH_SIZES}
+    if shape.is_plain:
+        how["num_gpu_blocks_override"] = job["gpu_tokens"] // 16
     if job.get("kv_bytes"):  # beside other engines vLLM's profile of free memory would fail
         how["kv_cache_memory_bytes"] = job["kv_bytes"]
-    return how
+    elif not shape.is_plain:
+        how["kv_cache_memory_bytes"] = shape.cache_bytes(job["gpu_tokens"], job["tp"])
+    return dict(how, **shape.options)
 
 
 class Engine:

@@ -232,6 +232,43 @@ def test_engines_that_share_wrong_bytes_are_found(directory):
     assert run.code == 1 and any("0 of 12 answers are those without a cache" in remark for remark in run.remarks), run.said
 
 
+def test_tokens_are_compared_in_each_state_of_the_cache(directory):
+    run = drive(directory, "--states")
+    assert run.code == 0 and [row["arm"] for row in run.rows] == ["none", "spec", "spec"], run.said
+    compared = [remark for remark in run.remarks if "as computed" in remark]
+    assert len(compared) == 7 and all("6 answers, 6 as computed, 0 neither" in remark for remark in compared), run.remarks
+    assert all(" 0 of 1,536 tokens" not in remark for remark in compared if ", memory:" in remark or ", disk:" in remark), compared
+    assert any("chunks, " in remark and "bytes" in remark for remark in run.remarks)
+
+
+def test_wrong_tokens_of_a_state_are_found(directory):
+    run = drive(directory, "--states", fault="bytes")
+    assert run.code == 1 and any(", memory: 6 answers, 0 as computed, 6 neither" in remark for remark in run.remarks), run.said
+
+
+def test_a_fleet_with_a_daemon_finds_what_any_of_its_engines_stored(directory):
+    run = drive(directory, "--fleet", "3", "--rounds", "2")
+    assert run.code == 0 and [row["arm"] for row in run.rows] == ["cpu", "spec", "spec", "cpu"], run.said
+    assert all(row["outcome"] == "ok" and row["requests"] == 18 and row["failed"] == row["unanswered"] == row["asked_again"] == 0 for row in run.rows)
+    cpu, spec = (sum(row["cached_tokens"] for row in run.rows if row["arm"] == arm) for arm in ("cpu", "spec"))
+    assert spec > cpu and run.rows[1]["cached_tokens"] == run.rows[2]["cached_tokens"]
+
+
+def test_an_engine_of_a_fleet_that_is_killed_comes_back_and_the_others_go_on(directory):
+    run = drive(directory, "--fleet", "3", "--arms", "spec", "--kill-at", "0.2", "--sessions", "12", "--think", "0.5")
+    [row] = run.rows
+    assert run.code == 0 and row["outcome"] == "ok" and row["requests"] == 36 and row["others_failed"] == row["unanswered"] == 0, run.said
+    assert row["down_s"] > 0 and any("one engine was killed, and back after" in remark for remark in run.remarks)
+    run = drive(directory, "--fleet", "2", "--arms", "spec", "--kill-at", "3600")
+    assert run.code == 1 and run.rows[0]["outcome"] == "not measured: the traffic ended before the engine was killed", run.said
+
+
+@pytest.mark.parametrize("fault, message", [("die", "the engine ended with 7"), ("hang", "time limit"), ("fail", "")])
+def test_an_engine_of_a_fleet_that_fails_is_reported(directory, fault, message):
+    run = drive(directory, "--fleet", "2", "--arms", "spec", "--each", str(4 * harness.slow()), fault=fault)
+    assert run.code == 1 and message in run.rows[0]["outcome"] and (message or run.rows[0]["failed"] > 0), run.said
+
+
 def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
     run = drive(directory, "--arms", "cpu,spec", "--each", "3", "--silence", "1", fault="hang")
     assert run.code == 1 and [row["outcome"].partition(",")[0] for row in run.rows] == ["not finished: time limit"] * 2, run.said
