@@ -657,7 +657,7 @@ void cache_pass_evictions(struct cache *c)
         }
 }
 
-static void on_settled(struct store_put *store)
+static void on_settled(struct store_sync *store)
 {
         struct cache_settle *settle = container_of(store, struct cache_settle, store);
 

@@ -150,7 +150,13 @@ struct cache_request {
         uint8_t admission;
         struct store_read read;
         struct cache *cache; /* set while the request waits, and while a get is copied */
-        struct kio_request copy;
+        union {
+                struct kio_request copy; /* get */
+                struct {                 /* put: WAITING_SYNC */
+                        struct store_sync store;
+                        uint32_t chunk; /* pinned; POOL_NONE if it is not in the pool */
+                } sync;
+        };
         uint8_t kind, waiting;
         bool asked_remote; /* get: the shared tier was asked and did not have the chunk */
 };
@@ -200,8 +206,6 @@ void cache_prefetch_set_rate(struct cache *c, uint64_t bytes_per_second);
 /* Calls prefetch_announce(). NULL also without cache_prefetch_init(). */
 struct key *cache_announce(struct cache *c, const struct prefetch_return *r, uint64_t now_ns);
 void cache_put(struct cache *c, struct cache_request *req);
-/* Returns the bytes that a durable put of an existing key allocates while it waits for its sync. */
-size_t cache_sync_bytes(void);
 
 /* Returns the hash by which both tiers find a key. */
 uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
@@ -297,7 +301,7 @@ struct cache_settle {
         struct list_node
                 node; /* private to the cache, like all except complete, lost_before and result */
         uint64_t lost_before;
-        struct store_put store;
+        struct store_sync store;
         struct cache *cache;
         uint64_t evictions;
         int result;

@@ -24,7 +24,7 @@ enum waiting {
                           in the pool, or the put has ended */
         WAITING_WRITE, /* in the waiters of a chunk, until the store has answered its write, or the
                           device hangs */
-        WAITING_SYNC,  /* in a struct sync of put.c, until the store has synced */
+        WAITING_SYNC,  /* for the store, which syncs a chunk that is already written */
         WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
                           until that may start, or its client's end; also while it is tried */
         WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the

@@ -11,19 +11,6 @@
 #include "cache/put-file.h"
 #include "cleanup.h"
 
-/* A durable put whose key is already written, and which only waits for a sync. */
-struct sync {
-        struct store_put store;
-        struct cache *cache;
-        struct cache_request *req;
-        uint32_t chunk; /* pinned; POOL_NONE if it is not in the pool */
-};
-
-size_t cache_sync_bytes(void)
-{
-        return sizeof(struct sync);
-}
-
 static void write_end(struct write *w)
 {
         struct cache *c = w->cache;
@@ -311,18 +298,16 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
         return w;
 }
 
-static void on_synced(struct store_put *store)
+static void on_synced(struct store_sync *store)
 {
-        struct sync *s = container_of(store, struct sync, store);
-        struct cache_request *req = s->req;
-        struct cache *c = s->cache;
+        struct cache_request *req = container_of(store, struct cache_request, sync.store);
+        struct cache *c = req->cache;
         int result = store->result;
-        uint32_t chunk = s->chunk;
+        uint32_t chunk = req->sync.chunk;
         enum cache_status status = result == 0                   ? CACHE_EXISTS
                                    : result == STORE_NOT_DURABLE ? CACHE_NOT_DURABLE
                                                                  : CACHE_FAILED;
 
-        free(s);
         if (status != CACHE_FAILED && chunk != POOL_NONE)
                 cache_finish_with(c, req, status, chunk);
         else
@@ -335,8 +320,6 @@ static void on_synced(struct store_put *store)
 static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
                             struct store_ref ref)
 {
-        struct sync *s;
-
         if (req->ack != CACHE_DURABLE) {
                 if (chunk != POOL_NONE) {
                         cache_finish_with(c, req, CACHE_EXISTS, chunk);
@@ -346,22 +329,14 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
                 cache_finish(c, req, CACHE_EXISTS);
                 return;
         }
-        s = calloc(1, sizeof(*s));
-        if (!s) {
-                cache_finish(c, req, CACHE_FAILED);
-                return;
-        }
-        s->cache = c;
-        s->req = req;
-        s->chunk = chunk;
         if (chunk != POOL_NONE)
                 pool_pin(c->params.pool, chunk);
-        s->store.complete = on_synced;
-        s->store.ref = ref;
-        s->store.of_one = true;
+        req->cache = c;
+        req->sync.store = (struct store_sync){ .of_one = true, .ref = ref, .complete = on_synced };
+        req->sync.chunk = chunk;
         req->place.ref = ref;
         cache_set_waiting(req, WAITING_SYNC);
-        store_sync(c->params.store, &s->store);
+        store_sync(c->params.store, &req->sync.store);
 }
 
 bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req)

@@ -24,12 +24,6 @@ static bool needs_slots(const struct wire_batch *msg)
                (msg->hdr.op == WIRE_GET && (msg->hdr.flags & WIRE_F_INTO));
 }
 
-/* Returns whether keys may have to wait for a sync, even if their chunks are present. */
-static bool is_durable(const struct wire_batch *msg)
-{
-        return msg->hdr.op == WIRE_PUT && msg->ack == WIRE_DURABLE;
-}
-
 /* Wire pieces are converted to iovecs in place. */
 static_assert(sizeof(struct iovec) == sizeof(struct wire_piece), "in place");
 static_assert(_Alignof(struct iovec) <= ALIGNMENT, "in place");
@@ -48,8 +42,7 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
         size_t found_at = reply_at + round_up(reply, ALIGNMENT);
         size_t part_at = found_at + round_up(found, ALIGNMENT);
         size_t bytes = part_at + (wire_op_is_chained(op) ? chain_part_bytes(msg->count) : 0);
-        uint64_t charged = bytes + msg->count * (needs_slots(msg) ? sizeof(struct slot) : 0) +
-                           msg->count * (is_durable(msg) ? cache_sync_bytes() : 0);
+        uint64_t charged = bytes + msg->count * (needs_slots(msg) ? sizeof(struct slot) : 0);
         enum wire_status status = client_charge_request(client, charged);
         uint8_t *block = NULL;
         struct slot *slots = NULL;

@@ -100,7 +100,7 @@ enum sync_all_kind { SYNC_ALL_SYNC, SYNC_ALL_DROPS, SYNC_ALL_END };
 
 struct sync_all {
         enum sync_all_kind kind;
-        struct list_node waiting, flying; /* struct store_put */
+        struct list_node waiting, flying; /* struct store_sync */
         bool running;
         uint32_t volumes_waiting; /* volumes that have not answered, by bit */
         unsigned succeeded;       /* requests that ended with 0 */

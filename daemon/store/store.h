@@ -191,10 +191,9 @@ int store_put(struct store *s, struct store_put *req);
 void store_put_checksum(struct store_put *req, int r, uint32_t crc);
 
 /* Makes everything that was written before this call durable; one sync serves all waiting requests.
- * Completes like a put, with result 0, STORE_NOT_DURABLE or -errno. Of `req` it reads only
- * complete(), and with of_one `ref`, the one chunk to sync. Chunks found at startup after an
- * earlier process had a failed data sync cannot become durable. */
-void store_sync(struct store *s, struct store_put *req);
+ * Completes like a put, with result 0, STORE_NOT_DURABLE or -errno. Chunks found at startup after
+ * an earlier process had a failed data sync cannot become durable. */
+void store_sync(struct store *s, struct store_sync *req);
 
 /* Reads a chunk. Returns 0 if complete() will follow, and otherwise STORE_MISS, or STORE_TOO_LARGE
  * if `room` is too small. The slot is pinned during the read. */
@@ -245,11 +244,10 @@ int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, ui
 int store_forget(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 
 /* Completes once neither a crash nor a volume that returns can restore chunks that were dropped
- * before this call, because the tombstones are written. As in store_sync(), only complete() of
- * `req` is read, and the store uses the rest until then. The result is 0, or STORE_BYPASSED if any
+ * before this call, because the tombstones are written. The result is 0, or STORE_BYPASSED if any
  * dropped chunk may return. A resume between a drop and this call may have restored the chunk:
  * store_lost_drops() differs then. */
-void store_settle_drops(struct store *s, struct store_put *req);
+void store_settle_drops(struct store *s, struct store_sync *req);
 /* Counts failures to make drops or purges permanent, in a store of one volume. */
 uint64_t store_lost_drops(const struct store *s);
 

@@ -120,7 +120,7 @@ static int sync_all_result(struct sync_all *p)
 }
 
 /* Returns whether a chunk was found at startup in a state that no sync can make durable. */
-static bool is_in_doubt(const struct store *s, const struct store_put *req)
+static bool is_in_doubt(const struct store *s, const struct store_sync *req)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (member_is_up(s, i) && (!req->of_one || i == store_volume_of(req->ref)) &&
@@ -144,7 +144,7 @@ static void sync_all_step(struct sync_all *p)
         p->running = false;
         list_splice(&done, &p->flying);
         while ((n = list_pop(&done))) {
-                struct store_put *req = container_of(n, struct store_put, node);
+                struct store_sync *req = container_of(n, struct store_sync, node);
 
                 p->store->waiting--;
                 req->result = r == 0 && p->kind == SYNC_ALL_SYNC && is_in_doubt(p->store, req)
@@ -161,7 +161,7 @@ void sync_all_iterate(struct store *s)
                 sync_all_step(&s->passes[k]);
 }
 
-static void sync_all_join(struct store *s, enum sync_all_kind kind, struct store_put *req)
+static void sync_all_join(struct store *s, enum sync_all_kind kind, struct store_sync *req)
 {
         s->waiting++;
         list_init(&req->node);
@@ -169,12 +169,12 @@ static void sync_all_join(struct store *s, enum sync_all_kind kind, struct store
         store_nudge(s);
 }
 
-void store_sync(struct store *s, struct store_put *req)
+void store_sync(struct store *s, struct store_sync *req)
 {
         sync_all_join(s, SYNC_ALL_SYNC, req);
 }
 
-void store_settle_drops(struct store *s, struct store_put *req)
+void store_settle_drops(struct store *s, struct store_sync *req)
 {
         sync_all_join(s, SYNC_ALL_DROPS, req);
 }

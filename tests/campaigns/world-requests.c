@@ -24,13 +24,13 @@ static struct {
 } purge;
 
 static struct {
-        struct store_put req;
+        struct store_sync req;
         bool busy;
         uint32_t versions[CAMPAIGN_KEYS];
 } syncing;
 
 static struct {
-        struct store_put req;
+        struct store_sync req;
         bool busy;
         uint64_t lost_before;
         uint32_t versions[CAMPAIGN_KEYS];
@@ -255,7 +255,7 @@ int world_forget_key(uint32_t k)
         return r;
 }
 
-static void settled(struct store_put *req)
+static void settled(struct store_sync *req)
 {
         settling.busy = false;
         if (deaf)
@@ -277,7 +277,7 @@ bool world_settle_drops(void)
         memset(dropped, 0, sizeof(dropped));
         settling.lost_before = has_dropped ? lost_before : store_lost_drops(world.s);
         has_dropped = false;
-        settling.req = (struct store_put){ .complete = settled };
+        settling.req = (struct store_sync){ .complete = settled };
         store_settle_drops(world.s, &settling.req);
         return true;
 }
@@ -382,7 +382,7 @@ bool world_device(unsigned volume, bool resume)
         return true;
 }
 
-static void synced(struct store_put *req)
+static void synced(struct store_sync *req)
 {
         syncing.busy = false;
         if (deaf)
@@ -404,7 +404,7 @@ bool world_sync(void)
                         world.volumes == 1 || world_version(k) == world.items[k].written
                                 ? world.items[k].written
                                 : 0; /* on a volume that is offline */
-        syncing.req = (struct store_put){ .complete = synced };
+        syncing.req = (struct store_sync){ .complete = synced };
         store_sync(world.s, &syncing.req);
         return true;
 }

@@ -494,6 +494,28 @@ static void pages_of_counters_are_charged_until_the_session_ends(void **state)
         rig.fds++; /* the lookup index stays */
 }
 
+/* Returns the least limit of a user's memory, in steps, that lets a put begin. */
+static uint64_t least_limit(struct peer_end *c, enum wire_ack ack)
+{
+        uint64_t bytes = 0;
+
+        do
+                rig_limit(QUOTA_REQUEST_BYTES, bytes += 64, QUOTA_NO_LIMIT);
+        while (put(c, 1, ack) == WIRE_QUOTA);
+        return bytes;
+}
+
+static void a_put_that_waits_for_a_sync_takes_no_more_memory_than_another(void **state)
+{
+        struct peer_end c;
+
+        connect_as(&c, ALICE);
+        enter(&c, "a");
+        put_some(&c, 1, 1);
+        assert_int_equal(least_limit(&c, WIRE_DURABLE), least_limit(&c, WIRE_WRITTEN));
+        hang_up(&c);
+}
+
 static void pages_of_counters_over_a_users_limit_are_refused(void **state)
 {
         struct wire_hdr lookup = { .op = WIRE_LOOKUP, .flags = WIRE_F_TALLY },
@@ -574,6 +596,7 @@ int main(void)
                 TEST(descriptors_of_a_session_are_handed_out_with_their_sizes),
                 TEST(pages_of_counters_are_charged_until_the_session_ends),
                 TEST(pages_of_counters_over_a_users_limit_are_refused),
+                TEST(a_put_that_waits_for_a_sync_takes_no_more_memory_than_another),
                 TEST(a_staging_area_is_made_once_and_within_its_limit),
         };
 

@@ -9,9 +9,33 @@
 #include "checked.h"
 #include "store-fixture.h"
 
+static bool sync_is_done;
+
+static void sync_complete(struct store_sync *req)
+{
+        last_result = req->result;
+        sync_is_done = true;
+}
+
+static bool sync_ended(const void *arg)
+{
+        return sync_is_done;
+}
+
+static int sync_of(bool of_one, struct store_ref ref)
+{
+        static struct store_sync s;
+
+        s = (struct store_sync){ .of_one = of_one, .ref = ref, .complete = sync_complete };
+        sync_is_done = false;
+        store_sync(t.s, &s);
+        assert_false(sync_is_done);
+        turn(sync_ended, NULL);
+        return last_result;
+}
+
 static void a_durable_put_says_what_the_file_system_can_promise(void **state)
 {
-        static struct put p;
         int expected = strcmp(t.root, "/dev/shm") == 0 ? STORE_NOT_DURABLE : 0;
         uint64_t syncs;
 
@@ -28,29 +52,11 @@ static void a_durable_put_says_what_the_file_system_can_promise(void **state)
         for (unsigned i = 0; i < 2; i++) {
                 settle();
                 syncs = stats().syncs;
-                p.req.complete = put_complete;
-                p.busy = true;
-                puts_busy++;
-                store_sync(t.s, &p.req);
-                assert_true(p.busy);
-                turn(puts_none, NULL);
-                assert_int_equal(last_result, expected);
+                assert_int_equal(sync_of(false, STORE_REF_NONE), expected);
                 if (expected == 0)
                         assert_int_equal(stats().syncs > syncs, i == 0);
         }
         stop();
-}
-
-static int sync_of(bool of_one, struct store_ref ref)
-{
-        static struct put p;
-
-        p.req = (struct store_put){ .complete = put_complete, .of_one = of_one, .ref = ref };
-        p.busy = true;
-        puts_busy++;
-        store_sync(t.s, &p.req);
-        turn(puts_none, NULL);
-        return last_result;
 }
 
 static int sync_of_chunk(uint64_t i)

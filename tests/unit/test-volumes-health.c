@@ -539,7 +539,8 @@ static void startup_without_one_of_its_volumes_goes_on(void **state)
 static void test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers(void **state)
 {
         uint64_t on_0, on_1, homed_on_1;
-        struct put p[DEPTH] = { 0 }, sync = { .req = { .complete = put_done } };
+        struct put p[DEPTH] = { 0 };
+        struct sync sync = { .req = { .complete = sync_done } };
         struct get g;
 
         t.hang_ms = 200;

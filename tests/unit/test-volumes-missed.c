@@ -112,7 +112,7 @@ static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
 static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **state)
 {
         struct device d = { .req = { .volume = 1, .complete = device_done } };
-        struct put settling = { .req = { .complete = put_done } };
+        struct sync settling = { .req = { .complete = sync_done } };
         struct purge p = { .req = { .complete = purge_done } };
         uint64_t i;
 
@@ -475,8 +475,8 @@ static void with_all_volumes_offline_no_drop_is_answered_as_one_for_good(void **
 
 static void no_drop_is_settled_before_the_note_of_it_is_written(void **state)
 {
-        struct put first = { .req = { .complete = put_done } },
-                   second = { .req = { .complete = put_done } };
+        struct sync first = { .req = { .complete = sync_done } },
+                    second = { .req = { .complete = sync_done } };
         uint64_t i;
 
         start("01");

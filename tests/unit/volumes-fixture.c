@@ -231,6 +231,11 @@ void put_done(struct store_put *req)
         container_of(req, struct put, req)->done = true;
 }
 
+void sync_done(struct store_sync *req)
+{
+        container_of(req, struct sync, req)->done = true;
+}
+
 static void put_abandoned(struct store_put *req)
 {
         container_of(req, struct put, req)->abandoned = true;
@@ -354,7 +359,7 @@ int drop(uint64_t i)
 
 int settle_drops(void)
 {
-        struct put p = { .req = { .complete = put_done } };
+        struct sync p = { .req = { .complete = sync_done } };
 
         store_settle_drops(t.s, &p.req);
         wait_for(&p.done);

@@ -74,6 +74,14 @@ struct put {
 };
 
 void put_done(struct store_put *req);
+
+/* A sync, or the settling of drops. */
+struct sync {
+        struct store_sync req;
+        bool done;
+};
+
+void sync_done(struct store_sync *req);
 int put_begin(struct put *p, uint64_t i, char *buf);
 int put(uint64_t i);
 void put_range(uint64_t from, uint64_t n);

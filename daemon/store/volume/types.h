@@ -225,7 +225,6 @@ struct store_put {
         bool durable;                 /* complete only after a sync */
         uint64_t batch;  /* puts with the same number are answered together, so their entries wait
                             shortly for each other; 0 if alone */
-        bool of_one;     /* store_sync(): sync the chunk `ref` only, instead of all */
         uint32_t tried;  /* used by the store: volumes that were tried, by bit */
         uint64_t purges; /* the store's */
 
@@ -241,6 +240,15 @@ struct store_put {
          * answered that it failed. The store uses `buf` and the request until complete(). May be
          * NULL. */
         void (*abandon)(struct store_put *req);
+};
+
+/* A request to all volumes that carries no chunk. */
+struct store_sync {
+        struct list_node node; /* the store's */
+        bool of_one;           /* store_sync(): sync the chunk `ref` only, instead of all */
+        struct store_ref ref;
+        int result;
+        void (*complete)(struct store_sync *req);
 };
 
 struct store_get {
