@@ -24,14 +24,15 @@ enum {
         HITS_FDS = 2,  /* the index, the client's page */
         HELD_PART = 4, /* holds may take this fraction of the limit of leases, in addition to it */
 
-        /* Touches per step, per millisecond, and at most after a sleep. A touch takes about 100
-         * ns. */
+        /* Words of rings that an iteration reads: those before messages leave the last part to
+         * others, and ended sessions have a limit of their own. A touch takes about 100 ns. */
+        ITERATION_WORDS = 1536,
+        CATCH_UP_WORDS = 1024,
+        /* Touches per step, per millisecond, and at most after a sleep */
         TOUCHES_STEP = 512,
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,
-        CATCH_UP =
-                2 * (1 + POOL_MAX_TOUCHES), /* words per iteration that are read before messages */
 };
 #define NS_PER_MS UINT64_C(1000000)
 #define RETRY_NS  (2 * NS_PER_MS) /* releasing a chunk sends no message */
@@ -166,16 +167,16 @@ void hits_count(struct client *client, uint64_t now_ns)
         tenant->impossible_tallies += !is_possible;
 }
 
-/* Touches the chunks of the client's next request, up to `at_once` of them, and subtracts the words
- * read from *most. Returns false if there is no request. */
-static bool touch_some(struct client *client, uint32_t at_once, uint32_t *most)
+/* Touches the chunks of the client's next request, up to *most of them, the last ones first, and
+ * subtracts the words read from *most. Returns false if there is no request. */
+static bool touch_some(struct client *client, uint32_t *most)
 {
         static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* too large for the stack */
         static struct cache_place places[POOL_MAX_TOUCHES];
         struct cache *cache = client->tenant->cache;
         uint64_t now_ns = announced_is_empty(client->tenant->announced) ? 0 : clock_mono_ns();
         uint32_t words;
-        int n = pool_index_take_touches(&client->hits, at_once, touches, &words);
+        int n = pool_index_take_touches(&client->hits, *most, touches, &words);
 
         if (n < 0)
                 return false;
@@ -190,17 +191,17 @@ static bool touch_some(struct client *client, uint32_t at_once, uint32_t *most)
         if (n > 0)
                 chain_touch(cache, places, (uint32_t)n);
         *most -= MIN(*most, words);
+        client->tenant->service->hits.words += words;
         return true;
 }
 
 void hits_catch_up(struct client *client)
 {
-        struct hits_pace *pace = &client->tenant->service->hits;
-        uint32_t left = CATCH_UP - MIN(pace->caught_up, (uint32_t)CATCH_UP);
+        uint32_t words = client->tenant->service->hits.words;
+        uint32_t left = CATCH_UP_WORDS - MIN(words, (uint32_t)CATCH_UP_WORDS);
 
-        while (client->hits.index && left > 0 && touch_some(client, POOL_MAX_TOUCHES, &left))
+        while (client->hits.index && left > 0 && touch_some(client, &left))
                 ;
-        pace->caught_up = CATCH_UP - left;
 }
 
 /* Touches one request of each client in turn, until there are none or *most words have been read;
@@ -221,8 +222,7 @@ static void touch_all(struct service *service, uint32_t *most)
                 struct tenant *t = &service->tenants[service->hits.turn++ % service->n_tenants];
                 struct pool_client *hits = t->pool_index ? pool_index_turn(t->pool_index) : NULL;
 
-                in_vain = hits && touch_some(client_of(hits), POOL_MAX_TOUCHES, most) ? 0
-                                                                                      : in_vain + 1;
+                in_vain = hits && touch_some(client_of(hits), most) ? 0 : in_vain + 1;
         }
 }
 
@@ -230,10 +230,10 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
 {
         struct hits_pace *pace = &service->hits;
         uint64_t passed_ms = (now_ns - MIN(pace->at_ns, now_ns)) / NS_PER_MS;
+        uint32_t room = ITERATION_WORDS - MIN(pace->words, (uint32_t)ITERATION_WORDS);
         uint32_t step, left;
         bool more = false;
 
-        pace->caught_up = 0;
         for (unsigned i = 0; i < service->n_tenants; i++)
                 if (service->tenants[i].pool_index)
                         more |= pool_index_iterate(service->tenants[i].pool_index);
@@ -242,13 +242,14 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
                 pace->touches = (uint32_t)MIN(pace->touches + MIN(passed_ms, (uint64_t)TICK_MS) *
                                                                       TOUCHES_PER_MS,
                                               (uint64_t)TOUCHES_MOST);
-        } else if (!pace->is_behind) {
-                return more;
         }
-        step = left = MIN(pace->touches, (uint32_t)TOUCHES_STEP);
-        touch_all(service, &left);
-        pace->touches -= step - left;
-        pace->is_behind = left == 0 && pace->touches > 0;
+        if (passed_ms > 0 || pace->is_behind) {
+                step = left = MIN(pace->touches, MIN(room, (uint32_t)TOUCHES_STEP));
+                touch_all(service, &left);
+                pace->touches -= step - left;
+                pace->is_behind = left == 0 && pace->touches > 0;
+        }
+        pace->words = 0;
         return more || pace->is_behind;
 }
 
@@ -310,14 +311,14 @@ bool hits_settle_some(struct client *client, uint32_t *steps)
         if (!client->hits.index)
                 return false;
         while (*steps > 0 && client->hits_left > 0) {
-                uint32_t left = client->hits_left;
+                uint32_t part = MIN(*steps, client->hits_left), left = part;
 
-                if (!touch_some(client, *steps, &left)) {
+                if (!touch_some(client, &left)) {
                         client->hits_left = 0;
                         return false;
                 }
-                *steps -= MIN(*steps, client->hits_left - left);
-                client->hits_left = left;
+                *steps -= part - left;
+                client->hits_left -= part - left;
         }
         return client->hits_left > 0;
 }

@@ -14,8 +14,7 @@ void hits_join(struct request req);
 /* Ends the client's permission to get chunks through the pool index, because its session ends. */
 void hits_end(struct client *client);
 /* Continues after hits_end() with the hits that the client had not yet accounted for: touches some
- * of their chunks, and subtracts the words read from *steps; the last request may read more than
- * that. Returns whether there is more. */
+ * of their chunks, and subtracts the words read from *steps. Returns whether there is more. */
 bool hits_settle_some(struct client *client, uint32_t *steps);
 /* Leaves the pool index, before the client is closed. Hits that are left are counted, but their
  * chunks are not touched. */
@@ -36,8 +35,9 @@ void hits_each_leased(const struct client *client, void (*each)(void *userdata, 
 
 /* Adds the hits that the client has had itself since the last call. */
 void hits_count(struct client *client, uint64_t now_ns);
-/* Touches chunks that the client used before its next message, within a limit per iteration for all
- * clients. Otherwise a HINT would precede the use that it refers to. */
+/* Touches chunks that the client used before its next message, the end of each request first,
+ * within a limit per iteration for all clients. Otherwise a HINT would precede the use that it
+ * refers to. */
 void hits_catch_up(struct client *client);
 /* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
  * the end of an iteration. Returns whether there is more to do immediately. */

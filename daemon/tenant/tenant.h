@@ -42,8 +42,8 @@ struct recorded {
 
 struct hits_pace { /* The state of request/hits.c, over all tenants. */
         uint64_t at_ns;
-        uint32_t touches;   /* touches that are still allowed */
-        uint32_t caught_up; /* words read in this iteration before messages */
+        uint32_t touches; /* touches that are still allowed */
+        uint32_t words;   /* words read in this iteration */
         bool is_behind;
         unsigned turn; /* the tenant whose hits are read next */
 };

@@ -15,7 +15,14 @@
 #include "lookup/pool-index.h"
 #include "request/hits.h"
 
-enum { POOL = 16 << 20, CLIENTS = 3, REQUEST_WORDS = 1024, STEP_WORDS = 512 };
+enum {
+        POOL = 16 << 20,
+        CLIENTS = 3,
+        REQUEST_WORDS = 1024,
+        STEP_WORDS = 512,
+        CATCH_UP_WORDS = 1024,
+        ITERATION_WORDS = 1536,
+};
 #define SECOND UINT64_C(1000000000)
 
 static struct service service;
@@ -76,16 +83,50 @@ static uint64_t taken(unsigned i)
         return clients[i].hits.page->taken;
 }
 
-static void what_is_read_is_limited_by_its_words(void **state)
+/* Returns the words that were read of a client's ring, of requests of REQUEST_WORDS. */
+static uint64_t read_of(unsigned i)
 {
+        uint32_t untaken = clients[i].hits.untaken;
+
+        return taken(i) + (untaken > 0 ? REQUEST_WORDS - 1 - untaken : 0);
+}
+
+static void an_iteration_reads_a_step_of_words(void **state)
+{
+        uint64_t before = 0;
+
         fill(0);
-        for (unsigned n = 1; n < POOL_PAGE_RING / REQUEST_WORDS; n++) {
-                assert_true(hits_iterate(&service, SECOND));
-                assert_int_equal(taken(0), n * REQUEST_WORDS);
+        while (hits_iterate(&service, SECOND)) {
+                assert_in_range(read_of(0) - before, STEP_WORDS, STEP_WORDS + 1);
+                before = read_of(0);
         }
-        (void)hits_iterate(&service, SECOND);
         assert_int_equal(taken(0), POOL_PAGE_RING);
-        assert_false(hits_iterate(&service, SECOND));
+}
+
+/* The session of client 2 has ended. */
+static void everything_that_is_read_in_an_iteration_has_one_limit(void **state)
+{
+        uint64_t before = 0;
+
+        for (unsigned i = 0; i < CLIENTS; i++)
+                fill(i);
+        clients[2].hits_left = POOL_PAGE_RING;
+        for (unsigned n = 0; n < 4; n++) {
+                uint32_t steps = 256;
+                uint64_t now;
+
+                hits_catch_up(&clients[0]);
+                hits_catch_up(&clients[1]);
+                (void)hits_settle_some(&clients[2], &steps);
+                hits_catch_up(&clients[1]);
+                (void)hits_iterate(&service, SECOND);
+                now = read_of(0) + read_of(1) + read_of(2);
+                /* Each of the three may read the head of a request beyond its limit. */
+                assert_in_range(now - before, ITERATION_WORDS, ITERATION_WORDS + 3);
+                before = now;
+        }
+        assert_true(read_of(1) > 0);
+        assert_true(read_of(2) >= UINT64_C(4) * 256);
 }
 
 static void no_more_is_read_than_the_time_that_passed_allows(void **state)
@@ -95,16 +136,17 @@ static void no_more_is_read_than_the_time_that_passed_allows(void **state)
 
         fill(0);
         while (hits_iterate(&service, 60 * SECOND)) {
-                tell(0, REQUEST_WORDS);
+                if (steps % (REQUEST_WORDS / STEP_WORDS) != 0)
+                        tell(0, REQUEST_WORDS);
                 steps++;
                 assert_true(steps < 1000);
         }
         assert_in_range(steps, 65536 / STEP_WORDS - 1, 65536 / STEP_WORDS);
-        before = taken(0);
+        before = read_of(0);
         assert_false(hits_iterate(&service, 60 * SECOND));
-        assert_int_equal(taken(0), before);
+        assert_int_equal(read_of(0), before);
         (void)hits_iterate(&service, 60 * SECOND + SECOND / 1000);
-        assert_true(taken(0) > before);
+        assert_true(read_of(0) > before);
 }
 
 static void one_with_a_full_ring_keeps_nobody_elses_from_being_read(void **state)
@@ -122,32 +164,33 @@ static void one_with_a_full_ring_keeps_nobody_elses_from_being_read(void **state
 static void a_client_is_caught_up_with_but_for_very_much(void **state)
 {
         tell(0, 2);
-        tell(0, REQUEST_WORDS);
+        tell(0, CATCH_UP_WORDS - 2);
         tell(1, 2);
         hits_catch_up(&clients[0]);
-        assert_int_equal(taken(0), 2 + REQUEST_WORDS);
+        assert_int_equal(taken(0), CATCH_UP_WORDS);
         assert_int_equal(taken(1), 0);
-        fill(0);
-        hits_catch_up(&clients[0]);
-        assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);
+        tell(0, REQUEST_WORDS);
         /* No further word is taken, from this client or others, however many messages they send in
          * an iteration. */
         hits_catch_up(&clients[0]);
         hits_catch_up(&clients[1]);
-        assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);
+        assert_int_equal(taken(0), CATCH_UP_WORDS);
         assert_int_equal(taken(1), 0);
         (void)hits_iterate(&service, 0);
         hits_catch_up(&clients[1]);
         assert_int_equal(taken(1), 2);
+        /* The end of a request that is longer than the rest of the limit is read. */
         hits_catch_up(&clients[0]);
-        assert_in_range(taken(0), 2 + 4 * REQUEST_WORDS, 2 + 5 * REQUEST_WORDS);
+        assert_int_equal(taken(0), CATCH_UP_WORDS);
+        assert_int_equal(clients[0].hits.untaken, 1);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-                TEST(what_is_read_is_limited_by_its_words),
+                TEST(an_iteration_reads_a_step_of_words),
+                TEST(everything_that_is_read_in_an_iteration_has_one_limit),
                 TEST(no_more_is_read_than_the_time_that_passed_allows),
                 TEST(one_with_a_full_ring_keeps_nobody_elses_from_being_read),
                 TEST(a_client_is_caught_up_with_but_for_very_much),

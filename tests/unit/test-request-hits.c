@@ -17,9 +17,9 @@
 enum {
         SESSIONS = 8,
         KEYS = 1023, /* an even part of the ring, with the request's head; more than a step */
-        /* The maximum that an iteration reads: a step for live sessions, exceeded by a request, and
-         * one for ended sessions, exceeded by a request's head. */
-        MOST_WORDS = 512 + (1 + KEYS) + 256 + 1,
+        /* The maximum that an iteration reads: a step for live sessions, and one for ended ones,
+         * each exceeded by a request's head. */
+        MOST_WORDS = 512 + 1 + 256 + 1,
 };
 
 static uint64_t words_read;
