@@ -29,11 +29,16 @@ enum {
         ROWS = 1024,
         WAYS = 4,
         NAME_BYTES = 256,
+        /* The lookups of sets_expect(), and the part of the queue, of one owner of namespaces. */
+        OWNERS_LOG2 = 6, /* owners with one hash share them */
+        OWNER_STEPS = STEPS / 4,
+        OWNER_QUEUE = QUEUE / 4 * 3,
 };
 
 /* The other namespaces of a shard's set. */
 struct family {
         uint64_t version; /* store_namespaces_version() at the time of the lookup */
+        uint32_t owner;
         uint32_t n;
         uint32_t siblings[SETS_MOST_SHARDS - 1];
 };
@@ -50,6 +55,7 @@ struct event {
         struct key key;
         uint32_t namespace_id;
         uint8_t tier;
+        uint8_t owner; /* in sets.owners */
         bool is_expected;
 };
 
@@ -60,8 +66,11 @@ struct sets {
         struct store_watch store_watch;
         struct sets_stats stats;
         struct row rows[ROWS];
-        uint32_t expect_left; /* lookups that sets_expect() may still make in this iteration */
-        uint32_t first, n;    /* position and length of the queue */
+        uint32_t expected; /* lookups of sets_expect() in this iteration */
+        struct {
+                uint32_t expected, queued;
+        } owners[1 << OWNERS_LOG2]; /* the parts of each, by hash */
+        uint32_t first, n;          /* position and length of the queue */
         struct event queue[QUEUE];
 };
 
@@ -130,6 +139,7 @@ static uint32_t find_siblings(const struct sets *s, uint32_t namespace_id, struc
         const struct store_namespace *ns = store_namespace_get(store, namespace_id), *other;
         struct sets_name parts;
 
+        f->owner = ns ? ns->owner : 0;
         if (!ns || ns->tenant != s->params.tenant || !sets_parse_name(ns->name, &parts))
                 return 1;
         for (unsigned i = 0; i < parts.shards; i++) {
@@ -189,6 +199,17 @@ static const struct family *family_of(struct sets *s, uint32_t namespace_id, uin
         return &row->families[way];
 }
 
+/* Returns the number of a namespace's owner in sets.owners. */
+static uint8_t owner_of(const struct sets *s, uint32_t namespace_id)
+{
+        const struct family *f = known_family(s, namespace_id);
+        const struct store_namespace *ns =
+                f ? NULL : store_namespace_get(s->params.store, namespace_id);
+        uint32_t owner = f ? f->owner : ns ? ns->owner : 0;
+
+        return (uint8_t)(owner * UINT32_C(0x9e3779b1) >> (32 - OWNERS_LOG2));
+}
+
 /* --- evictions --- */
 
 /* Queues an event. A namespace whose family is not remembered is resolved at the event's turn. */
@@ -196,16 +217,20 @@ static void queue_event(struct sets *s, unsigned tier, uint32_t namespace_id, co
                         bool is_expected)
 {
         const struct family *f = known_family(s, namespace_id);
+        uint8_t owner;
 
         if (f && f->n == 0)
                 return;
-        if (s->n == QUEUE) {
+        owner = owner_of(s, namespace_id);
+        if (s->n == QUEUE || s->owners[owner].queued == OWNER_QUEUE) {
                 s->stats.missed[tier]++;
                 return;
         }
+        s->owners[owner].queued++;
         s->queue[(s->first + s->n++) % QUEUE] = (struct event){ .key = *key,
                                                                 .namespace_id = namespace_id,
                                                                 .tier = (uint8_t)tier,
+                                                                .owner = owner,
                                                                 .is_expected = is_expected };
 }
 
@@ -297,12 +322,15 @@ static void promote_others(struct sets *s, unsigned tier, const struct key *key,
 
 void sets_iterate(struct sets *s)
 {
-        s->expect_left = STEPS;
+        for (unsigned i = 0; s->expected > 0 && i < ARRAY_SIZE(s->owners); i++)
+                s->owners[i].expected = 0;
+        s->expected = 0;
         for (uint32_t steps = 0; s->n > 0 && steps < STEPS; s->n--) {
                 const struct event *e = &s->queue[s->first];
                 const struct family *f = family_of(s, e->namespace_id, &steps);
 
                 s->first = (s->first + 1) % QUEUE;
+                s->owners[e->owner].queued--;
                 if (!e->is_expected)
                         follow(s, e, f);
                 else if (has_demoted(s, e->tier))
@@ -315,17 +343,20 @@ void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const str
 {
         const struct family *f;
         uint32_t steps = 0;
+        uint8_t owner;
 
         if (!has_demoted(s, tier))
                 return;
-        if (s->expect_left == 0) {
+        owner = owner_of(s, namespace_id);
+        if (s->expected >= STEPS || s->owners[owner].expected >= OWNER_STEPS) {
                 queue_event(s, tier, namespace_id, key, true);
                 return;
         }
         f = family_of(s, namespace_id, &steps);
         promote_others(s, tier, key, f);
         steps += f->n;
-        s->expect_left -= MIN(steps, s->expect_left);
+        s->expected += steps;
+        s->owners[owner].expected += steps;
 }
 
 bool sets_has_work(const struct sets *s)
@@ -345,7 +376,6 @@ int sets_new(struct sets **ret, const struct sets_params *params)
         if (!s)
                 return -ENOMEM;
         s->params = *params;
-        s->expect_left = STEPS;
         s->pool_watch = (struct pool_watch){ .evicted = on_pool_evicted, .userdata = s };
         s->store_watch = (struct store_watch){ .changed = on_store_changed, .userdata = s };
         pool_add_watch(params->pool, &s->pool_watch);

@@ -369,7 +369,7 @@ static void puts_of_an_iteration_look_for_a_bounded_number_of_chunks(void **stat
         for (uint32_t i = 0; i < MANY_PUTS; i++)
                 put_bytes(&many[i], i == MANY_PUTS - 1 ? 1 : 10000 + i, CACHE_ACCEPTED, 1, 4096);
         t.ns = plain;
-        assert_in_range(looks, MANY_PUTS, MANY_PUTS + 512 + 2 * SETS_MOST_SHARDS);
+        assert_in_range(looks, MANY_PUTS, MANY_PUTS + 128 + 2 * SETS_MOST_SHARDS);
         assert_int_equal(stats().sets.promoted[SETS_DISK], 0);
         for (uint32_t i = 0; i < MANY_PUTS; i++)
                 expect(&many[i], CACHE_OK);
@@ -448,7 +448,7 @@ static void shards_of_another_owner_stay(void **state)
 
 /* --- many evictions at once, in a pool without a cache --- */
 
-enum { SHARDS = 8, SLOTS = 4096, KEYS = SLOTS / SHARDS };
+enum { SHARDS = 8, SLOTS = 4096, KEYS = SLOTS / SHARDS, OWNER_QUEUE = 3072 };
 
 static struct pool *pool_of_slots(void)
 {
@@ -530,7 +530,7 @@ static void evictions_beyond_the_queue_are_counted(void **state)
 
         open_shards(shards);
         sets = sets_of(p);
-        for (uint32_t i = 0; i < 2 * SLOTS + 100; i++)
+        for (uint32_t i = 0; i < SLOTS + OWNER_QUEUE + 100; i++)
                 add(p, shards[0], i);
         assert_int_equal(sets_get_stats(sets)->missed[SETS_MEMORY], 100);
         while (sets_has_work(sets))
@@ -539,6 +539,39 @@ static void evictions_beyond_the_queue_are_counted(void **state)
         add(p, shards[0], 1 << 20);
         assert_int_equal(sets_get_stats(sets)->missed[SETS_MEMORY], 100);
         assert_true(sets_has_work(sets));
+        sets_free(sets);
+        pool_free(p);
+}
+
+/* A user whose sets lose more chunks than an iteration follows keeps no other user's sets from
+ * being promoted at once, or followed. */
+static void one_owner_leaves_lookups_and_queue_to_others(void **state)
+{
+        struct pool *p = pool_of_slots();
+        uint32_t shards[SHARDS], others[2];
+        struct sets *sets;
+        struct key k = key_of(1);
+
+        open_shards(shards);
+        others[0] = open_as("m/g1/s0.of.2", 1234);
+        others[1] = open_as("m/g1/s1.of.2", 1234);
+        sets = sets_of(p);
+        add(p, others[0], 1);
+        assert_true(
+                pool_demote(p, pool_find(p, others[0], &k, store_hash(t.store, others[0], &k))));
+        for (uint32_t i = 0; i < SLOTS; i++)
+                sets_expect(sets, SETS_MEMORY, shards[0], &k);
+        assert_true(sets_get_stats(sets)->missed[SETS_MEMORY] > 0);
+        sets_expect(sets, SETS_MEMORY, others[1], &k);
+        assert_int_equal(sets_get_stats(sets)->promoted[SETS_MEMORY], 1);
+        for (uint32_t i = 0; i < SLOTS + 100; i++) /* evicts the other owner's, and many more */
+                add(p, shards[0], i);
+        assert_int_equal(pool_find(p, others[0], &k, store_hash(t.store, others[0], &k)),
+                         POOL_NONE);
+        add(p, others[1], 1);
+        while (sets_has_work(sets))
+                sets_iterate(sets);
+        assert_int_equal(sets_get_stats(sets)->demoted[SETS_MEMORY], 1);
         sets_free(sets);
         pool_free(p);
 }
@@ -645,6 +678,7 @@ int main(int argc, char **argv)
                 TEST(shards_of_another_owner_stay),
                 TEST(an_iteration_follows_a_bounded_number_of_evictions),
                 TEST(evictions_beyond_the_queue_are_counted),
+                TEST(one_owner_leaves_lookups_and_queue_to_others),
                 TEST(a_thousand_families_are_remembered),
                 TEST(names_of_shards_are_recognized),
         };
