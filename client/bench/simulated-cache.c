@@ -280,7 +280,8 @@ void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uin
         if (c->announced) {
                 announced_expire(c->announced, now_ns);
                 for (size_t i = 0; i < n; i++)
-                        announced_use(c->announced, ghost_id(blocks[i]), now_ns);
+                        announced_use(c->announced, hint ? hint->user : 0, ghost_id(blocks[i]),
+                                      now_ns);
         }
         turn = simulated_cache_begin(c, request, blocks, n);
         gap = chain_gap(c, blocks, n);

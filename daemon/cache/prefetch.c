@@ -127,11 +127,10 @@ static void chain_remove(struct prefetch *p, struct user *u, struct chain *ch,
 static bool is_announced(const struct prefetch *p, const struct user *u, const struct chain *ch,
                          uint64_t now_ns)
 {
-        uint32_t source;
         int64_t left_ns;
 
-        return announced_find(p->params.announced, ch->id, now_ns, &source, &left_ns) &&
-               source == u->uid && now_ns + (uint64_t)left_ns == ch->due_ns;
+        return announced_find(p->params.announced, u->uid, ch->id, now_ns, &left_ns) &&
+               now_ns + (uint64_t)left_ns == ch->due_ns;
 }
 
 struct removal {
@@ -249,13 +248,10 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         const struct removal ended = { .now_ns = now_ns };
         struct user *u = user_of(p, r->user);
         struct chain *ch;
-        uint32_t source;
         int64_t left_ns;
 
-        if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0)
-                return NULL;
-        if (!announced_find(p->params.announced, r->id, now_ns, &source, &left_ns) ||
-            source != r->user)
+        if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
+            !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
                 return NULL;
         if (u && !has_room(p, u, r->n) && now_ns >= p->scan_ns) {
                 p->scan_ns = now_ns + SCAN_MS * MS;

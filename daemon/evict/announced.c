@@ -26,7 +26,8 @@ struct open {
         uint64_t id; /* 0: free */
         uint64_t from_ns, to_ns, due_ns;
         uint64_t half_ns; /* half of the announced time has passed */
-        uint16_t source;
+        uint32_t owner;   /* number of its source, which may share the record with others */
+        uint16_t source;  /* record */
         bool true_if_unused;
 };
 
@@ -69,12 +70,13 @@ static struct open *bucket_of(const struct announced *a, uint64_t id)
         return (struct open *)a->open[(id * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (BUCKETS - 1)];
 }
 
-static struct open *find(const struct announced *a, uint64_t id)
+/* Returns the announcement of an item by one source. */
+static struct open *find(const struct announced *a, uint64_t id, uint32_t owner)
 {
         struct open *bucket = bucket_of(a, id);
 
         for (unsigned i = 0; i < WAYS; i++)
-                if (bucket[i].id == id)
+                if (bucket[i].id == id && bucket[i].owner == owner)
                         return &bucket[i];
         return NULL;
 }
@@ -161,8 +163,8 @@ static void expire(struct announced *a, struct open *o)
         end(a, o);
 }
 
-/* Ends an announcement because its item is announced again. After half of its time it is late: the
- * item may have been brought in for it. */
+/* Ends an announcement because its source announces the item again. After half of its time it is
+ * late: the item may have been brought in for it. */
 static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 {
         struct source *s = &a->sources[o->source];
@@ -199,11 +201,24 @@ static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t secon
         return o;
 }
 
+/* Returns whether another source that is believed expects the item sooner. */
+static bool is_expected_sooner(const struct announced *a, const struct open *o)
+{
+        const struct open *bucket = bucket_of(a, o->id);
+
+        for (unsigned i = 0; i < WAYS; i++)
+                if (bucket[i].id == o->id && !bucket[i].true_if_unused &&
+                    bucket[i].due_ns < o->due_ns &&
+                    belief_in(&a->sources[bucket[i].source]) >= ANNOUNCED_LEAST_BELIEF)
+                        return true;
+        return false;
+}
+
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns)
 {
         struct source *s = source_of(a, source);
-        struct open *bucket = bucket_of(a, id), *place = find(a, id);
+        struct open *bucket = bucket_of(a, id), *place = find(a, id, source);
         float belief;
 
         s->stats.made++;
@@ -222,6 +237,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                 return 0;
         }
         *place = open_of(id, kind, seconds, now_ns);
+        place->owner = source;
         place->source = (uint16_t)(s - a->sources);
         s->stats.open++;
         a->n_open++;
@@ -230,7 +246,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                 s->stats.disbelieved++;
                 return 0;
         }
-        return belief;
+        return is_expected_sooner(a, place) ? 0 : belief;
 }
 
 bool announced_is_empty(const struct announced *a)
@@ -238,16 +254,15 @@ bool announced_is_empty(const struct announced *a)
         return a->n_open == 0;
 }
 
-void announced_use(struct announced *a, uint64_t id, uint64_t now_ns)
+/* Ends an announcement of an item that is used. Another source's use counts only if it makes the
+ * announcement come true, so that no source can make those of another come false. */
+static void note_use(struct announced *a, struct open *o, uint32_t source, uint64_t now_ns)
 {
-        struct open *o = a->n_open > 0 ? find(a, id) : NULL;
-        struct source *s;
-        bool came_true;
+        struct source *s = &a->sources[o->source];
+        bool came_true = now_ns >= o->from_ns && now_ns <= o->to_ns;
 
-        if (!o)
+        if (!came_true && o->owner != source)
                 return;
-        s = &a->sources[o->source];
-        came_true = now_ns >= o->from_ns && now_ns <= o->to_ns;
         if (came_true)
                 s->stats.came_true++;
         else if (now_ns < o->from_ns)
@@ -256,6 +271,15 @@ void announced_use(struct announced *a, uint64_t id, uint64_t now_ns)
                 s->stats.late++;
         note_outcome(s, came_true);
         end(a, o);
+}
+
+void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns)
+{
+        struct open *bucket = bucket_of(a, id);
+
+        for (unsigned i = 0; a->n_open > 0 && i < WAYS; i++)
+                if (bucket[i].id == id)
+                        note_use(a, &bucket[i], source, now_ns);
 }
 
 void announced_expire(struct announced *a, uint64_t now_ns)
@@ -276,14 +300,13 @@ float announced_belief(const struct announced *a, uint32_t source)
         return belief_in(s ? s : &(const struct source){ 0 });
 }
 
-bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uint32_t *ret_source,
+bool announced_find(const struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns,
                     int64_t *ret_left_ns)
 {
-        const struct open *o = find(a, id);
+        const struct open *o = find(a, id, source);
 
         if (!o)
                 return false;
-        *ret_source = a->sources[o->source].number;
         *ret_left_ns = (int64_t)(o->due_ns - now_ns);
         return true;
 }

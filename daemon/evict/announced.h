@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far the announced returns of chains come true, by source: a user, in the daemon.
  *
- * An announcement names the end of a chain. It comes true if that item is used within a window
- * around the announced time, and is false if it is used outside of it or not at all. A source is
- * believed by the share of its last announcements that came true, and a new source for a few of
- * them at a time only. The owner applies an announcement to a policy only if it is believed, and
- * only announcements that are measured are believed. So a source that announces the same for
- * everything gains nothing, and cannot spoil what a policy learns from others.
+ * An announcement names the end of a chain and belongs to its source: several sources may announce
+ * one item, and none ends the announcements of another. It comes true if the item is used by any
+ * source within a window around the announced time, and is false if its own source uses the item
+ * outside of it, or no source uses it. A source is believed by the share of its last announcements
+ * that came true, and a new source for a few of them at a time only. The owner applies an
+ * announcement to a policy only if it is believed, and only announcements that are measured are
+ * believed. So a source that announces the same for everything gains nothing, and cannot spoil what
+ * a policy learns from others.
  *
  * Memory is allocated at creation. A use costs one probe of a table; nothing depends on the number
  * of announcements. Runs on the thread of its owner. */
@@ -45,23 +47,24 @@ struct announced;
 int announced_new(struct announced **ret);
 struct announced *announced_free(struct announced *a);
 
-/* Records an announcement of `source`. An earlier one for the item ends: a return of which more
+/* Records an announcement of `source`. Its earlier one for the item ends: a return of which more
  * than half of the time has passed is late, and others have no outcome. `id` is a nonzero hash of
  * the item's key. Returns the belief in it: the share of such announcements that come true, or 0 if
- * it should not be applied. `seconds` is used for ANNOUNCED_RETURN. */
+ * it should not be applied, because it is not believed or because another source that is believed
+ * expects the item sooner. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);
-/* Ends the announcement for an item that is used now, if there is one. Cheap. */
-void announced_use(struct announced *a, uint64_t id, uint64_t now_ns);
+/* Ends the announcements for an item that `source` uses now. Cheap. */
+void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns);
 /* Ends announcements whose window has passed: examines a part of the table in each call. */
 void announced_expire(struct announced *a, uint64_t now_ns);
 
 /* Returns the present belief in a source, from 0 to 1. */
 float announced_belief(const struct announced *a, uint32_t source);
-/* Returns whether there is an announcement for the item, its source and the time left until the
- * announced use, negative if it is overdue. */
-bool announced_find(const struct announced *a, uint64_t id, uint64_t now_ns, uint32_t *ret_source,
+/* Returns whether the source has announced the item, and the time left until the announced use,
+ * negative if it is overdue. */
+bool announced_find(const struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns,
                     int64_t *ret_left_ns);
 /* Adds up the statistics of all sources, also of those whose records were reused. */
 void announced_get_stats(const struct announced *a, struct announced_stats *ret);

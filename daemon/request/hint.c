@@ -58,8 +58,8 @@ void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash)
         if (b->is_announced && i == b->head.count - 1u)
                 return; /* a PUT has announced the next use of this key, see hint_expect() */
         if (op == WIRE_GET || op == WIRE_PUT || op == WIRE_TOUCH)
-                announced_use(b->request.client->tenant->announced, evict_id(hash),
-                              b->request.received_ns);
+                announced_use(b->request.client->tenant->announced, b->request.client->uid,
+                              evict_id(hash), b->request.received_ns);
 }
 
 /* Returns the kind of announcement in a hint of reuse other than FINAL. */
@@ -83,8 +83,8 @@ void hint_expect(struct batch *b)
                 };
         } else if (expects >= WIRE_EXPECTS_RETURN) {
                 hash = cache_hash(b->request.client->tenant->cache, b->head.namespace_id, last);
-                announced_use(b->request.client->tenant->announced, evict_id(hash),
-                              b->request.received_ns);
+                announced_use(b->request.client->tenant->announced, b->request.client->uid,
+                              evict_id(hash), b->request.received_ns);
                 announce(b, hash, ANNOUNCED_RETURN, wire_expects_seconds((uint8_t)expects));
                 if (b->promise.belief <= 0)
                         b->promise.number = 0;

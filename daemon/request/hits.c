@@ -184,7 +184,7 @@ static bool touch_some(struct client *client, uint32_t *most)
                 places[i] = cache_place_used(cache, touches[i].chunk);
                 if (now_ns > 0 && places[i].chunk != POOL_NONE)
                         announced_use(
-                                client->tenant->announced,
+                                client->tenant->announced, client->uid,
                                 evict_id(pool_chunk(client->tenant->pool, places[i].chunk)->hash),
                                 now_ns);
         }

@@ -34,7 +34,7 @@ static float announce(struct announced *a, uint32_t source, uint64_t id, uint32_
 
 static void use(struct announced *a, uint64_t id, uint64_t at_s)
 {
-        announced_use(a, id, at_s * SECOND);
+        announced_use(a, SOURCE, id, at_s * SECOND);
 }
 
 static struct announced_stats stats_of(const struct announced *a)
@@ -177,16 +177,14 @@ static void more_sources_than_records_share_the_last(void **state)
 static void an_announcement_that_is_replaced_has_no_outcome(void **state)
 {
         _cleanup_(announced_freep) struct announced *a = make();
-        uint32_t source;
         int64_t left;
 
         announce(a, SOURCE, 7, 10, 0);
         announce(a, SOURCE, 7, 100, 5);
         assert_int_equal(stats_of(a).open, 1);
-        assert_true(announced_find(a, 7, 6 * SECOND, &source, &left));
-        assert_int_equal(source, SOURCE);
+        assert_true(announced_find(a, SOURCE, 7, 6 * SECOND, &left));
         assert_int_equal(left, 99 * (int64_t)SECOND);
-        assert_false(announced_find(a, 8, 6 * SECOND, &source, &left));
+        assert_false(announced_find(a, SOURCE, 8, 6 * SECOND, &left));
         use(a, 7, 105);
         assert_int_equal(stats_of(a).came_true, 1);
         assert_int_equal(stats_of(a).late + stats_of(a).early, 0);
@@ -209,6 +207,58 @@ static void an_announcement_that_is_replaced_after_half_of_its_time_is_late(void
         assert_true(announced_belief(a, SOURCE) < 0.1F);
 }
 
+/* Users of a tenant know each other's keys, and may announce and use them at any time. */
+static void no_source_ends_or_spoils_announcements_of_another(void **state)
+{
+        enum { CHAINS = 16, ROUNDS = 20 };
+        _cleanup_(announced_freep) struct announced *a = make();
+        int64_t left;
+
+        for (uint64_t at = 0; at < ROUNDS * 200; at += 200) {
+                for (uint64_t id = 1; id <= CHAINS; id++)
+                        assert_true(announce(a, SOURCE, id, 100, at) >= 0.5F);
+                for (uint64_t id = 1; id <= CHAINS; id++) {
+                        announced_use(a, OTHER, id, (at + 1) * SECOND);
+                        announce(a, OTHER, id, 1000, at + 60);
+                        assert_true(announced_find(a, SOURCE, id, (at + 60) * SECOND, &left));
+                        assert_int_equal(left, 40 * (int64_t)SECOND);
+                        use(a, id, at + 100);
+                        assert_false(announced_find(a, SOURCE, id, (at + 100) * SECOND, &left));
+                }
+        }
+        assert_int_equal(stats_of(a).came_true, CHAINS * ROUNDS);
+        assert_true(announced_belief(a, SOURCE) > 0.9F);
+}
+
+static void a_later_return_is_not_applied_if_another_source_expects_it_sooner(void **state)
+{
+        _cleanup_(announced_freep) struct announced *a = make();
+
+        assert_true(announce(a, SOURCE, 7, 10, 0) > 0);
+        assert_true(announce(a, OTHER, 7, 3600, 0) <= 0);
+        assert_true(announce(a, OTHER, 7, 5, 0) > 0);
+        assert_true(announce(a, OTHER, 8, 3600, 0) > 0);
+        announced_make(a, SOURCE, 10, ANNOUNCED_TURN_END, 0, 0);
+        assert_true(announce(a, OTHER, 10, 3600, 0) > 0);
+        /* A source that is not believed keeps no other from being believed. */
+        for (uint64_t id = 100; id < 116; id++) {
+                announce(a, SOURCE, id, 3600, 0);
+                use(a, id, 1);
+        }
+        announce(a, SOURCE, 9, 1, 20);
+        assert_true(announce(a, OTHER, 9, 3600, 20) > 0);
+}
+
+static void a_use_by_another_source_makes_an_announcement_come_true(void **state)
+{
+        _cleanup_(announced_freep) struct announced *a = make();
+
+        announce(a, SOURCE, 7, 100, 0);
+        announced_use(a, OTHER, 7, 100 * SECOND);
+        assert_int_equal(stats_of(a).came_true, 1);
+        assert_true(announced_is_empty(a));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -219,6 +269,9 @@ int main(void)
                 cmocka_unit_test(a_new_source_is_believed_for_a_few_at_a_time),
                 cmocka_unit_test(no_source_fills_the_table),
                 cmocka_unit_test(more_sources_than_records_share_the_last),
+                cmocka_unit_test(no_source_ends_or_spoils_announcements_of_another),
+                cmocka_unit_test(a_later_return_is_not_applied_if_another_source_expects_it_sooner),
+                cmocka_unit_test(a_use_by_another_source_makes_an_announcement_come_true),
                 cmocka_unit_test(an_announcement_that_is_replaced_has_no_outcome),
                 cmocka_unit_test(an_announcement_that_is_replaced_after_half_of_its_time_is_late),
         };

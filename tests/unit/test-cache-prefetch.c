@@ -21,7 +21,7 @@ static void earn(void)
 {
         for (uint64_t id = 1000; id < 1010; id++) {
                 announced_make(announced, USER, id, ANNOUNCED_RETURN, 1, now());
-                announced_use(announced, id, now());
+                announced_use(announced, USER, id, now());
         }
 }
 

@@ -136,7 +136,7 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
 
                 announced_make(f.announced, user, id, ANNOUNCED_RETURN, is_true ? 1 : 3600,
                                f.now_ns);
-                announced_use(f.announced, id, f.now_ns);
+                announced_use(f.announced, user, id, f.now_ns);
         }
 }
 
@@ -231,7 +231,7 @@ static void a_chain_that_was_used_or_announced_again_is_not_read(void **state)
         give_record(USER, 8, true);
         assert_true(announce(USER, 1, 10, 100, 4));
         assert_true(announce(USER, 2, 10, 200, 4));
-        announced_use(f.announced, 1, f.now_ns + 6 * SECOND);
+        announced_use(f.announced, USER, 1, f.now_ns + 6 * SECOND);
         f.now_ns += 5 * SECOND;
         assert_true(announce(USER, 2, 30, 200, 4));
         run_until(began_ns + 20 * SECOND);
@@ -451,7 +451,7 @@ static void a_user_has_at_most_half_of_the_schedule(void **state)
         assert_int_equal(outcomes(PREFETCH_REFUSED), 1);
         assert_true(announce(OTHER, 1000, 100, 0, 1024));
         /* Chains whose announcement has ended make room. */
-        announced_use(f.announced, 1, f.now_ns);
+        announced_use(f.announced, USER, 1, f.now_ns);
         assert_false(announce(USER, 2000, 100, 0, 1024)); /* searched a moment ago */
         f.now_ns += 100 * MS;
         assert_true(announce(USER, 2000, 100, 0, 1024));
