@@ -310,18 +310,6 @@ double cq_worth(const struct evict *e, uint32_t item)
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
-/* Finds the promise of an item that is among the first of its list, as victims are. */
-static const struct cq_promise *promise_of_victim(const struct cq *q, uint32_t item)
-{
-        uint32_t link = q->items[item].older;
-
-        for (unsigned tries = 0; !(link & LINK_END) && tries < PROMISE_TRIES; tries++)
-                link = q->items[link - 1].older;
-        if (!(link & LINK_END) || (link & ~LINK_END) < q->promises.first_list)
-                return NULL;
-        return &q->promises.all[(link & ~LINK_END) - q->promises.first_list];
-}
-
 /* Returns whether a promise is worth less than an announced use: one that is as much overdue as
  * another one is early is worth the same, as in cq-promise.c. */
 static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
@@ -337,7 +325,7 @@ static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
 bool cq_is_worth_less(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
-        const struct cq_promise *one = promise_of_victim(q, item);
+        const struct cq_promise *one = cq_promise_near(q, item);
 
         if (one)
                 return is_promised_less(q, one, &e->expected);
