@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the policy of cq.c: its items and lists (here), the chains of items (cq-chain.c),
- * the search for a victim (cq-victim.c), and its saved state (cq-save.c). Private to them. */
+/* The parts of the policy of cq.c: its items and lists (here), its clocks and densities
+ * (cq-learn.c), the chains of items (cq-chain.c), promises (cq-promise.c), the search for a victim
+ * (cq-victim.c), and its saved state (cq-save.c). Private to them. */
 #pragma once
 
 #include <assert.h>
@@ -28,6 +29,7 @@ enum {
          * define the chains and may create cycles. Usually few steps are needed, except for chains
          * that were touched root-first. */
         SEARCH_STEPS = 64,
+        CQ_LEARN_LEAST = 1024, /* touches until the densities are computed first */
 };
 
 /* An item. Links to older and younger items are as in links.h. `parent_link` and `child_link` are
@@ -171,8 +173,6 @@ static inline uint32_t cq_youngest(const struct cq *q, uint32_t list)
         return link != 0 ? link : LINK_END | list;
 }
 
-/* Recomputes the densities if that is due. */
-void cq_learn(struct cq *q);
 /* Returns the place in their chain of items that have this turn, except for the end. */
 static inline unsigned cq_place_of(unsigned turn)
 {
@@ -252,6 +252,17 @@ static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
         cq_append_to(q, item, group * LISTS + cq_list_of(&q->items[item]));
 }
+
+/* --- cq-learn.c --- */
+
+/* Sets the weight of items of unknown cost to the mean of the others. */
+void cq_weigh(struct cq *q);
+void cq_pass_time(struct cq *q, uint64_t ticks);
+void cq_advance(struct evict *e);
+/* Doubles the unit of `touched`. */
+void cq_double_unit(struct cq *q);
+/* Recomputes the densities if that is due. */
+void cq_learn(struct cq *q);
 
 /* --- cq-chain.c --- */
 

@@ -64,12 +64,6 @@ enum {
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
-        /* Densities are recomputed when a victim is chosen, after a number of touches that is an
-         * eighth of the items, within LEARN_LEAST and LEARN_MOST. At most SAMPLE items and SAMPLE
-         * ghosts are examined. */
-        LEARN_LEAST = 1024,
-        LEARN_MOST = 1 << 18,
-        SAMPLE = 4096,
         /* Counts fade by half after this number of stays per item. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
@@ -91,18 +85,6 @@ uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap)
         if (uses <= 3)
                 return (uint8_t)(TWICE + uses - 2);
         return uses <= 5 ? TWICE + 2 : uses <= 11 ? TWICE + 3 : TWICE + 4;
-}
-
-/* Sets the weight of items of unknown cost to the mean of the others. */
-static void weigh(struct cq *q)
-{
-        double sum = 0, n = 0;
-
-        for (unsigned i = 1; i < EVICT_COSTS; i++) {
-                sum += (double)q->n_cost[i] * (double)q->weight[i];
-                n += q->n_cost[i];
-        }
-        q->weight[0] = n > 0 ? (float)(sum / n) : 1;
 }
 
 /* Returns the number of nodes for families: one per child that has siblings, and one per fork,
@@ -152,10 +134,10 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         pages_ahead_init(&q->items_ahead, q->items, max_items * sizeof(q->items[0]));
         pages_ahead_init(&q->kin_ahead, q->kin, kin_for(max_items) * sizeof(q->kin[0]));
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
-        q->learn_at = LEARN_LEAST;
+        q->learn_at = CQ_LEARN_LEAST;
         for (unsigned i = 1; i < EVICT_COSTS; i++)
                 q->weight[i] = exp2f((float)(i - 1) / 2);
-        weigh(q);
+        cq_weigh(q);
         q->lists_used = CLASSES;
         *ret = &q->evict;
         return 0;
@@ -176,85 +158,12 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         q->lists[list].oldest_or_0 = item + 1;
 }
 
-static void double_time_unit(struct cq *q)
-{
-        q->time_unit++;
-        for (uint32_t i = 0; i < q->high; i++)
-                q->items[i].time /= 2;
-        for (uint32_t i = 0; i < q->ghosts.n_slots; i++)
-                q->ghosts.table[i].time /= 2;
-        density_double_unit(&q->density);
-}
-
-static void pass_time(struct cq *q, uint64_t ticks)
-{
-        q->time += ticks;
-        while (q->time >> q->time_unit > UINT32_MAX)
-                double_time_unit(q);
-}
-
-static void cq_advance(struct evict *e)
-{
-        struct cq *q = cq(e);
-        uint64_t ns = e->ages.now_ns, ticks;
-
-        if (ns == q->noted_ns)
-                return;
-        if (q->noted_ns == 0)
-                q->noted_ns = ns;
-        ticks = (ns - q->noted_ns) >> GAP_TICK_BITS;
-        q->noted_ns += ticks << GAP_TICK_BITS;
-        pass_time(q, ticks);
-}
-
-static void double_unit(struct cq *q)
-{
-        q->unit++;
-        for (uint32_t i = 0; i < q->high; i++)
-                q->items[i].touched /= 2;
-}
-
-/* Returns the step with which at most SAMPLE of `total` are examined, and a first index that varies
- * from call to call. */
-static uint32_t sample_step(const struct cq *q, uint32_t total, uint32_t *ret_first)
-{
-        uint32_t step = total / SAMPLE + 1;
-
-        *ret_first = q->sample_phase % step;
-        return step;
-}
-
-void cq_learn(struct cq *q)
-{
-        struct density_stays stays = { 0 };
-        uint32_t first, step;
-
-        if (q->now < q->learn_at)
-                return;
-        q->sample_phase = q->sample_phase * UINT32_C(1664525) + UINT32_C(1013904223);
-        step = sample_step(q, q->high, &first);
-        for (uint32_t i = first; i < q->high; i += step)
-                if (q->items[i].older != 0)
-                        density_stay(&stays, q->items[i].class, cq_age(q, &q->items[i]), step);
-        step = sample_step(q, q->ghosts.n_slots, &first);
-        for (uint32_t i = first; i < q->ghosts.n_slots; i += step) {
-                const struct ghost *g = &q->ghosts.table[i];
-
-                if (g->id != 0)
-                        density_stay(&stays, g->class, cq_clock(q) - g->time, step);
-        }
-        density_learn(&q->density, &stays);
-        weigh(q);
-        q->learn_at =
-                q->now + MIN(MAX(q->items_in / 8, (uint32_t)LEARN_LEAST), (uint32_t)LEARN_MOST);
-}
-
 static uint32_t cq_tick(struct cq *q)
 {
         if (q->evict.ages.now_ns == 0)
-                pass_time(q, 1);
+                cq_pass_time(q, 1);
         if (++q->now >> q->unit > UINT32_MAX)
-                double_unit(q);
+                cq_double_unit(q);
         return cq_time(q);
 }
 
