@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of io/ on the loop thread, shared by io.c and io-start.c. Owns the workers, the
+ * blocking-call threads and the completion queue. */
+#pragma once
+
+#include "io/blocking-call.h"
+#include "io/buffers.h"
+#include "io/io.h"
+#include "io/transfers.h"
+#include "io/worker.h"
+
+struct kio {
+        struct worker *workers;
+        unsigned n_workers; /* number of initialized ones */
+        unsigned depth;
+        unsigned places; /* most reads and writes of one worker at the device */
+        uint64_t spread_bytes;
+        struct worker *reader; /* got the last read, if reads are spread */
+        struct blocking_call
+                blocking_calls[KIO_VOLUMES_MAX]; /* number 0, and those that have had a call */
+        struct completion_queue completion_queue;
+        struct list_node taken; /* out of the queue, to be completed by the next kio_reap() */
+        uint64_t pending;
+
+        const struct kio_backend *backend;
+        char reason[512];
+        char ring_flags[128];
+
+        unsigned registering; /* workers that have not yet answered */
+        int registration_result, registration_error;
+        char registered_reason[256];
+        bool registered_any; /* every ring has registered at least one piece */
+        uint64_t registrations_refused;
+        void (*registered)(void *userdata, int r);
+        void *registered_userdata;
+
+        struct regions regions;
+        struct transfers transfers;
+        struct stages *stages; /* never NULL */
+        struct stages no_stages;
+};
+
+/* Submits a request to one worker, whatever its operation, because only that worker can access
+ * its ring. */
+void kio_submit_to_worker(struct kio *io, struct kio_request *req, unsigned worker);
