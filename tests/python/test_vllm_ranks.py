@@ -45,19 +45,9 @@ def test_kill_9_of_one_engine_of_four(start, daemon):
     ended(start(daemon, "engine_after_the_killed_one"))
 
 
-def test_a_rank_reconnects_between_lookup_and_load(start, daemon):
-    process = start(daemon, "rank_reconnects_between_lookup_and_load")
-    restarted_at_once(process, daemon)
-    ended(process)
-
-
-def test_the_daemon_is_killed_after_the_hit(start, daemon):
-    process = start(daemon, "daemon_killed_after_the_hit")
-    restarted(process, daemon)
-    ended(process)
-
-
-def test_the_daemon_hangs_before_the_load(start, daemon):
-    process = start(daemon, "daemon_hangs_before_the_load")
-    hangs(process, daemon)
+@pytest.mark.parametrize("scenario, fails", [("rank_reconnects_between_lookup_and_load", restarted_at_once),
+                                             ("daemon_killed_after_the_hit", restarted), ("daemon_hangs_before_the_load", hangs)])
+def test_the_daemon_fails(scenario, fails, start, daemon):
+    process = start(daemon, scenario)
+    fails(process, daemon)
     ended(process)

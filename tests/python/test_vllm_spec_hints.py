@@ -42,13 +42,8 @@ def test_advice_reaches_the_daemon(scenario, found, start, daemon):
     no_leases(daemon)
 
 
-def test_the_daemon_is_killed(start, daemon):
-    process = start(daemon, "daemon_is_killed")
-    restarted(process, daemon)
-    ended(process)
-
-
-def test_the_daemon_hangs(start, daemon):
-    process = start(daemon, "daemon_hangs")
-    hangs(process, daemon)
+@pytest.mark.parametrize("scenario, fails", [("daemon_is_killed", restarted), ("daemon_hangs", hangs)])
+def test_the_daemon_fails(scenario, fails, start, daemon):
+    process = start(daemon, scenario)
+    fails(process, daemon)
     ended(process)

@@ -33,11 +33,18 @@ static void make(uint64_t ring_bytes, uint16_t tenant)
                          0);
 }
 
+/* Makes a ring of this size for the tenant of the namespace, in place of the one before. */
+static void make_again(uint64_t ring_bytes)
+{
+        events_free(events);
+        make(ring_bytes, store_namespace_get(t.store, t.ns)->tenant);
+}
+
 static int setup(void **state)
 {
         t = (struct tiers){ .limit = 64 << 20 };
         tiers_open(&t);
-        make(RECORDS * sizeof(struct record), store_namespace_get(t.store, t.ns)->tenant);
+        make_again(RECORDS * sizeof(struct record));
         return 0;
 }
 
@@ -224,8 +231,7 @@ static void the_size_is_rounded_down_to_a_power_of_two(void **state)
         for (unsigned i = 0; i < ARRAY_SIZE(sizes); i++) {
                 uint64_t n;
 
-                events_free(events);
-                make(sizes[i], store_namespace_get(t.store, t.ns)->tenant);
+                make_again(sizes[i]);
                 n = events->rings[0].n_records;
                 assert_int_equal(n & (n - 1), 0);
                 assert_true(n == 1 || n * sizeof(struct record) <= sizes[i]);
@@ -283,6 +289,17 @@ static void a_removed_namespace_is_an_event_and_its_number_is_not_used_again(voi
         assert_int_equal(reply.head.value, 1); /* only the present one has a name */
 }
 
+/* Binds as binding_of() does. */
+static void bind_namespace(struct events_ring *r, uint32_t id, uint32_t number)
+{
+        uint32_t place = id * UINT32_C(2654435761) % BINDINGS;
+
+        while (r->bindings[place].id != 0)
+                place = (place + 1) % BINDINGS;
+        r->bindings[place] = (struct binding){ .id = id, .number = number };
+        r->n_bindings++;
+}
+
 /* Bindings that collide, and removals in any order: each is found as long as it exists. */
 static void bindings_survive_the_removal_of_others(void **state)
 {
@@ -300,13 +317,7 @@ static void bindings_survive_the_removal_of_others(void **state)
                         continue;
                 id = (i + 1) * 2048; /* many have one place */
                 if (numbers[i] == 0) {
-                        /* binds as binding_of() does */
-                        uint32_t place = id * UINT32_C(2654435761) % BINDINGS;
-
-                        while (r->bindings[place].id != 0)
-                                place = (place + 1) % BINDINGS;
-                        r->bindings[place] = (struct binding){ .id = id, .number = ++last };
-                        r->n_bindings++;
+                        bind_namespace(r, id, ++last);
                         numbers[i] = last;
                 } else {
                         assert_non_null(binding_find(r, id, numbers[i]));
@@ -327,14 +338,8 @@ static void a_full_table_of_names_is_a_gap(void **state)
         struct events_ring *r = &events->rings[0];
 
         add(t.ns, 1);
-        for (uint32_t id = 1; r->n_bindings < BINDINGS / 2; id++) {
-                uint32_t place = id % BINDINGS;
-
-                while (r->bindings[place].id != 0)
-                        place = (place + 1) % BINDINGS;
-                r->bindings[place] = (struct binding){ .id = id + 100000, .number = id };
-                r->n_bindings++;
-        }
+        for (uint32_t id = 1; r->n_bindings < BINDINGS / 2; id++)
+                bind_namespace(r, id + 100000, id);
         r->latest = NULL;
         add(tiers_namespace(&t, "new"), 2);
         assert_false(read_from(1, 10));
@@ -350,8 +355,7 @@ static void replies_with_long_names_fit(void **state)
         uint64_t from = 1;
         unsigned replies = 0, names = 0;
 
-        events_free(events);
-        make(1024 * sizeof(struct record), store_namespace_get(t.store, t.ns)->tenant);
+        make_again(1024 * sizeof(struct record));
         memset(name, 'x', sizeof(name));
         name[WIRE_MAX_NAME] = '\0';
         for (uint32_t i = 0; i < NAMES; i++) {

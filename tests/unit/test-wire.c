@@ -63,6 +63,13 @@ static const char *check(const union message *m)
                         fail_msg("refused: %s", why_);                                             \
         } while (0)
 #define assert_refused(m) assert_non_null(check(m))
+#define assert_accepted_if(condition, m)                                                           \
+        do {                                                                                       \
+                if (condition)                                                                     \
+                        assert_accepted(m);                                                        \
+                else                                                                               \
+                        assert_refused(m);                                                         \
+        } while (0)
 
 static void hello(union message *m)
 {
@@ -388,10 +395,7 @@ static void each_op_takes_its_own_flags_and_no_other(void **state)
         for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
                 for (unsigned bit = 0; bit < 16; bit++) {
                         with_flags(&m, op, 1u << bit);
-                        if (flags_of(op) & (1u << bit))
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(flags_of(op) & (1u << bit), &m);
                 }
                 /* All other flags together are accepted. LEND excludes a target, and SET excludes
                  * attaching. */
@@ -514,30 +518,25 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
                 for (unsigned at = 0; at < KEY_BYTES; at++) {
                         minimal(&m, op);
                         m.batch.parent.bytes[at] = 1;
-                        if (parent)
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(parent, &m);
                 }
                 for (unsigned ack = 1; ack < 256; ack++) {
                         minimal(&m, op);
                         m.batch.ack = (uint8_t)ack;
-                        if ((op == WIRE_PUT && ack <= WIRE_DURABLE) ||
-                            (op == WIRE_HINT && ack < WIRE_HINT_END && ack != WIRE_HINT_RETURN))
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if((op == WIRE_PUT && ack <= WIRE_DURABLE) ||
+                                                   (op == WIRE_HINT && ack < WIRE_HINT_END &&
+                                                    ack != WIRE_HINT_RETURN),
+                                           &m);
                 }
                 for (unsigned tiers = 0; tiers < 256; tiers++) {
                         minimal(&m, op);
                         m.batch.tiers = (uint8_t)tiers;
-                        if (op == WIRE_PUT
-                                    ? tiers <= WIRE_EXPECTS_FINAL || tiers >= WIRE_EXPECTS_RETURN
-                            : op == WIRE_EVICT ? tiers == WIRE_TIER_MEMORY || tiers == WIRE_TIER_ALL
-                                               : tiers == 0)
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(op == WIRE_PUT ? tiers <= WIRE_EXPECTS_FINAL ||
+                                                                    tiers >= WIRE_EXPECTS_RETURN
+                                           : op == WIRE_EVICT ? tiers == WIRE_TIER_MEMORY ||
+                                                                        tiers == WIRE_TIER_ALL
+                                                              : tiers == 0,
+                                           &m);
                 }
                 minimal(&m, op);
                 m.batch.timeout_ms = op == WIRE_HINT ? 0 : UINT32_MAX;
@@ -554,12 +553,10 @@ static void a_hint_has_a_time_if_and_only_if_it_is_of_a_return(void **state)
                         minimal(&m, WIRE_HINT);
                         m.batch.hint = (uint8_t)hint;
                         m.batch.return_s = time == 2 ? UINT32_MAX : time;
-                        if (hint == WIRE_HINT_RETURN
-                                    ? time > 0
-                                    : time == 0 && hint != 0 && hint < WIRE_HINT_END)
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(hint == WIRE_HINT_RETURN
+                                                   ? time > 0
+                                                   : time == 0 && hint != 0 && hint < WIRE_HINT_END,
+                                           &m);
                 }
         minimal(&m, WIRE_HINT);
         m.batch.hdr.flags = WIRE_F_MORE;
@@ -906,10 +903,7 @@ static void a_stretch_to_register_has_an_end(void **state)
                 minimal(&m, WIRE_REGISTER);
                 m.register_buffer.offset = cases[i].offset;
                 m.register_buffer.bytes = cases[i].bytes;
-                if (cases[i].good)
-                        assert_accepted(&m);
-                else
-                        assert_refused(&m);
+                assert_accepted_if(cases[i].good, &m);
         }
         minimal(&m, WIRE_UNREGISTER);
         m.unregister_buffer.region = UINT32_MAX; /* no such region: that is answered */
@@ -965,10 +959,7 @@ static void a_client_name_is_printable_and_padded(void **state)
         for (unsigned c = 1; c < 256; c++) {
                 hello(&m);
                 m.hello.client[2] = (char)c;
-                if (c >= ' ' && c <= '~')
-                        assert_accepted(&m);
-                else
-                        assert_refused(&m);
+                assert_accepted_if(c >= ' ' && c <= '~', &m);
         }
 }
 
@@ -1053,10 +1044,7 @@ static void a_namespace_name_is_printable(void **state)
         for (unsigned c = 0; c < 256; c++) {
                 open_namespace(&m, "llama-3.1-8b/tp8-rank0", "");
                 m.bytes[sizeof(m.namespace) + 5] = (uint8_t)c;
-                if (c >= ' ' && c <= '~')
-                        assert_accepted(&m);
-                else
-                        assert_refused(&m);
+                assert_accepted_if(c >= ' ' && c <= '~', &m);
         }
         assert_int_equal(wire_name_check("a b", 3), 0);
         assert_int_equal(wire_name_check("", 0), -EINVAL);
@@ -1172,10 +1160,7 @@ static void lists_purges_and_reports_are_in_range(void **state)
         for (unsigned what = 0; what < 10; what++) {
                 minimal(&m, WIRE_REPORT);
                 m.report.what = what;
-                if (what < WIRE_REPORT_END)
-                        assert_accepted(&m);
-                else
-                        assert_refused(&m);
+                assert_accepted_if(what < WIRE_REPORT_END, &m);
         }
         minimal(&m, WIRE_REPORT);
         ASSERT_RESERVED(m.report.reserved);
@@ -1213,22 +1198,18 @@ static void a_session_is_named_where_one_is_meant(void **state)
                         bool known = action >= WIRE_BENCH_INIT && action <= WIRE_BENCH_DELETE;
 
                         bench(action, name, 0);
-                        if (known && name <= WIRE_BENCH_NAME &&
-                            (action != WIRE_BENCH_INIT || name > 0) &&
-                            (action != WIRE_BENCH_LIST || name == 0))
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(known && name <= WIRE_BENCH_NAME &&
+                                                   (action != WIRE_BENCH_INIT || name > 0) &&
+                                                   (action != WIRE_BENCH_LIST || name == 0),
+                                           &m);
                         m.hdr.len++;
                         assert_refused(&m);
                 }
         for (unsigned options = 0; options < 8; options++)
                 for (unsigned action = WIRE_BENCH_INIT; action <= WIRE_BENCH_DELETE; action++) {
                         bench(action, action != WIRE_BENCH_LIST, options);
-                        if (options == 0 || (action == WIRE_BENCH_INIT && options <= 2))
-                                assert_accepted(&m);
-                        else
-                                assert_refused(&m);
+                        assert_accepted_if(
+                                options == 0 || (action == WIRE_BENCH_INIT && options <= 2), &m);
                 }
         bench(WIRE_BENCH_STATUS, 1, 0);
         ASSERT_RESERVED(m.bench.reserved);
@@ -1240,10 +1221,7 @@ static void a_sweep_has_one_option(void **state)
                 minimal(&m, WIRE_SWEEP);
                 m.sweep.limit = UINT64_MAX;
                 m.sweep.options = 1u << bit;
-                if (bit == 0)
-                        assert_accepted(&m);
-                else
-                        assert_refused(&m);
+                assert_accepted_if(bit == 0, &m);
         }
         minimal(&m, WIRE_SWEEP);
         ASSERT_RESERVED(m.sweep.reserved);
