@@ -135,8 +135,8 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
         return 0;
 }
 
-static int kio_start_on(struct kio **ret, const struct kio_params *params,
-                        const struct kio_backend *backend, char ret_error[static 256])
+int kio_start_with(struct kio **ret, const struct kio_params *params,
+                   const struct kio_backend *backend, char ret_error[static 256])
 {
         _cleanup_(kio_stopp) struct kio *io = NULL;
         int r;
@@ -194,13 +194,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
 
 int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256])
 {
-        return kio_start_on(ret, params, NULL, ret_error);
-}
-
-int kio_start_with(struct kio **ret, const struct kio_params *params,
-                   const struct kio_backend *backend, char ret_error[static 256])
-{
-        return kio_start_on(ret, params, backend, ret_error);
+        return kio_start_with(ret, params, NULL, ret_error);
 }
 
 struct kio *kio_stop(struct kio *io)
