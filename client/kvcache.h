@@ -92,7 +92,8 @@ const char *kvcache_status_name(int status);
 
 /* The durability that a put has when it is answered. */
 enum kvcache_ack {
-        KVCACHE_ACCEPTED = 0, /* visible; may be lost with the daemon */
+        KVCACHE_ACCEPTED = 0, /* visible; may be lost with the daemon, or be evicted before it is
+                                 written, if the disk is slower than the puts */
         KVCACHE_WRITTEN = 1,  /* survives kill -9 of the daemon */
         KVCACHE_DURABLE = 2,  /* survives power loss */
 };

@@ -159,7 +159,7 @@ void status_print_totals(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *totals = section_object(status, "totals");
         char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
-        uint64_t memory, disk, remote, misses, declined, failures;
+        uint64_t postponed, caught_up, memory, disk, remote, misses, declined, failures;
         char d[HUMAN_BYTES + 32] = "";
 
         if (!totals)
@@ -168,6 +168,13 @@ void status_print_totals(cJSON *status, bool detail)
         human_things(section_count(totals, "puts"), "chunk", a);
         units_bytes(section_count(totals, "bytes_put"), b);
         section_line("put", "%s, %s", a, b);
+        postponed = section_count(totals, "puts_postponed");
+        caught_up = section_count(totals, "puts_caught_up");
+        if (postponed > 0) {
+                human_things(postponed, "chunk", a);
+                human_count(caught_up, b);
+                section_line("postponed", "%s: the disk was behind; %s were written later", a, b);
+        }
         memory = section_count(totals, "hits_memory");
         disk = section_count(totals, "hits_disk");
         remote = section_count(totals, "hits_remote");

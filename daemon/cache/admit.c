@@ -69,7 +69,7 @@ bool cache_was_refused(const struct cache *c, const struct cache_request *req)
         return has_budget(c) && admission_has_refused(c->params.admission, evict_id(req->hash));
 }
 
-void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use)
+bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         const struct store_namespace *ns = store_namespace_get(c->params.store, pc->namespace_id);
@@ -86,8 +86,10 @@ void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use)
         };
 
         if (!ns || c->stopping || c->unwritten + room > c->unwritten_limit ||
-            !cache_admit(c, &req, true))
-                return;
-        if (!cache_write_resident(c, chunk, &req))
-                cache_settle_charge(c, &req.charged);
+            !cache_admit(c, &req, again))
+                return false;
+        if (cache_write_resident(c, chunk, &req))
+                return true;
+        cache_settle_charge(c, &req.charged);
+        return false;
 }

@@ -80,6 +80,7 @@ struct cache *cache_free(struct cache *c)
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
         sets_free(c->sets);
         prefetch_free(c->prefetch);
+        cache_postponed_fini(c);
         cache_schedule_fini(c);
         deadlines_fini(&c->deadlines);
         tails_fini(&c->tails);
@@ -432,7 +433,7 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use,
                         cache_remote_offer_chunk(c, place->chunk, true);
                 if (pc->flags & POOL_REFUSED && pc->generation == place->generation &&
                     pc->use != use)
-                        cache_admit_again(c, place->chunk, use);
+                        cache_write_kept(c, place->chunk, use, true);
         }
         store_touch(c->params.store, place->ref, use);
         store_set_gap(c->params.store, place->ref, gap);
@@ -495,7 +496,7 @@ enum cache_status cache_retain(struct cache *c, const struct cache_place *place,
                 return CACHE_BUSY;
         pc = pool_chunk(c->params.pool, place->chunk);
         if (pc->flags & POOL_REFUSED)
-                cache_admit_again(c, place->chunk, cache_next_use(c));
+                cache_write_kept(c, place->chunk, cache_next_use(c), true);
         return write_of(pc) ? CACHE_BUSY : CACHE_MISS;
 }
 

@@ -58,6 +58,12 @@ struct store_write {
         bool direct;
 };
 
+/* A ring of chunks that only the pool has, because the disk was behind; see postponed.c. */
+struct postponed {
+        struct postponed_chunk *chunks; /* NULL until the first one */
+        uint32_t first, n;              /* number of the first one since the start; length */
+};
+
 struct cache {
         struct cache_params params;
         struct sets *sets;
@@ -96,6 +102,7 @@ struct cache {
         uint32_t uses;           /* the last number of cache_next_use() */
         uint64_t retry_pending;  /* store_pending() at the last attempt to submit writes */
         struct returns returns;
+        struct postponed postponed;
         struct prefetch *prefetch; /* NULL until cache_prefetch_init() */
         uint64_t now_ns;           /* time of the present iteration of the loop */
         struct cache_stats stats;
@@ -114,6 +121,7 @@ struct write {
         uint32_t chunk;
         uint64_t slot_bytes;
         bool refused;      /* the chunk stays in the pool and is not written */
+        bool postponed;    /* the same, until the disk has caught up */
         bool acknowledged; /* a put was answered "accepted": the chunk stays in the pool if its
                               write fails */
         uint64_t drop;  /* number of the eviction that dropped the chunk while it was being written;
@@ -243,8 +251,19 @@ bool cache_admit(struct cache *c, struct cache_request *req, bool again);
 void cache_charge_write(struct store_write *w, struct cache_request *req);
 void cache_settle_charge(struct cache *c, uint32_t *charged);
 bool cache_was_refused(const struct cache *c, const struct cache_request *req);
-/* Writes a refused chunk of the pool on its second use, if the budget admits it now. */
-void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use);
+/* Writes a chunk that only the pool has, if there is room for it among the unwritten bytes and the
+ * write budget admits it. `again`: it was used again. Returns whether it is being written. */
+bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again);
+
+/* --- postponed.c --- */
+
+/* Remembers a chunk that only the pool has, to be written when the disk has caught up. */
+void cache_postpone(struct cache *c, uint32_t chunk);
+/* Returns whether cache_catch_up() has something to do. */
+bool cache_may_catch_up(const struct cache *c);
+/* Writes some of the remembered chunks. */
+void cache_catch_up(struct cache *c);
+void cache_postponed_fini(struct cache *c);
 
 /* --- schedule.c --- */
 
@@ -334,7 +353,10 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req);
  * Returns 0 or -ENOMEM. */
 int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
-/* Returns whether the put must wait because too many bytes are unwritten. */
+/* Returns whether the put would exceed its user's share of the unwritten bytes. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);
+/* Returns whether the put must wait for that reason. One that is answered before its chunk is
+ * written need not: the chunk then stays in the pool. */
+bool cache_awaits_disk(const struct cache *c, const struct cache_request *req);
 /* Returns whether the request must wait because others have waited longer for room. */
 bool cache_others_first(const struct cache *c, const struct cache_request *req);

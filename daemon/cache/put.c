@@ -164,8 +164,8 @@ bool cache_write_store(struct store_write *queued)
         return true;
 }
 
-/* Keeps a chunk in the pool that the write budget refused. Puts of the same key that wait for its
- * bytes ask the budget themselves. */
+/* Keeps a chunk in the pool that the write budget refused, or whose write is postponed. Puts of the
+ * same key that wait for its bytes ask the budget themselves. */
 static void keep_in_pool(struct write *w)
 {
         struct cache *c = w->cache;
@@ -176,6 +176,8 @@ static void keep_in_pool(struct write *w)
         pc->ref = STORE_REF_NONE;
         pc->flags |= POOL_REFUSED;
         pc->user = req->user;
+        if (w->postponed)
+                cache_postpone(c, w->chunk);
         cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_OK);
         cache_finish_with(c, req, CACHE_OK, w->chunk);
         write_end(w);
@@ -370,7 +372,7 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
                 if (pc->state == POOL_WRITING)
                         pc->write->acknowledged = true;
                 else if (pc->flags & POOL_REFUSED && pc->use != req->use)
-                        cache_admit_again(c, chunk, req->use);
+                        cache_write_kept(c, chunk, req->use, true);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
                 return;
         }
@@ -445,13 +447,9 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         if (cache_join_direct_put(c, req))
                 return true;
-        /* A chunk from the shared tier does not wait for the write budget; without budget it stays
-         * in the pool. */
-        if (cache_others_first(c, req))
+        if (cache_others_first(c, req) || cache_awaits_disk(c, req))
                 return false;
         over_budget = cache_over_budget(c, req);
-        if (over_budget && !req->fetched)
-                return false;
         admitted = !over_budget && cache_admit(c, req, false);
         if (!admitted && req->ack != CACHE_ACCEPTED) {
                 cache_finish(c, req, CACHE_NO_SPACE);
@@ -486,6 +484,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         w->refused = !admitted;
+        w->postponed = over_budget && !req->fetched;
         cache_set_waiting(req, WAITING_NOT);
         submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;

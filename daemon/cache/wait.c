@@ -3,10 +3,10 @@
  * shared tier ends; and what the cache does each iteration. Loop thread.
  *
  * Each user has a queue; cache.h says how users share the cache. A put waits when the pool has no
- * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get,
- * or a put of what the shared tier had, when the pool has no slot. A wait ends when there is room,
- * at the request's deadline (BUSY), or when its client cancels it or ends. A request that finds no
- * room for HEAD_OF_LINE_MS does not hold up those behind it any more.
+ * slot for it, or when it is to be answered once its chunk is written and its user has used up its
+ * share of the unwritten bytes (cache_over_budget()); a get waits when the pool has no slot. A wait
+ * ends when there is room, at the request's deadline (BUSY), or when its client cancels it or ends.
+ * A request that finds no room for HEAD_OF_LINE_MS does not hold up those behind it any more.
  *
  * Failures: without memory for its deadline, a request that would wait is BUSY. */
 #include "cache/internal.h"
@@ -125,6 +125,11 @@ bool cache_over_budget(const struct cache *c, const struct cache_request *req)
                c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
 }
 
+bool cache_awaits_disk(const struct cache *c, const struct cache_request *req)
+{
+        return req->ack != CACHE_ACCEPTED && !req->fetched && cache_over_budget(c, req);
+}
+
 bool cache_others_first(const struct cache *c, const struct cache_request *req)
 {
         const struct cache_user *u;
@@ -141,7 +146,7 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         list = &u->waits[req->kind].items;
         if (req->kind == KIND_PUT &&
             cache_over_budget(c, container_of(list->next, struct cache_request, node)))
-                return !req->fetched;
+                return cache_awaits_disk(c, req);
         return clock_mono_ns() <
                container_of(list->prev, struct cache_request, node)->waits_since_ns +
                        HEAD_OF_LINE_NS;
@@ -194,7 +199,7 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
-        if (kind == KIND_PUT && !req->fetched && cache_over_budget(c, req))
+        if (kind == KIND_PUT && cache_awaits_disk(c, req))
                 return false;
         /* A length that found no room in this round would not find any now. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)
@@ -292,6 +297,7 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 cache_submit_writes(c);
         }
         cache_submit_reads(c);
+        cache_catch_up(c);
         c->kicked |= pool_has_given_up(c->params.pool);
         if (c->kicked || (c->retry_ns != 0 && c->retry_ns <= now_ns)) {
                 c->kicked = false;
@@ -314,9 +320,9 @@ bool cache_has_work(const struct cache *c)
 {
         return !list_empty(&c->finished) || !list_empty(&c->settled) ||
                (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) ||
-               may_submit(c) || cache_has_due_reads(c) || pool_is_sweeping(c->params.pool) ||
-               pool_is_emptying(c->params.pool) || !list_empty(&c->counting) ||
-               sets_has_work(c->sets);
+               may_submit(c) || cache_may_catch_up(c) || cache_has_due_reads(c) ||
+               pool_is_sweeping(c->params.pool) || pool_is_emptying(c->params.pool) ||
+               !list_empty(&c->counting) || sets_has_work(c->sets);
 }
 
 void cache_stop(struct cache *c)

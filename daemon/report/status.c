@@ -436,6 +436,8 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
                                         s->lookup_found[METRICS_LOOKUPS_CLIENT]);
 
         cJSON_AddNumberToObject(o, "puts", s->puts);
+        cJSON_AddNumberToObject(o, "puts_postponed", s->put_postponed);
+        cJSON_AddNumberToObject(o, "puts_caught_up", s->put_caught_up);
         for (unsigned i = 0; i < METRICS_MISSES; i++)
                 misses += s->misses[i];
         cJSON_AddNumberToObject(o, "gets",

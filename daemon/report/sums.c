@@ -32,6 +32,8 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->queued_reads += c.queued_reads;
                 ret->putting_users += c.putting_users;
                 ret->pool_only += c.pool_only;
+                ret->postponed += c.postponed;
+                ret->caught_up += c.caught_up;
                 ret->shared_fills += c.shared_fills;
                 ret->prefetched += c.prefetched;
                 ret->prefetched_bytes += c.prefetched_bytes;

@@ -38,6 +38,8 @@ ELSEWHERE = {
     "volume_pending_operations": ("tests/unit/test-volumes-names.c", r"stats_of\(1\)\.pending > 0"),
     "queued_writes": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_writes, MANY"),
     "queued_reads": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_reads, READS"),
+    "put_postponed": ("tests/unit/test-cache-postponed.c", r"stats\(\)\.postponed"),
+    "put_caught_up": ("tests/unit/test-cache-postponed.c", r"stats\(\)\.caught_up"),
     "put_pool_only": ("tests/unit/test-cache-room.c", r"\bpool_only\b"),
     "pool_index_unplaced": ("tests/unit/test-pool-index.c", r"stats\(\)\.unplaced, KEYS - found"),
     "pool_index_untold_hits": ("tests/unit/test-pool-index.c", r"\buntold\b"),

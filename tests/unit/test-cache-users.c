@@ -26,9 +26,9 @@ static void test_R16_one_users_unwritten_bytes_leave_another_its_share(void **st
                 expect(&other[i], CACHE_OK);
         }
         assert_int_equal(stats().putting_users, 2);
-        put_as(2, &too_much, 300, CACHE_ACCEPTED, large, true);
+        put_as(2, &too_much, 300, CACHE_WRITTEN, large, true);
         expect(&too_much, CACHE_BUSY);
-        put_as(1, &too_much, 301, CACHE_ACCEPTED, SMALL, true);
+        put_as(1, &too_much, 301, CACHE_WRITTEN, SMALL, true);
         expect(&too_much, CACHE_BUSY);
         assert_true(stats().unwritten_bytes <= pool_bytes(t.pool) / 4 + large);
         release();

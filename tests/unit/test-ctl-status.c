@@ -523,7 +523,8 @@ static void namespaces_section_joins_fingerprints_and_counts_hits(void **state)
 static void totals_section_shows_hits_and_reasons_of_misses(void **state)
 {
         section("totals",
-                "{'totals':{'puts':1,'bytes_put':1024,'hits_memory':10,'hits_disk':5,'hits_remote':"
+                "{'totals':{'puts':1,'puts_postponed':1,'puts_caught_up':0,'bytes_put':1024,'hits_"
+                "memory':10,'hits_disk':5,'hits_remote':"
                 "2,'misses':1,"
                 "'gets':18,'bytes_got':2048,'misses_by_reason':{'never_stored':1,'expired':2,'"
                 "refused':0},"
@@ -533,6 +534,7 @@ static void totals_section_shows_hits_and_reasons_of_misses(void **state)
                 "'later_total':5}}",
                 "\nSince it started\n"
                 "  put               1 chunk, 1 KiB\n"
+                "  postponed         1 chunk: the disk was behind; 0 were written later\n"
                 "  got               17 chunks, 2 KiB\n"
                 "  gets              10 from memory, 5 from disk, 2 from the shared tier; 1 miss\n"
                 "  misses            1 never stored, or forgotten, 2 expired\n"

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache while the disk is behind: accepted puts stay in memory, and are written later. */
+#include "cache-fixture.h"
+
+enum { BIG = 2, N = 24 }; /* the keys of the first puts; further puts */
+
+/* Has the device hold all writes, and accepts as many bytes as may be unwritten. */
+static void fall_behind(void)
+{
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < BIG; i++) {
+                struct req r;
+
+                put_bytes(&r, 1000 + i, CACHE_ACCEPTED, 1, (uint32_t)pool_slab_bytes(t.pool));
+                expect(&r, CACHE_OK);
+        }
+        assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
+}
+
+/* Puts chunks that are answered although the disk is behind, also if they must not wait. */
+static void put_postponed(unsigned from, unsigned to)
+{
+        for (unsigned i = from; i < to; i++) {
+                struct req r;
+
+                put_as(i % 3, &r, i, CACHE_ACCEPTED, SMALL, i % 2 == 0);
+                expect(&r, CACHE_OK);
+        }
+}
+
+static void catch_up(void)
+{
+        release();
+        tiers_settle(&t);
+        while (cache_may_catch_up(t.cache) || stats().unwritten_chunks > 0) {
+                tiers_iterate(&t);
+                if (stats().unwritten_chunks > 0) {
+                        tiers_wait_io(&t);
+                        kio_reap(t.io);
+                }
+        }
+        tiers_settle(&t);
+}
+
+static void accepted_puts_do_not_wait_for_the_disk(void **state)
+{
+        uint64_t unwritten;
+        struct req written;
+
+        fall_behind();
+        unwritten = stats().unwritten_bytes;
+        put_postponed(0, N);
+        /* Users below their share have a reserve, which they use first. */
+        assert_in_range(stats().postponed, N / 3, N);
+        assert_in_range(stats().unwritten_bytes, unwritten, unwritten + pool_slab_bytes(t.pool));
+        put_as(0, &written, N, CACHE_WRITTEN, SMALL, true);
+        expect(&written, CACHE_BUSY);
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(tiers_of(i) & CACHE_MEMORY, CACHE_MEMORY);
+                expect_get(i, CACHE_OK, 1);
+        }
+        release();
+        tiers_settle(&t);
+}
+
+static void postponed_chunks_are_written_when_the_disk_has_caught_up(void **state)
+{
+        fall_behind();
+        put_postponed(0, N);
+        catch_up();
+        assert_true(stats().postponed > 0);
+        assert_int_equal(stats().caught_up, stats().postponed);
+        assert_int_equal(stats().pool_only, 0);
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(tiers_of(i) & CACHE_DISK, CACHE_DISK);
+                assert_int_equal(evict(i, true), CACHE_OK);
+                expect_get(i, CACHE_OK, 1);
+        }
+}
+
+static void a_postponed_chunk_that_left_memory_is_not_written(void **state)
+{
+        uint64_t postponed;
+        struct req again;
+
+        fall_behind();
+        put_postponed(0, N);
+        postponed = stats().postponed;
+        for (unsigned i = 0; i < N; i++)
+                assert_int_equal(evict(i, false), CACHE_OK);
+        /* The same keys get other bytes, in records that the evicted chunks had. */
+        for (unsigned i = 0; i < 4; i++) {
+                put_bytes(&again, i, CACHE_ACCEPTED, 2, SMALL);
+                expect(&again, CACHE_OK);
+        }
+        catch_up();
+        assert_true(stats().caught_up <= stats().postponed - postponed);
+        for (unsigned i = 0; i < 4; i++)
+                expect_get(i, CACHE_OK, 2);
+        for (unsigned i = 4; i < N; i++)
+                expect_get(i, CACHE_MISS, 0);
+}
+
+static void a_written_put_of_a_postponed_chunk_has_it_written(void **state)
+{
+        struct req r;
+
+        fall_behind();
+        put_postponed(0, N);
+        assert_int_equal(tiers_of(N - 1), CACHE_MEMORY);
+        put(&r, N - 1, CACHE_WRITTEN);
+        assert_false(r.done);
+        release();
+        expect(&r, CACHE_EXISTS);
+        assert_int_equal(tiers_of(N - 1) & CACHE_DISK, CACHE_DISK);
+        tiers_settle(&t);
+}
+
+static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
+{
+        fall_behind();
+        put_postponed(0, N);
+        release();
+        refuse(KIO_WRITE, 1, UINT64_MAX);
+        catch_up();
+        for (unsigned i = 0; i < N; i++)
+                expect_get(i, CACHE_OK, 1);
+        assert_false(cache_may_catch_up(t.cache));
+}
+
+static void nothing_is_caught_up_with_after_the_stop(void **state)
+{
+        fall_behind();
+        put_postponed(0, N);
+        cache_stop(t.cache);
+        catch_up();
+        assert_int_equal(stats().caught_up, 0);
+        assert_int_equal(cache_pending(t.cache), 0);
+}
+
+int main(void)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(accepted_puts_do_not_wait_for_the_disk),
+                TEST(postponed_chunks_are_written_when_the_disk_has_caught_up),
+                TEST(a_postponed_chunk_that_left_memory_is_not_written),
+                TEST(a_written_put_of_a_postponed_chunk_has_it_written),
+                TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
+                TEST(nothing_is_caught_up_with_after_the_stop),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
