@@ -2,23 +2,19 @@
 """vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and, on one GPU, the worker in one process.
 
 One name of an arm is one way to offload: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with
-ours; spec, our spec.
+ours; spec, our spec; lmcache, lmcache-fs and lmcache-tier, a server of LMCache (traffic_lmcache.py).
 """
 
 import gc
-import json
 import os
-import pathlib
 import sys
 
+import traffic_lmcache
+import traffic_shapes
 from traffic_load import Progress, numbers_of
 
-SHAPES = {  # layers, hidden size, intermediate size, heads, heads of keys and values
-    "tiny": (8, 1024, 2816, 8, 8),
-    "8b": (32, 4096, 14336, 32, 8),
-    "32b": (64, 5120, 25600, 64, 8),
-}
 GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
+ARMS = ("none", "cpu", "fs", "spec", "tier", "lmcache", "lmcache-fs", "lmcache-tier")
 OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
           "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
           "dtype": [("dtype", "bfloat16"), ("dtype", "float16")],
@@ -37,26 +33,11 @@ def prepare():
     return "CUDA is initialized by the import of vLLM" if torch.cuda.is_initialized() else ""
 
 
-def model(shape, folder):
-    """Returns a folder with the configuration of a Llama of this shape. vLLM invents the weights."""
-    folder = pathlib.Path(folder, f"model-{shape}")
-    folder.mkdir(exist_ok=True)
-    layers, hidden, intermediate, heads, kv_heads = SHAPES[shape]
-    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", initializer_range=0.02, rms_norm_eps=1e-5,
-                  max_position_embeddings=131072, rope_theta=500000.0, attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
-                  torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2, vocab_size=128256, head_dim=128, num_hidden_layers=layers,
-                  hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_key_value_heads=kv_heads)
-    unfinished = folder / f"config.json.{os.getpid()}"
-    unfinished.write_text(json.dumps(config))
-    unfinished.rename(folder / "config.json")
-    return str(folder)
-
-
 def offloading_of(job):
-    """Returns the kv_connector_extra_config of an arm, or None without offloading."""
+    """Returns the kv_connector_extra_config of vLLM's own connector, or None in an arm that does without it."""
     arm, socket = job["arm"], job.get("socket")
     options = dict(cpu_bytes_to_use=job["cpu_bytes"], **job.get("extra", {}))
-    if arm == "none":
+    if arm == "none" or arm.startswith("lmcache"):
         return None
     if arm == "cpu":
         return dict(options, spec_name="CPUOffloadingSpec")
@@ -69,10 +50,8 @@ def offloading_of(job):
 
 def arguments_of(job):
     """Returns the arguments of LLM(), except the connector's."""
-    load = job["load"]
-    longest = load["first"] + load["turns"] * (load["add"] + load["answer"]) + 64
-    how = dict(model=model(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
-               max_model_len=max(longest, 1024), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
+    how = dict(model=traffic_shapes.model(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
+               max_model_len=traffic_shapes.longest_of(job["load"]), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
                max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
                num_gpu_blocks_override=job["gpu_tokens"] // 16, tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
     if job["tp"] > 1:  # a process for each GPU; the scheduler stays in this one
@@ -93,10 +72,12 @@ class Engine:
         import vllm
         from vllm.config import KVTransferConfig
 
-        how, options = arguments_of(job), offloading_of(job)
+        how, options, connector = arguments_of(job), offloading_of(job), "OffloadingConnector"
+        if job["arm"].startswith("lmcache"):
+            self.server = traffic_lmcache.Server(job)
+            options, connector = self.server.options, traffic_lmcache.CONNECTOR
         if options is not None:
-            how["kv_transfer_config"] = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
-                                                         kv_connector_extra_config=options)
+            how["kv_transfer_config"] = KVTransferConfig(kv_connector=connector, kv_role="kv_both", kv_connector_extra_config=options)
         self.llm = vllm.LLM(**how)
         self.name = f"vLLM {vllm.__version__}"
         self.core, self.seen = self.llm.llm_engine, {}
