@@ -51,7 +51,8 @@ class Server:
     def __init__(self, job):
         port, self.http_port = free_ports(2)
         environment = dict(os.environ, LMCACHE_TRACK_USAGE="false", PYTHONHASHSEED="0")
-        self.process = subprocess.Popen(command_of(job, port, self.http_port), env=environment)  # of this group, which the driver kills
+        # The process stays in the engine's group, which the driver kills.
+        self.process = subprocess.Popen(command_of(job, port, self.http_port), env=environment)
         self.options = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port}
         self._wait()
 
@@ -60,9 +61,19 @@ class Server:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/healthcheck", timeout=2):
-                    return
+                self._ask("healthcheck")
+                return
             except OSError:
                 time.sleep(0.1)
         self.process.kill()
         raise RuntimeError(f"LMCache's server did not start in {START_S} s; it ended with {self.process.wait()}")
+
+    def _ask(self, what):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{what}", timeout=2) as answer:
+            return json.load(answer)
+
+    def figures(self):
+        """Returns how much the server's memory holds, and what the adapter of its second level reports."""
+        known = self._ask("status")["storage_manager"]
+        memory = known.get("l1_manager", {})
+        return dict(l1_objects=memory.get("total_object_count"), l1_bytes=memory.get("memory_used_bytes"), l2=known.get("l2_adapters"))

@@ -72,7 +72,7 @@ class Engine:
         import vllm
         from vllm.config import KVTransferConfig
 
-        how, options, connector = arguments_of(job), offloading_of(job), "OffloadingConnector"
+        how, options, connector, self.server = arguments_of(job), offloading_of(job), "OffloadingConnector", None
         if job["arm"].startswith("lmcache"):
             self.server = traffic_lmcache.Server(job)
             options, connector = self.server.options, traffic_lmcache.CONNECTOR
@@ -128,6 +128,8 @@ class Engine:
         except Exception as problem:  # noqa: BLE001 a figure that is missing must not cost the run
             known["metrics"] = repr(problem)[:200]
         try:
+            if self.server:
+                known["lmcache"] = self.server.figures()
             known.update(policies())
         except Exception as problem:  # noqa: BLE001
             known["policies"] = repr(problem)[:200]
