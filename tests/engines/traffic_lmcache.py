@@ -15,6 +15,7 @@ import urllib.request
 
 CONNECTOR = "LMCacheMPConnector"
 START_S = 90
+PROGRAM = "from lmcache.cli.main import main; main()"  # a pack has no scripts, and 0.5.0 no module that runs as one
 
 
 def adapter_of(job):
@@ -29,7 +30,7 @@ def adapter_of(job):
 
 def command_of(job, port, http_port):
     """Returns the command that starts the server. Its memory is a file in /dev/shm, which our adapter registers with the daemon."""
-    command = [sys.executable, "-m", "lmcache.cli.main", "server", "--host", "127.0.0.1", "--port", str(port), "--http-host", "127.0.0.1",
+    command = [sys.executable, "-c", PROGRAM, "server", "--host", "127.0.0.1", "--port", str(port), "--http-host", "127.0.0.1",
                "--http-port", str(http_port), "--l1-size-gb", f"{job['cpu_bytes'] / (1 << 30):g}", "--no-l1-use-lazy", "--shm-name",
                f"traffic_{os.getpid()}", "--eviction-policy", "LRU", "--disable-metrics"]
     adapter = adapter_of(job)
@@ -58,15 +59,16 @@ class Server:
 
     def _wait(self):
         """Waits until the server's HTTP interface answers, which is after its memory is made and its port is open."""
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self.process.poll() is None:
+        began = time.monotonic()
+        while time.monotonic() < began + START_S and self.process.poll() is None:
             try:
                 self._ask("healthcheck")
                 return
             except OSError:
                 time.sleep(0.1)
         self.process.kill()
-        raise RuntimeError(f"LMCache's server did not start in {START_S} s; it ended with {self.process.wait()}")
+        status = self.process.wait()
+        raise RuntimeError(f"LMCache's server did not start: status {status} after {time.monotonic() - began:.0f} s; the log says why")
 
     def _ask(self, what):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{what}", timeout=2) as answer:

@@ -6,26 +6,35 @@ import http.server
 import json
 import threading
 
-p = argparse.ArgumentParser()
-p.add_argument("command", choices=["server"])
-for name in ("host", "http-host", "shm-name", "eviction-policy"):
-    p.add_argument(f"--{name}", required=True)
-for name in ("port", "http-port"):
-    p.add_argument(f"--{name}", required=True, type=int)
-p.add_argument("--l1-size-gb", required=True, type=float)
-for name in ("no-l1-use-lazy", "disable-metrics"):
-    p.add_argument(f"--{name}", required=True, action="store_true")
-p.add_argument("--l2-adapter", type=json.loads)
-options = p.parse_args()
+
+def options_of_command():
+    p = argparse.ArgumentParser()
+    p.add_argument("command", choices=["server"])
+    for name in ("host", "http-host", "shm-name", "eviction-policy"):
+        p.add_argument(f"--{name}", required=True)
+    for name in ("port", "http-port"):
+        p.add_argument(f"--{name}", required=True, type=int)
+    p.add_argument("--l1-size-gb", required=True, type=float)
+    for name in ("no-l1-use-lazy", "disable-metrics"):
+        p.add_argument(f"--{name}", required=True, action="store_true")
+    p.add_argument("--l2-adapter", type=json.loads)
+    return p.parse_args()
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        known = dict(adapter=options.l2_adapter, l1_size_gb=options.l1_size_gb, storage_manager=dict(l1_manager=dict(total_object_count=5, memory_used_bytes=40960), l2_adapters=[]))
+        options = self.server.options
+        memory = dict(total_object_count=5, memory_used_bytes=40960)
+        known = dict(adapter=options.l2_adapter, l1_size_gb=options.l1_size_gb, storage_manager=dict(l1_manager=memory, l2_adapters=[]))
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(known).encode())
 
 
-threading.Thread(target=http.server.ThreadingHTTPServer((options.host, options.port), Answer).serve_forever, daemon=True).start()
-http.server.ThreadingHTTPServer((options.http_host, options.http_port), Answer).serve_forever()
+def main():
+    options = options_of_command()
+    servers = [http.server.ThreadingHTTPServer(address, Answer) for address in ((options.host, options.port), (options.http_host, options.http_port))]
+    for server in servers:
+        server.options = options
+    threading.Thread(target=servers[0].serve_forever, daemon=True).start()
+    servers[1].serve_forever()
