@@ -19,8 +19,8 @@ import shutil
 import site_pack
 
 VERSION = "0.5.6"
-NEEDS = """cffi==2.1.1 cryptography==46.0.5 opentelemetry-exporter-prometheus==0.66b2 opentelemetry-semantic-conventions==0.66b2 redis==8.1.0
-sortedcontainers==2.4.0 uvicorn==0.54.0""".split()
+NEEDS = """cffi==2.1.1 cryptography==46.0.5 cufile-python==0.2.0 opentelemetry-exporter-prometheus==0.66b2
+opentelemetry-semantic-conventions==0.66b2 redis==8.1.0 sortedcontainers==2.4.0 uvicorn==0.54.0""".split()
 LEFT_OUT = ("lmcache/lmcache_frontend/", "lmcache/lmcache_redis.", "redis/commands/search/", "lmcache/integration/sglang/")
 KERNELS = ("lmcache/cuda_ops.", "lmcache/c_ops.")
 CONSTRUCTOR = "_ZN3c10{}C1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -41,6 +41,8 @@ def keeps(name):
 def change(name, data):
     if name.startswith(KERNELS):
         return rename_constructor(site_pack.keep_architecture(data))
+    if name == "cufile/bindings.py":  # the name of the library that PyTorch has loaded
+        return data.replace(b'"libcufile.so"', b'"libcufile.so.0"')
     return data
 
 

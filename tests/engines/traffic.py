@@ -11,7 +11,7 @@
     traffic.py ... --identity runner|layout|dtype|same                               two engines on one daemon answer as each does without a cache
 
 Arms of vLLM: none; cpu, its CPU tier; fs, its tiering with its tier of files; tier, the same with ours; spec, our spec; lmcache, an LMCache
-server with memory alone; lmcache-fs, with its adapter for files; lmcache-tier, with ours. Arms of SGLang (--engine sglang): none; cpu, HiCache;
+server with memory alone; lmcache-gds, with GPUDirect Storage; lmcache-fs, with its adapter for files; lmcache-tier, with ours. Arms of SGLang (--engine sglang): none; cpu, HiCache;
 fs, with its file backend; tier, with ours. PACK is a build folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the
 package's wheel and client/ctl/kvcachectl in it. SITE has the engine unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
 tests/README.md says more.

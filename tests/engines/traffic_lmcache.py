@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMCache for the arms of vLLM that use it: its server, a process beside the engine that dies with it, and vLLM's connector to that server.
 
-lmcache: the server's memory (L1) alone; lmcache-fs: with LMCache's adapter for files; lmcache-tier: with ours. Engine and server are killed
-together, so a run with --kill-at finds what L2 has kept.
+lmcache: the server's memory (L1) alone; lmcache-gds: a file in place of that memory, through GPUDirect Storage; lmcache-fs: memory and LMCache's
+adapter for files; lmcache-tier: memory and our adapter. Engine and server are killed together, so a run with --kill-at finds what L2 has kept.
 """
 
 import json
@@ -31,8 +31,10 @@ def adapter_of(job):
 def command_of(job, port, http_port):
     """Returns the command that starts the server. Its memory is a file in /dev/shm, which our adapter registers with the daemon."""
     command = [sys.executable, "-c", PROGRAM, "server", "--host", "127.0.0.1", "--port", str(port), "--http-host", "127.0.0.1",
-               "--http-port", str(http_port), "--l1-size-gb", f"{job['cpu_bytes'] / (1 << 30):g}", "--no-l1-use-lazy", "--shm-name",
-               f"traffic_{os.getpid()}", "--eviction-policy", "LRU", "--disable-metrics"]
+               "--http-port", str(http_port), "--l1-size-gb", f"{job['cpu_bytes'] / (1 << 30):g}", "--eviction-policy", "LRU", "--disable-metrics"]
+    if job["arm"] == "lmcache-gds":
+        return [*command, "--gds-l1-path", job["files"]]
+    command += ["--no-l1-use-lazy", "--shm-name", f"traffic_{os.getpid()}"]
     adapter = adapter_of(job)
     return command + (["--l2-adapter", json.dumps(adapter)] if adapter else [])
 

@@ -2,7 +2,7 @@
 """vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and, on one GPU, the worker in one process.
 
 One name of an arm is one way to offload: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with
-ours; spec, our spec; lmcache, lmcache-fs and lmcache-tier, a server of LMCache (traffic_lmcache.py).
+ours; spec, our spec; lmcache and those that begin with it, a server of LMCache (traffic_lmcache.py).
 """
 
 import gc
@@ -14,7 +14,7 @@ import traffic_shapes
 from traffic_load import Progress, numbers_of
 
 GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
-ARMS = ("none", "cpu", "fs", "spec", "tier", "lmcache", "lmcache-fs", "lmcache-tier")
+ARMS = ("none", "cpu", "fs", "spec", "tier", "lmcache", "lmcache-gds", "lmcache-fs", "lmcache-tier")
 OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
           "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
           "dtype": [("dtype", "bfloat16"), ("dtype", "float16")],

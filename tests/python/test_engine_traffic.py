@@ -412,11 +412,11 @@ def test_sglang_gets_the_hierarchy_of_each_arm(tmp_path):
 
 
 def test_vllm_with_a_server_of_lmcache(directory):
-    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--shape", "tiny", "--arms", "none,lmcache,lmcache-fs,lmcache-tier")
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--shape", "tiny", "--arms", "none,lmcache,lmcache-gds,lmcache-fs,lmcache-tier")
     assert run.code == 0, run.said
     cached = [row["cached_tokens"] for row in run.rows]
-    assert cached[0] < cached[1] == cached[2] == cached[3]
-    assert [row["learned"].get("lmcache") for row in run.rows] == [None] + [dict(l1_objects=5, l1_bytes=40960, l2=[])] * 3
+    assert cached[0] < cached[1] == cached[2] == cached[3] == cached[4]
+    assert [row["learned"].get("lmcache") for row in run.rows] == [None] + [dict(l1_objects=5, l1_bytes=40960, l2=[])] * 4
 
 
 def test_a_server_of_lmcache_dies_and_starts_with_its_engine(directory):
@@ -434,7 +434,7 @@ def test_a_server_of_lmcache_that_ends_is_reported(directory):
 def test_lmcache_s_server_gets_the_second_level_of_each_arm(tmp_path):
     adapters = {arm: traffic_lmcache.adapter_of(options_for(arm, tmp_path, "--extra", "threads=8")) for arm in traffic_vllm.ARMS
                 if arm.startswith("lmcache")}
-    assert adapters["lmcache"] is None and adapters["lmcache-fs"] == dict(type="fs", base_path="/files", threads=8)
+    assert adapters["lmcache"] is None and adapters["lmcache-gds"] is None and adapters["lmcache-fs"] == dict(type="fs", base_path="/files", threads=8)
     assert adapters["lmcache-tier"]["adapter_params"] == dict(adapter="none", socket="/s", weights="random", threads=8)
     command = traffic_lmcache.command_of(options_for("lmcache-tier", tmp_path, "--memory", "3GiB"), 1, 2)
     assert command[command.index("--l1-size-gb") + 1] == "3" and json.loads(command[-1]) == traffic_lmcache.adapter_of(

@@ -10,13 +10,16 @@ import threading
 def options_of_command():
     p = argparse.ArgumentParser()
     p.add_argument("command", choices=["server"])
-    for name in ("host", "http-host", "shm-name", "eviction-policy"):
+    for name in ("host", "http-host", "eviction-policy"):
         p.add_argument(f"--{name}", required=True)
     for name in ("port", "http-port"):
         p.add_argument(f"--{name}", required=True, type=int)
     p.add_argument("--l1-size-gb", required=True, type=float)
-    for name in ("no-l1-use-lazy", "disable-metrics"):
-        p.add_argument(f"--{name}", required=True, action="store_true")
+    p.add_argument("--disable-metrics", required=True, action="store_true")
+    p.add_argument("--no-l1-use-lazy", action="store_true")
+    medium = p.add_mutually_exclusive_group(required=True)
+    medium.add_argument("--shm-name")
+    medium.add_argument("--gds-l1-path")
     p.add_argument("--l2-adapter", type=json.loads)
     return p.parse_args()
 
