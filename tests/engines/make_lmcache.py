@@ -21,7 +21,7 @@ import site_pack
 VERSION = "0.5.6"
 NEEDS = """cffi==2.1.1 cryptography==46.0.5 cufile-python==0.2.0 opentelemetry-exporter-prometheus==0.66b2
 opentelemetry-semantic-conventions==0.66b2 redis==8.1.0 sortedcontainers==2.4.0 uvicorn==0.54.0""".split()
-LEFT_OUT = ("lmcache/lmcache_frontend/", "lmcache/lmcache_redis.", "redis/commands/search/", "lmcache/integration/sglang/")
+LEFT_OUT = ("tests/", "lmcache/lmcache_frontend/", "lmcache/lmcache_redis.", "redis/commands/search/", "lmcache/integration/sglang/")
 KERNELS = ("lmcache/cuda_ops.", "lmcache/c_ops.")
 CONSTRUCTOR = "_ZN3c10{}C1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 DERIVED, BASE = (CONSTRUCTOR.format(name).encode() for name in ("19NotImplementedError", "5Error"))
