@@ -23,6 +23,7 @@ import harness  # noqa: E402
 import lmcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
 import scenarios  # noqa: E402
+import traffic_lmcache  # noqa: E402
 import torch  # noqa: E402
 from lmcache.v1.distributed import api, config as lmcache_config  # noqa: E402
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
@@ -143,6 +144,21 @@ def lmcache_s_quotas(make, daemon):
         assert not host.counters["errors"]
 
 
+def the_traffic_benchmark_starts_lmcache_s_server(make, daemon):
+    """LMCache's server starts with the options of each arm of the traffic benchmark, and reports what the benchmark reads."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CLIENT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        for arm in ("lmcache", "lmcache-fs", "lmcache-tier"):
+            server = traffic_lmcache.Server(dict(arm=arm, cpu_bytes=64 << 20, files=folder, socket=daemon.socket))
+            try:
+                known = server.figures()
+                assert known["l1_objects"] == 0 and len(known["l2"] or []) == (arm != "lmcache"), known
+            finally:
+                server.process.kill()
+                server.process.wait()
+                pathlib.Path(f"/dev/shm/lmcache_l1_pool_traffic_{os.getpid()}").unlink(missing_ok=True)
+
+
 def run(scenario, daemon, end):
     def make(private=False, **options):
         host = make_host(daemon.socket, private, options)
@@ -155,7 +171,7 @@ def run(scenario, daemon, end):
 
 
 def main():
-    all_of_them = [*lmcache_scenarios.SCENARIOS, lmcache_s_quotas, lmcache_s_own_benchmark]
+    all_of_them = [*lmcache_scenarios.SCENARIOS, lmcache_s_quotas, lmcache_s_own_benchmark, the_traffic_benchmark_starts_lmcache_s_server]
     if hasattr(api, "PrefetchTaskSpec"):
         all_of_them.append(lmcache_s_storage_manager)
     else:

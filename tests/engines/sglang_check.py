@@ -23,6 +23,7 @@ import fake_sglang  # noqa: E402
 import harness  # noqa: E402
 import scenarios  # noqa: E402
 import sglang  # noqa: E402
+import sglang_arguments  # noqa: E402
 import sglang_scenarios  # noqa: E402
 import torch  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
@@ -255,7 +256,8 @@ def run(scenario, daemon, end):
 
 
 def main():
-    all_of_them = [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool]
+    all_of_them = [*sglang_scenarios.SCENARIOS, pools_of_a_draft_model, the_controller_s_threads, the_controller_s_loads_into_its_pool,
+                     sglang_arguments.the_traffic_benchmark_uses_sglang_as_it_is]
     status = scenarios.run_all("SGLang", getattr(sglang, "__version__", "?"), all_of_them, sys.argv[1:], harness.Daemon, run)
     os._exit(status)  # without the teardown of what SGLang imports for a GPU
 

@@ -12,9 +12,10 @@
     traffic.py ... --states --shape linear                                           tokens computed, from the GPU, memory, and disk after kill -9
     traffic.py ... --fleet N [--gpus G] [--kill-at SECONDS]                          N engines share a host; sessions are routed at random
 
-Arms: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with ours; spec, our spec. PACK is a build
-folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the package's wheel and client/ctl/kvcachectl in it. SITE has
-vLLM unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
+Arms of vLLM: none; cpu, its CPU tier; fs, its tiering with its tier of files; tier, the same with ours; spec, our spec; lmcache, an LMCache
+server with memory alone; lmcache-gds, with GPUDirect Storage; lmcache-fs, with its adapter for files; lmcache-tier, with ours. Arms of SGLang (--engine sglang): none; cpu, HiCache;
+fs, with its file backend; tier, with ours. PACK is a build folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the
+package's wheel and client/ctl/kvcachectl in it. SITE has the engine unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
 tests/README.md says more.
 
 Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option, 3 if arms were skipped because the budget was spent.
@@ -71,10 +72,10 @@ class Options(argparse.Namespace):
     """The options, and what follows from them for an arm."""
 
     def cpu_of(self, arm):
-        return self.tier_memory[0] if arm == "tier" and self.tier_memory else self.memory
+        return self.tier_memory[0] if arm in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
 
     def pool_of(self, arm):
-        return self.tier_memory[1] if arm == "tier" and self.tier_memory else self.memory
+        return self.tier_memory[1] if arm in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
 
     def requests(self):
         return self.sequential or self.sessions * self.turns
@@ -95,7 +96,7 @@ class Options(argparse.Namespace):
                     load=self.load(number))
 
     def extra_options(self):
-        """Returns the further keys of kv_connector_extra_config; values are JSON, or texts where they are not."""
+        """Returns the further options of the offloading; values are JSON, or texts where they are not."""
         known = {}
         for key, _, value in (text.partition("=") for text in self.extra):
             try:
@@ -119,14 +120,15 @@ def parser():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     programs = p.add_argument_group("programs and results")
     programs.add_argument("--pack", required=True, help="folder or archive with the daemon, kvcachectl, the library and the wheel")
-    programs.add_argument("--site", help="folder or archive with vLLM (site.tar.xz in the pack, else the Python that runs this)")
-    programs.add_argument("--engine", choices=("vllm", "stub"), default="vllm", help="stub: an engine without a GPU, for rehearsals")
+    programs.add_argument("--site", action="append", default=[],
+                          help="folder or archive with the engine's packages; may be repeated (site.tar.xz in the pack, else the Python that runs this)")
+    programs.add_argument("--engine", choices=("vllm", "sglang", "stub"), default="vllm", help="stub: an engine without a GPU, for rehearsals")
     programs.add_argument("--out", default="traffic-out", help="folder of the results (traffic-out)")
     programs.add_argument("--scratch", help="folder for stores, files and logs while it runs, on the disk to be measured")
-    programs.add_argument("--no-fork", action="store_true", help="import vLLM again for each engine")
+    programs.add_argument("--no-fork", action="store_true", help="import the engine's packages again for each engine")
     programs.add_argument("--log-bytes", type=size, default=12 << 20, help="largest size of logs.txt (12MiB)")
     what = p.add_argument_group("what is run")
-    what.add_argument("--arms", type=one_of(*traffic_run.ARMS), help="arms, in their order (cpu,spec,tier)")
+    what.add_argument("--arms", type=lambda text: text.split(","), help="arms of the engine, in their order (cpu,spec,tier)")
     what.add_argument("--rounds", type=int, default=1, help="rounds of all arms; each begins with the next arm (1)")
     what.add_argument("--standing", action="store_true",
                       help="start the engines of all arms side by side, and let them take turns; --daemon-fault then follows the rounds")
@@ -153,12 +155,13 @@ def parser():
     load.add_argument("--think", type=float, default=0.5, help="seconds between an answer and the next turn (0.5)")
     host = p.add_argument_group("memory, daemon and engine")
     host.add_argument("--gpu-tokens", type=int, default=65536, help="GPU cache, in tokens (65536)")
-    host.add_argument("--memory", type=size, default=40 << 30, help="of vLLM's CPU tier, or of the daemon's pool (40GiB)")
-    host.add_argument("--tier-memory", metavar="CPU+POOL", help="of vLLM's CPU tier and of the daemon in the arm tier (each as --memory)")
+    host.add_argument("--memory", type=size, default=40 << 30, help="of the engine's CPU tier, or of the daemon's pool (40GiB)")
+    host.add_argument("--tier-memory", metavar="CPU+POOL", help="of the engine's CPU tier and of the daemon in the arm tier (each as --memory)")
     host.add_argument("--store", type=size, default=48 << 30, help="the daemon's store (48GiB)")
     host.add_argument("--cgroup", type=size, metavar="SIZE", help="limit of a memory cgroup for engine, daemon and page cache together")
     host.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="a setting of the daemon")
-    host.add_argument("--extra", type=setting, action="append", default=[], metavar="KEY=JSON", help="a key of kv_connector_extra_config")
+    host.add_argument("--extra", type=setting, action="append", default=[], metavar="KEY=JSON",
+                      help="a key of vLLM's kv_connector_extra_config, of SGLang's options of a storage backend, or of our adapter for LMCache")
     host.add_argument("--policy", default="auto", help="load_policy of our arms (auto)")
     host.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel over N GPUs of the machine (1)")
     host.add_argument("--eager", action="store_true", help="no CUDA graphs")
@@ -191,11 +194,17 @@ def options_of(arguments):
             options.tier_memory = [size(part) for part in parts]
         except argparse.ArgumentTypeError as problem:
             p.error(f"--tier-memory: {problem}")
-    mode = modes[0] if modes and not options.standing else ""
-    options.arms = options.arms or {"starts": ["spec"], "identity": ["spec"], "states": ["spec"], "fleet": ["cpu", "spec"],
-                                    "daemon_fault": ["spec", "tier"], "kill_at": ["cpu", "spec"]}.get(mode, ["cpu", "spec", "tier"])
+    engine, mode = importlib.import_module(f"traffic_{options.engine}"), modes[0] if modes and not options.standing else ""
+    usual = {"starts": ["spec"], "identity": ["spec"], "states": ["spec"], "fleet": ["cpu", "spec"], "daemon_fault": ["spec", "tier"],
+             "kill_at": ["cpu", "spec"]}.get(mode, ["cpu", "spec", "tier"])
+    options.arms = options.arms or [arm for arm in usual if arm in engine.ARMS] or ["tier"]
+    if wrong := [arm for arm in options.arms if arm not in engine.ARMS]:
+        p.error(f"--arms: {', '.join(wrong)} is not known to the engine {options.engine}; use {', '.join(engine.ARMS)}")
+    if options.identity and options.identity not in engine.OTHERS:
+        p.error(f"--identity: {options.identity} is not known to the engine {options.engine}; use {', '.join(engine.OTHERS)}")
     if mode in ("starts", "daemon_fault", "identity", "states") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
-        p.error(f"--{modes[0].replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms spec or tier")
+        p.error(f"--{mode.replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms"
+                f" {' or '.join(arm for arm in engine.ARMS if arm in traffic_run.DAEMON_ARMS)}")
     return options
 
 

@@ -19,6 +19,7 @@ import zipfile
 from traffic_child import die_with_parent
 
 SHARED = pathlib.Path("/dev/shm")
+REGIONS = ("vllm_offload_*", "lmcache_l1_pool_*", "sglang_loads_*")  # memory that killed engines leave in /dev/shm
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -29,7 +30,7 @@ def mib(nbytes):
 class Programs:
     """The daemon, kvcachectl, the library and the folders of Python packages, from a pack (tests/gpu/pack.sh) or from a build folder."""
 
-    def __init__(self, folder, site, scratch):
+    def __init__(self, folder, sites, scratch):
         self.folder = self._unpacked(pathlib.Path(folder), scratch / "pack")
         if not (self.folder / "daemon/kvcache-daemon").exists() and (self.folder / "pack/daemon/kvcache-daemon").exists():
             self.folder /= "pack"
@@ -38,9 +39,9 @@ class Programs:
         for program in (self.daemon, self.client_library):
             if not program.exists():
                 raise SystemExit(f"traffic: {program} does not exist; --pack takes a build folder, or what tests/gpu/pack.sh made of it")
-        if not site and (self.folder / "site.tar.xz").exists():
-            site = self.folder / "site.tar.xz"
-        self.python = [self._unpacked(pathlib.Path(site), scratch / "site")] if site else []
+        if not sites and (self.folder / "site.tar.xz").exists():
+            sites = [self.folder / "site.tar.xz"]
+        self.python = [self._unpacked(pathlib.Path(one), scratch / f"site{number or ''}") for number, one in enumerate(sites)]
         wheels = sorted(self.folder.glob("kvcache-*.whl"))
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as archive:
@@ -251,7 +252,7 @@ class EngineProcess:
 
 
 class ForkServer:
-    """The process that has imported vLLM and forks an engine for each job."""
+    """The process that has imported the engine's packages and forks an engine for each job."""
 
     def __init__(self, host, engine):
         self.host, self.waiting, self.running, self.rest = host, {}, {}, b""
@@ -308,8 +309,8 @@ class Host:
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="kvcache-traffic-", dir=options.scratch))
         self.logs = self.scratch / "logs"
         self.logs.mkdir()
-        self.has_regions = options.engine == "vllm"
-        self.left_behind = set(SHARED.glob("vllm_offload_*"))  # by engines that are not of this run
+        self.has_regions = options.engine != "stub"
+        self.left_behind = self._regions()  # by engines that are not of this run
         self.import_limit_s, self.processes, self.plain, self.server, self.jobs = 180, [], {}, None, 0
         try:
             self.programs = Programs(options.pack, options.site, self.scratch)
@@ -379,9 +380,13 @@ class Host:
         engine.pid = process.pid
         self.plain[engine] = process
 
+    @staticmethod
+    def _regions():
+        return {region for pattern in REGIONS for region in SHARED.glob(pattern)}
+
     def remove_regions(self):
-        """Removes the memory that a killed vLLM leaves in /dev/shm, which the next engine needs, unless a process maps it."""
-        left = set(SHARED.glob("vllm_offload_*")) - self.left_behind if self.has_regions else set()
+        """Removes the memory that a killed engine leaves in /dev/shm, which the next engine needs, unless a process maps it."""
+        left = self._regions() - self.left_behind if self.has_regions else set()
         for region in left:
             with contextlib.suppress(OSError):
                 if not any(str(region) in maps_of(process) for process in pathlib.Path("/proc").glob("[0-9]*")):

@@ -10,8 +10,8 @@ import time
 import traffic_host
 import traffic_report
 
-DAEMON_ARMS = ("spec", "tier")
-ARMS = ("none", "cpu", "fs", *DAEMON_ARMS)
+DAEMON_ARMS = ("spec", "tier", "lmcache-tier")
+TIERED_ARMS = ("tier", "lmcache-tier")  # the engine's side has memory of its own, too
 
 
 class Place:

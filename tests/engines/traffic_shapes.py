@@ -16,7 +16,7 @@ COMMON = dict(initializer_range=0.02, rms_norm_eps=1e-5, max_position_embeddings
 
 
 class Shape(NamedTuple):
-    """A shape. `token_bytes` are the bytes of its attention layers' cache for a token and all `kv_heads`, of which each rank has its share.
+    """A shape of a model. `token_bytes` are the bytes of its attention layers' cache for a token and all `kv_heads`, of which each rank has its share.
 
     A plain shape's GPU cache has the number of blocks that the driver asks for. That of another has the bytes of as many tokens and room for
     states, because vLLM chooses its block size. `options` are further arguments of LLM()."""
@@ -41,7 +41,7 @@ def llama(layers, hidden, intermediate, heads, kv_heads):
 
 
 def window():
-    """As Gemma 3: five layers with a window of 512 tokens for each layer with full attention."""
+    """Returns a shape as of Gemma 3: five layers with a window of 512 tokens for each layer with full attention."""
     layers = 12
     config = dict(COMMON, architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_activation="gelu_pytorch_tanh",
                   num_hidden_layers=layers, hidden_size=2048, intermediate_size=8192, num_attention_heads=16, num_key_value_heads=8,
@@ -51,7 +51,7 @@ def window():
 
 
 def latent():
-    """As DeepSeek-V2: multi-head latent attention, one latent of 576 numbers per token and layer for all heads. No layer has experts."""
+    """Returns a shape as of DeepSeek-V2: multi-head latent attention, one latent of 576 numbers per token and layer for all heads. No layer has experts."""
     layers = 12
     config = dict(COMMON, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", hidden_act="silu", num_hidden_layers=layers,
                   hidden_size=2048, intermediate_size=8192, num_attention_heads=16, num_key_value_heads=16, q_lora_rank=None,
@@ -62,7 +62,7 @@ def latent():
 
 
 def linear():
-    """As Qwen3.5: three layers of gated delta nets for each layer with full attention."""
+    """Returns a shape as of Qwen3.5: three layers of gated delta nets for each layer with full attention."""
     layers = 12
     config = dict(COMMON, architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_act="silu", num_hidden_layers=layers,
                   hidden_size=2048, intermediate_size=6144, num_attention_heads=16, num_key_value_heads=4, head_dim=128,
@@ -74,7 +74,7 @@ def linear():
 
 
 def mamba2():
-    """As Nemotron-H: layers of Mamba 2, attention and MLP, each alone."""
+    """Returns a shape as of Nemotron-H: layers of Mamba 2, attention and MLP, each alone."""
     pattern = "M-M*-M-M*-M-"
     config = dict(COMMON, architectures=["NemotronHForCausalLM"], model_type="nemotron_h", hybrid_override_pattern=pattern,
                   num_hidden_layers=len(pattern), hidden_size=2048, intermediate_size=8192, num_attention_heads=16, num_key_value_heads=4,
@@ -86,7 +86,7 @@ def mamba2():
 
 
 def parallel_mamba2():
-    """As Falcon-H1: Mamba 2 and attention side by side in each layer."""
+    """Returns a shape as of Falcon-H1: Mamba 2 and attention side by side in each layer."""
     layers = 8
     config = dict(COMMON, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", hidden_act="silu", num_hidden_layers=layers,
                   hidden_size=2048, intermediate_size=4096, num_attention_heads=16, num_key_value_heads=4, head_dim=128, mamba_d_conv=4,
@@ -97,7 +97,7 @@ def parallel_mamba2():
 
 
 def mamba1():
-    """As Jamba without experts: one layer with attention for three of Mamba 1."""
+    """Returns a shape as of Jamba without experts: one layer with attention for three of Mamba 1."""
     layers = 8
     config = dict(COMMON, architectures=["JambaForCausalLM"], model_type="jamba", hidden_act="silu", num_hidden_layers=layers, hidden_size=2048,
                   intermediate_size=8192, num_attention_heads=16, num_key_value_heads=4, attn_layer_period=4, attn_layer_offset=3,
@@ -127,3 +127,8 @@ def folder_of(shape, folder):
     unfinished.write_text(json.dumps(SHAPES[shape].config))
     unfinished.rename(made / "config.json")
     return str(made)
+
+
+def longest_of(load):
+    """Returns the tokens of the longest prompt with its answer, and some more."""
+    return max(load["first"] + load["turns"] * (load["add"] + load["answer"]) + 64, 1024)

@@ -17,6 +17,7 @@ from traffic_load import Progress
 
 BLOCK, CHUNK_BYTES, STEP_TOKENS, MOST_RUNNING = 16, 4096, 8192, 32
 TOKENS_PER_S, STEP_S, START_S = 400_000, 0.001, 0.02
+ARMS = ("none", "cpu", "fs", "spec", "tier")
 OTHERS = {"runner": [("runner", "v1"), ("runner", "v2")], "layout": [("layout", "NHD"), ("layout", "HND")],
           "dtype": [("dtype", "bfloat16"), ("dtype", "float16")], "same": [("dtype", "bfloat16"), ("dtype", "bfloat16")]}
 

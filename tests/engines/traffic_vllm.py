@@ -2,17 +2,19 @@
 """vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and, on one GPU, the worker in one process.
 
 One name of an arm is one way to offload: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with
-ours; spec, our spec.
+ours; spec, our spec; lmcache and those that begin with it, a server of LMCache (traffic_lmcache.py).
 """
 
 import gc
 import os
 import sys
 
+import traffic_lmcache
 from traffic_load import Progress, numbers_of
-from traffic_shapes import SHAPES, folder_of
+from traffic_shapes import SHAPES, folder_of, longest_of
 
 GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
+ARMS = ("none", "cpu", "fs", "spec", "tier", "lmcache", "lmcache-gds", "lmcache-fs", "lmcache-tier")
 OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
           "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
           "dtype": [("dtype", "bfloat16"), ("dtype", "float16")],
@@ -32,10 +34,10 @@ def prepare():
 
 
 def offloading_of(job):
-    """Returns the kv_connector_extra_config of an arm, or None without offloading."""
+    """Returns the kv_connector_extra_config of vLLM's own connector, or None in an arm that does without it."""
     arm, socket = job["arm"], job.get("socket")
     options = dict(cpu_bytes_to_use=job["cpu_bytes"], **job.get("extra", {}))
-    if arm == "none":
+    if arm == "none" or arm.startswith("lmcache"):
         return None
     if arm == "cpu":
         return dict(options, spec_name="CPUOffloadingSpec")
@@ -48,11 +50,9 @@ def offloading_of(job):
 
 def arguments_of(job):
     """Returns the arguments of LLM(), except the connector's."""
-    load = job["load"]
-    longest = load["first"] + load["turns"] * (load["add"] + load["answer"]) + 64
     shape = SHAPES[job["shape"]]
     how = dict(model=folder_of(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
-               max_model_len=max(longest, 1024), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
+               max_model_len=longest_of(job["load"]), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
                max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
                tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
     if job["tp"] > 1:  # a process for each GPU; the scheduler stays in this one
@@ -77,10 +77,12 @@ class Engine:
         import vllm
         from vllm.config import KVTransferConfig
 
-        how, options = arguments_of(job), offloading_of(job)
+        how, options, connector, self.server = arguments_of(job), offloading_of(job), "OffloadingConnector", None
+        if job["arm"].startswith("lmcache"):
+            self.server = traffic_lmcache.Server(job)
+            options, connector = self.server.options, traffic_lmcache.CONNECTOR
         if options is not None:
-            how["kv_transfer_config"] = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
-                                                         kv_connector_extra_config=options)
+            how["kv_transfer_config"] = KVTransferConfig(kv_connector=connector, kv_role="kv_both", kv_connector_extra_config=options)
         self.llm = vllm.LLM(**how)
         self.name = f"vLLM {vllm.__version__}"
         self.core, self.seen = self.llm.llm_engine, {}
@@ -131,6 +133,8 @@ class Engine:
         except Exception as problem:  # noqa: BLE001 a figure that is missing must not cost the run
             known["metrics"] = repr(problem)[:200]
         try:
+            if self.server:
+                known["lmcache"] = self.server.figures()
             known.update(policies())
         except Exception as problem:  # noqa: BLE001
             known["policies"] = repr(problem)[:200]

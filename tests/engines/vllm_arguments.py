@@ -9,6 +9,7 @@ import tempfile
 import types
 
 import traffic
+import traffic_lmcache
 import traffic_vllm
 
 ns = types.SimpleNamespace
@@ -43,6 +44,7 @@ def the_traffic_benchmark_uses_vllm_as_it_is(make_host, daemon):
     assert traffic_vllm.prepare() == "", "an engine could not be forked"
     import vllm
     from vllm.config import CUDAGraphMode, KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.engine.arg_utils import EngineArgs
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -61,7 +63,7 @@ def the_traffic_benchmark_uses_vllm_as_it_is(make_host, daemon):
                 assert offloading["spec_name"] in OffloadingSpecFactory._registry
             for tier in (offloading or {}).get("secondary_tiers", []):
                 assert tier["type"] in SecondaryTierFactory._registry
-    assert CUDAGraphMode["FULL_DECODE_ONLY"]
+    assert CUDAGraphMode["FULL_DECODE_ONLY"] and traffic_lmcache.CONNECTOR in KVConnectorFactory._registry
     assert hasattr(importlib.import_module("kvcache.vllm.spec"), "KvcacheOffloadingSpec")
     has_arguments(LLMEngine.add_request, "name", dict(prompt_token_ids=[1]), None)
     has_arguments(vllm.LLM.reset_prefix_cache, reset_connector=True)

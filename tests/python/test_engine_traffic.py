@@ -27,9 +27,11 @@ ENGINES = pathlib.Path(__file__).resolve().parents[1] / "engines"
 sys.path.insert(0, str(ENGINES))
 
 import traffic  # noqa: E402
+import traffic_lmcache  # noqa: E402
 import traffic_load  # noqa: E402
 import traffic_report  # noqa: E402
 import traffic_run  # noqa: E402
+import traffic_sglang  # noqa: E402
 import traffic_vllm  # noqa: E402
 
 SMALL = ("--pack", str(harness.BUILD), "--engine", "stub", "--memory", "64MiB", "--store", "512MiB", "--sessions", "6", "--concurrency", "4",
@@ -323,7 +325,10 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
 
 
 @pytest.mark.parametrize("words, message", [
-    (("--arms", "cpu,gpu"), "gpu is not known; use none, cpu, fs, spec, tier"),
+    (("--arms", "cpu,gpu"), "gpu is not known to the engine stub; use none, cpu, fs, spec, tier"),
+    (("--engine", "sglang", "--arms", "spec"), "spec is not known to the engine sglang; use none, cpu, fs, tier"),
+    (("--engine", "sglang", "--identity", "runner"), "runner is not known to the engine sglang; use layout, dtype, same"),
+    (("--engine", "vllm", "--starts", "2", "--arms", "lmcache"), "lmcache has no daemon; use --arms spec or tier or lmcache-tier"),
     (("--memory", "3X"), "3X is not a size; use a number and KiB, MiB or GiB"),
     (("--tier-memory", "3GiB"), "3GiB is not CPU+POOL"),
     (("--tier-memory", "3GiB+x"), "x is not a size"),
@@ -409,6 +414,70 @@ def test_vllm_s_interface_is_used_in_every_mode(directory, words):
         assert cached[0] < cached[1] == cached[2] == cached[3]
 
 
+@pytest.mark.parametrize("words", [("--arms", "none,cpu,fs,tier"), (*SLOWLY, "--arms", "tier", "--kill-at", "0.2", "--eager"), ("--standing",),
+                                   ("--starts", "2"), ("--identity", "layout"), ("--identity", "same")])
+def test_sglang_s_interface_is_used_in_every_mode(directory, words):
+    run = drive(directory, "--engine", "sglang", "--site", str(FAKE_SITE), "--shape", "tiny", *words)
+    assert run.code == 0 and all(row["version"] == "SGLang fake" and row["failed"] == 0 for row in run.rows), run.said
+    assert "imported sglang in" in run.said
+    assert {answer["answer"] for row in run.rows for answer in row["answers"]} == {4}
+    for row in run.rows:
+        assert row["learned"] == ({"device": 0, "host": row["cached_tokens"]} if row["cached_tokens"] else {}) or row["variant"] == "killed", row
+    if "none,cpu,fs,tier" in words:
+        cached = [row["cached_tokens"] for row in run.rows]
+        assert cached[0] < cached[1] == cached[2] == cached[3]
+
+
+def test_a_request_that_sglang_aborts_is_reported(directory):
+    run = drive(directory, "--engine", "sglang", "--site", str(FAKE_SITE), "--arms", "cpu", fault="fail")
+    assert run.code == 1 and [a["reason"] for a in run.rows[0]["answers"] if not a["ok"]] == ["abort"], run.said
+
+
+def test_sglang_gets_the_hierarchy_of_each_arm(tmp_path):
+    jobs = {arm: options_for(arm, tmp_path, "--engine", "sglang", "--extra", "timeout_s=2") for arm in traffic_sglang.ARMS}
+    how = {arm: traffic_sglang.arguments_of(job) for arm, job in jobs.items()}
+    assert not any(name.startswith(("hicache", "enable_hier")) for name in how["none"])
+    assert how["cpu"]["hicache_size"] == 42 and "hicache_storage_backend" not in how["cpu"]
+    assert how["fs"]["hicache_storage_backend"] == "file" and how["tier"]["hicache_storage_backend"] == "dynamic"
+    options = json.loads(how["tier"]["hicache_storage_backend_extra_config"])
+    assert options["socket"] == "/s" and options["timeout_s"] == 2 and options["interface_v1"] == 1 and options["allocator"] == "shm"
+    assert how["tier"]["max_total_tokens"] == 65536 and how["tier"]["context_length"] == 4096 + 4 * (1024 + 64) + 64
+    direct = traffic_sglang.arguments_of(dict(jobs["tier"], layout="page_first_direct"))
+    assert direct["hicache_io_backend"] == "direct"
+    eager = traffic_sglang.arguments_of(dict(jobs["tier"], eager=True))
+    assert eager["disable_decode_cuda_graph"] and "cuda_graph_bs_decode" not in eager
+
+
+def test_vllm_with_a_server_of_lmcache(directory):
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--shape", "tiny", "--arms", "none,lmcache,lmcache-gds,lmcache-fs,lmcache-tier")
+    assert run.code == 0, run.said
+    cached = [row["cached_tokens"] for row in run.rows]
+    assert cached[0] < cached[1] == cached[2] == cached[3] == cached[4]
+    assert [row["learned"].get("lmcache") for row in run.rows] == [None] + [dict(l1_objects=5, l1_bytes=40960, l2=[])] * 4
+
+
+def test_a_server_of_lmcache_dies_and_starts_with_its_engine(directory):
+    run = drive(directory, *SLOWLY, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "lmcache,lmcache-tier", "--kill-at", "0.2")
+    assert run.code == 0, run.said
+    rows = {(row["arm"], row["variant"]): row["cached_tokens"] for row in run.rows}
+    assert rows["lmcache-tier", "killed"] == rows["lmcache-tier", ""] > rows["lmcache", "killed"]
+
+
+def test_a_server_of_lmcache_that_ends_is_reported(directory):
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "lmcache", "--memory", "-1")
+    assert run.code == 1 and "LMCache's server did not start" in run.rows[0]["outcome"], run.said
+
+
+def test_lmcache_s_server_gets_the_second_level_of_each_arm(tmp_path):
+    adapters = {arm: traffic_lmcache.adapter_of(options_for(arm, tmp_path, "--extra", "threads=8")) for arm in traffic_vllm.ARMS
+                if arm.startswith("lmcache")}
+    assert adapters["lmcache"] is None and adapters["lmcache-gds"] is None and adapters["lmcache-fs"] == dict(type="fs", base_path="/files", threads=8)
+    assert adapters["lmcache-tier"]["adapter_params"] == dict(adapter="none", socket="/s", weights="random", threads=8)
+    command = traffic_lmcache.command_of(options_for("lmcache-tier", tmp_path, "--memory", "3GiB"), 1, 2)
+    assert command[command.index("--l1-size-gb") + 1] == "3" and json.loads(command[-1]) == traffic_lmcache.adapter_of(
+        options_for("lmcache-tier", tmp_path))
+
+
 def test_engines_are_not_forked_where_cuda_is_initialized_or_needs_an_exec(directory, monkeypatch):
     monkeypatch.setenv("FAKE_CUDA_INITIALIZED", "1")
     run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "spec")
@@ -436,7 +505,8 @@ def test_memory_of_the_tier_may_be_split():
 def test_engines_offer_the_same_interface():
     stub = importlib.import_module("traffic_stub")
     public = {name for name in vars(stub.Engine) if not name.startswith("_")}
-    assert public - set(vars(traffic_vllm.Engine)) == set() and stub.OTHERS.keys() == traffic_vllm.OTHERS.keys() and callable(stub.prepare)
+    for engine in (traffic_vllm, traffic_sglang):
+        assert public - set(vars(engine.Engine)) == set() and engine.OTHERS.keys() <= stub.OTHERS.keys() and callable(engine.prepare)
 
 
 def test_percentiles_and_ratios():

@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import types
+import urllib.request
 
 import traffic_stub
 from kvcache.vllm.policy import LoadPolicy
@@ -29,11 +30,24 @@ def job_of(how):
     options = config.kv_connector_extra_config if config else {}
     tier = options.get("secondary_tiers", [{}])[0]
     arms = {None: "none", "CPUOffloadingSpec": "cpu", "KvcacheOffloadingSpec": "spec", "TieringOffloadingSpec": tier.get("type")}
-    arm = arms[options.get("spec_name")]
+    arm, cpu_bytes = arms[options.get("spec_name")], options.get("cpu_bytes_to_use", 0)
+    if config and config.kv_connector == "LMCacheMPConnector":
+        arm, cpu_bytes, tier = arm_of_server(options)
     shape = json.loads((pathlib.Path(how["model"]) / "config.json").read_text())
     variant = dict(dtype=how["dtype"], runner=os.environ.get("VLLM_USE_V2_MODEL_RUNNER"), layout=os.environ.get("VLLM_KV_CACHE_LAYOUT"))
     return dict(variant, arm={"kvcache": "tier"}.get(arm, arm), shape=repr(shape), gpu_tokens=how["num_gpu_blocks_override"] * 16,
-                cpu_bytes=options.get("cpu_bytes_to_use", 0), socket=options.get("kvcache_socket") or tier.get("socket"), number=0)
+                cpu_bytes=cpu_bytes, socket=options.get("kvcache_socket") or tier.get("socket"), number=0)
+
+
+def arm_of_server(options):
+    """Returns the stub's arm for what the substitute of LMCache's server was started with, its memory, and the options of its adapter."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{options['lmcache.mp.port']}/status") as answer:
+        known = json.load(answer)
+    adapter, cpu_bytes = known["adapter"], int(known["l1_size_gb"] * (1 << 30))
+    if (adapter or {}).get("type") != "plugin":
+        return "cpu", cpu_bytes, {}
+    assert (adapter["module_path"], adapter["class_name"]) == ("kvcache.lmcache.adapter", "KvcacheL2Adapter")
+    return "tier", cpu_bytes, adapter["adapter_params"]
 
 
 class LLMEngine:
