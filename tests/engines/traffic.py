@@ -228,11 +228,11 @@ class Driver:
         self.say(text)
 
     def expected_s(self, arm):
-        """Returns the estimated seconds of another run of an arm, from its earlier runs or those of other arms. The very first run of all counts
-        only if there is no other, because it reads vLLM from disk."""
+        """Returns the estimated seconds of another run of an arm, from its earlier runs or those of other arms. The very first run of all does
+        not count, because it reads vLLM from disk and compiles kernels."""
         others = [seconds for _, seconds in self.took]
         own = [seconds for one, seconds in self.took[1:] if one == arm]
-        return max(own or others[1:] or others or [self.options.estimate])
+        return max(own or others[1:] or [self.options.estimate])
 
     def has_time(self, arm, label):
         """Returns whether another run fits into the budget."""

@@ -66,7 +66,7 @@ class Member(traffic_run.Run):
 
 
 class Fleet:
-    """One run of an arm. run() returns its row."""
+    """The engines of one run of an arm. run() returns its row."""
 
     def __init__(self, host, options, arm, number, limit_s):
         self.host, self.options, self.arm, self.number, self.limit_s = host, options, arm, number, limit_s
