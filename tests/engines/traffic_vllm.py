@@ -6,6 +6,7 @@ ours; spec, our spec; lmcache and those that begin with it, a server of LMCache 
 """
 
 import gc
+import logging
 import os
 import sys
 
@@ -70,9 +71,17 @@ def arguments_of(job):
     return dict(how, **shape.options)
 
 
+def show_log_of_adapter():
+    """Has the log contain what the adapter says, for example how long a GPU's attachment took."""
+    adapter = logging.getLogger("kvcache")
+    adapter.setLevel(logging.INFO)
+    adapter.addHandler(logging.StreamHandler())
+
+
 class Engine:
     def __init__(self, job):
         prepare()
+        show_log_of_adapter()
         os.environ.update(job.get("env", {}))
         import vllm
         from vllm.config import KVTransferConfig
