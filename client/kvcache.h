@@ -484,7 +484,10 @@ struct kvcache_result {
 };
 
 enum {
-        KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: return KVCACHE_BUSY instead of waiting for room */
+        /* PUT, GET: return KVCACHE_BUSY instead of waiting for room. An accepted put does not wait
+         * for a disk that is behind either: its chunk stays in memory, and may be evicted before it
+         * is written. */
+        KVCACHE_NOWAIT = 1 << 0,
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
         KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH, PREFETCH: the chain continues in the
                                   next such request, whose `parent` is the last key of this one.

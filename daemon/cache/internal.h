@@ -42,6 +42,7 @@ static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 struct cache_user {
         struct fair_state state;
         bool putting;                     /* counted in cache_stats.putting_users */
+        bool postponing;                  /* see cache_must_postpone() */
         uint64_t unwritten;               /* bytes, direct puts included */
         struct turns_member waits[KINDS]; /* struct cache_request, for room */
         struct turns_member refused;      /* struct store_write, which the store could not take */
@@ -355,8 +356,11 @@ int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
 /* Returns whether the put would exceed its user's share of the unwritten bytes. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);
-/* Returns whether the put must wait for that reason. One that is answered before its chunk is
- * written need not: the chunk then stays in the pool. */
+/* Returns the same for an accepted put that must not wait, so that its chunk stays in the pool. A
+ * user that has exceeded its share goes on so until half of it is free, because a chain with holes
+ * would be of little use. */
+bool cache_must_postpone(struct cache *c, const struct cache_request *req);
+/* Returns whether the put must wait for that reason. */
 bool cache_awaits_disk(const struct cache *c, const struct cache_request *req);
 /* Returns whether the request must wait because others have waited longer for room. */
 bool cache_others_first(const struct cache *c, const struct cache_request *req);

@@ -2,10 +2,11 @@
 /* Postponed writes: accepted chunks that only the pool has, because the disk was behind when they
  * were put. Loop thread.
  *
- * An accepted put does not wait for the disk. Once too many bytes are unwritten, its chunk stays in
- * the pool without a write, and may leave like any other. When less than half of that limit is
- * unwritten, the chunks that are still there are written in the order of their puts. Only the last
- * MOST are remembered: an earlier one is written when it is used again (cache_write_kept()).
+ * An accepted put that must not wait, or has waited in vain, does not fail because too many bytes
+ * are unwritten: its chunk stays in the pool without a write, and may leave like any other. When
+ * less than half of that limit is unwritten, the chunks that are still there are written in the
+ * order of their puts. Only the last MOST are remembered: an earlier one is written when it is used
+ * again (cache_write_kept()).
  *
  * Failures: without memory for the list, chunks are written only when they are used again. */
 #include "cache/internal.h"

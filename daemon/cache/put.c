@@ -429,7 +429,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_ref ref;
-        bool admitted, over_budget;
+        bool admitted, behind;
         struct write *w;
         int r;
 
@@ -449,8 +449,9 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         if (cache_others_first(c, req) || cache_awaits_disk(c, req))
                 return false;
-        over_budget = cache_over_budget(c, req);
-        admitted = !over_budget && cache_admit(c, req, false);
+        behind = req->ack == CACHE_ACCEPTED && req->nowait ? cache_must_postpone(c, req)
+                                                           : cache_over_budget(c, req);
+        admitted = !behind && cache_admit(c, req, false);
         if (!admitted && req->ack != CACHE_ACCEPTED) {
                 cache_finish(c, req, CACHE_NO_SPACE);
                 return true;
@@ -484,7 +485,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         w->refused = !admitted;
-        w->postponed = over_budget && !req->fetched;
+        w->postponed = behind && !req->fetched;
         cache_set_waiting(req, WAITING_NOT);
         submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;

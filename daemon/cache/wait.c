@@ -3,10 +3,11 @@
  * shared tier ends; and what the cache does each iteration. Loop thread.
  *
  * Each user has a queue; cache.h says how users share the cache. A put waits when the pool has no
- * slot for it, or when it is to be answered once its chunk is written and its user has used up its
- * share of the unwritten bytes (cache_over_budget()); a get waits when the pool has no slot. A wait
- * ends when there is room, at the request's deadline (BUSY), or when its client cancels it or ends.
- * A request that finds no room for HEAD_OF_LINE_MS does not hold up those behind it any more.
+ * slot for it, or its user has used up its share of the unwritten bytes (cache_over_budget()); a
+ * get waits when the pool has no slot. A wait ends when there is room, at the request's deadline,
+ * or when its client cancels it or ends. At the deadline the answer is BUSY, except that the chunk
+ * of an accepted put that waited for the disk stays in the pool (postponed.c). A request that finds
+ * no room for HEAD_OF_LINE_MS does not hold up those behind it any more.
  *
  * Failures: without memory for its deadline, a request that would wait is BUSY. */
 #include "cache/internal.h"
@@ -113,21 +114,39 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         cache_user_count(c, u);
 }
 
+/* Returns the user's share of the bytes that may be unwritten. */
+static uint64_t share_of(const struct cache *c, const struct cache_user *u)
+{
+        return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
+}
+
 /* A user within its share may use the reserve too, so it is admitted whatever other users have. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req)
 {
         const struct cache_user *u = cache_user_find(c, req->user);
         uint64_t own = u ? u->unwritten : 0;
-        uint64_t users = c->stats.putting_users + !(u && u->putting);
-        bool within = own == 0 || own + req->length <= c->unwritten_limit / users;
+        bool within = own == 0 || own + req->length <= share_of(c, u);
 
         return c->unwritten > 0 &&
                c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
 }
 
+bool cache_must_postpone(struct cache *c, const struct cache_request *req)
+{
+        struct cache_user *u = cache_user_find(c, req->user);
+        bool must = cache_over_budget(c, req) ||
+                    (u && u->postponing && u->unwritten > share_of(c, u) / 2);
+
+        if (u)
+                u->postponing = must;
+        return must;
+}
+
 bool cache_awaits_disk(const struct cache *c, const struct cache_request *req)
 {
-        return req->ack != CACHE_ACCEPTED && !req->fetched && cache_over_budget(c, req);
+        bool may_stay = req->ack == CACHE_ACCEPTED && req->nowait;
+
+        return !may_stay && !req->fetched && cache_over_budget(c, req);
 }
 
 bool cache_others_first(const struct cache *c, const struct cache_request *req)
@@ -263,11 +282,16 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
         struct cache *c = req->cache;
         bool is_remote = req->waiting == WAITING_REMOTE;
 
-        if (is_remote)
+        if (is_remote) {
                 cache_remote_leave(c, req);
-        else
-                stop_waiting(c, req);
-        cache_finish(c, req, is_remote ? CACHE_MISS : CACHE_BUSY);
+                cache_finish(c, req, CACHE_MISS);
+                return;
+        }
+        stop_waiting(c, req);
+        /* An accepted put may have waited for the disk. Its chunk stays in memory. */
+        req->nowait = true;
+        if (req->kind != KIND_PUT || req->ack != CACHE_ACCEPTED || !cache_put_try(c, req))
+                cache_finish(c, req, CACHE_BUSY);
 }
 
 static bool may_submit(const struct cache *c)

@@ -131,7 +131,7 @@ class Unwritten(Hangs):
     def begin(self):
         super().begin()
         for n in range(1000):
-            self.client.put(self.namespace, items(("unwritten", n), 1, 64 * KIB))
+            self.client.put(self.namespace, items(("unwritten", n), 1, 64 * KIB), nowait=True)
             if self.daemon.metric("kvcache_put_postponed_total") > 0:
                 return
         raise AssertionError("no put was postponed")

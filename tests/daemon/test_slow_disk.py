@@ -52,7 +52,7 @@ def test_more_than_memory_holds_is_forgotten_and_never_wrong(stuck):
     pairs = items("many", 600, 64 * KIB)  # 37 MiB through a pool of 16
     with daemon.client() as c:
         ns = c.namespace("n")
-        put_all(c, ns, pairs, ack=Ack.ACCEPTED)
+        put_all(c, ns, pairs, ack=Ack.ACCEPTED, nowait=True)
         found = 0
         for key, value in pairs:
             result = c.get(ns, [key])[0]

@@ -17,13 +17,13 @@ static void fall_behind(void)
         assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
 }
 
-/* Puts chunks that are answered although the disk is behind, also if they must not wait. */
+/* Puts chunks that must not wait, and are accepted although the disk is behind. */
 static void put_postponed(unsigned from, unsigned to)
 {
         for (unsigned i = from; i < to; i++) {
                 struct req r;
 
-                put_as(i % 3, &r, i, CACHE_ACCEPTED, SMALL, i % 2 == 0);
+                put_as(i % 3, &r, i, CACHE_ACCEPTED, SMALL, true);
                 expect(&r, CACHE_OK);
         }
 }
@@ -78,6 +78,64 @@ static void postponed_chunks_are_written_when_the_disk_has_caught_up(void **stat
         }
 }
 
+/* Has user 0 occupy so many of the unwritten bytes. */
+static void occupy(struct store_write *w, uint64_t bytes)
+{
+        *w = (struct store_write){ 0 };
+        assert_int_equal(cache_unwritten_begin(t.cache, w, 0, bytes), 0);
+}
+
+/* Alternating chunks on disk would be of no use for a chain. */
+static void chunks_are_postponed_until_half_of_the_share_is_free(void **state)
+{
+        static const struct {
+                unsigned eighths; /* of the limit, which are unwritten */
+                bool is_postponed;
+        } steps[] = {
+                { 2, false }, { 6, false }, { 8, true }, { 6, true }, { 5, true },
+                { 4, false }, { 7, false }, { 8, true }, { 7, true }, { 0, false },
+        };
+        uint64_t limit = pool_bytes(t.pool) / 4;
+        struct store_write w[2];
+
+        occupy(&w[1], 0); /* keeps the cache's state of the user */
+        for (unsigned i = 0; i < ARRAY_SIZE(steps); i++) {
+                uint64_t before = stats().postponed;
+                struct req r;
+
+                occupy(&w[0], limit * steps[i].eighths / 8);
+                put_as(0, &r, i, CACHE_ACCEPTED, 4 * KIB, true);
+                expect(&r, CACHE_OK);
+                assert_int_equal(stats().postponed - before, steps[i].is_postponed);
+                tiers_settle(&t);
+                cache_unwritten_end(t.cache, &w[0]);
+        }
+        cache_unwritten_end(t.cache, &w[1]);
+        catch_up();
+}
+
+static void an_accepted_put_that_may_wait_does_so_until_its_deadline(void **state)
+{
+        struct req r[3];
+
+        fall_behind();
+        put_bytes(&r[0], 0, CACHE_ACCEPTED, 1, SMALL);
+        put_bytes(&r[1], 1, CACHE_WRITTEN, 1, SMALL);
+        tiers_iterate(&t);
+        assert_false(r[0].done || r[1].done);
+        t.later_ns += UINT64_C(61000000000);
+        tiers_iterate(&t);
+        expect(&r[0], CACHE_OK);
+        expect(&r[1], CACHE_BUSY);
+        assert_int_equal(stats().postponed, 1);
+        put_bytes(&r[2], 2, CACHE_ACCEPTED, 1, SMALL);
+        assert_false(r[2].done);
+        release();
+        expect(&r[2], CACHE_OK);
+        assert_int_equal(stats().postponed, 1);
+        tiers_settle(&t);
+}
+
 static void a_postponed_chunk_that_left_memory_is_not_written(void **state)
 {
         uint64_t postponed;
@@ -88,17 +146,17 @@ static void a_postponed_chunk_that_left_memory_is_not_written(void **state)
         postponed = stats().postponed;
         for (unsigned i = 0; i < N; i++)
                 assert_int_equal(evict(i, false), CACHE_OK);
-        /* The same keys get other bytes, in records that the evicted chunks had. */
-        for (unsigned i = 0; i < 4; i++) {
-                put_bytes(&again, i, CACHE_ACCEPTED, 2, SMALL);
+        /* Other keys get the records that the evicted chunks had. */
+        for (unsigned i = N; i < N + 4; i++) {
+                put_as(0, &again, i, CACHE_ACCEPTED, SMALL, true);
                 expect(&again, CACHE_OK);
         }
         catch_up();
         assert_true(stats().caught_up <= stats().postponed - postponed);
-        for (unsigned i = 0; i < 4; i++)
-                expect_get(i, CACHE_OK, 2);
-        for (unsigned i = 4; i < N; i++)
+        for (unsigned i = 0; i < N; i++)
                 expect_get(i, CACHE_MISS, 0);
+        for (unsigned i = N; i < N + 4; i++)
+                expect_get(i, CACHE_OK, 1);
 }
 
 static void a_written_put_of_a_postponed_chunk_has_it_written(void **state)
@@ -143,6 +201,8 @@ int main(void)
         static const struct CMUnitTest tests[] = {
                 TEST(accepted_puts_do_not_wait_for_the_disk),
                 TEST(postponed_chunks_are_written_when_the_disk_has_caught_up),
+                TEST(chunks_are_postponed_until_half_of_the_share_is_free),
+                TEST(an_accepted_put_that_may_wait_does_so_until_its_deadline),
                 TEST(a_postponed_chunk_that_left_memory_is_not_written),
                 TEST(a_written_put_of_a_postponed_chunk_has_it_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),

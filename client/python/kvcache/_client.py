@@ -443,18 +443,19 @@ class Client:
         return r, why
 
     def _request(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None,
-                 user_data: int, ack: int, tiers: int, parent: int, ms: int) -> bytes:
+                 user_data: int, ack: int, tiers: int, parent: int, ms: int, wait: bool = True) -> bytes:
         """`tiers`: of an evict; of a hint its return_s; of an advise and a put advice_number(); of a match and an exists TIER_REMOTE, or 0."""
         advice, return_s = divmod(tiers, 1 << c.ADVICE_SHIFT) if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else (0, 0)
         tiers = 0 if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else tiers
         flags, tiers = (c.REMOTE, 0) if tiers == c.TIER_REMOTE else (0, tiers)
+        flags |= 0 if wait else c.NOWAIT
         return c.REQUEST.pack(c.REQUEST.size, 8 * c.ENTRY_WORDS, 8 * c.RESULT_WORDS, op, namespace._id, flags, ack, tiers, entries,
                               keys if count else 0, count, parent, words.buffer_info()[0] if words else 0, user_data, ms,
                               return_s, advice, 0)
 
     def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
               value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,
-              timeout: float | None = None) -> tuple[int, str]:
+              timeout: float | None = None, wait: bool = True) -> tuple[int, str]:
         """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words` has a status for each key in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
@@ -467,7 +468,7 @@ class Client:
                 return r, self._unreachable or self._words()
             assert self._handle is not None
             request = self._request(namespace, op, count, entries, keys, words, 0, ack, tiers,
-                                    above.buffer_info()[0] if above else 0, ms)
+                                    above.buffer_info()[0] if above else 0, ms, wait)
             r = c.submit_and_wait(self._handle.kv, request, value)
             if r or self._unreachable:
                 return self._note(r)
@@ -483,7 +484,7 @@ class Client:
                     and c.count_declined(self._handle.kv, namespace._id, count) == 0)
 
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
-                parent: Buffer | None, timeout: float | None, tiers: int = 0) -> int:
+                parent: Buffer | None, timeout: float | None, tiers: int = 0, wait: bool = True) -> int:
         """Returns the number of the flight, whose Done is reaped in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
@@ -497,7 +498,7 @@ class Client:
             if r == 0:
                 assert self._handle is not None
                 request = self._request(namespace, op, count, entries, keys, words, number, ack, tiers,
-                                        above.buffer_info()[0] if above else 0, ms)
+                                        above.buffer_info()[0] if above else 0, ms, wait)
                 self._flights[number] = Flight(tag, op, words, keep)
                 r = c.submit(self._handle.kv, request)
                 if r == 0 and not self._unreachable:

@@ -186,14 +186,14 @@ class Gpu:
             return True
 
     def put(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, ack: str = "written",
-            parent: Buffer | None = None, stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
+            parent: Buffer | None = None, stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1, wait: bool = True) -> bytes:
         """Stores these blocks of the layout, and returns one status for each key.
 
         The GPU reads the blocks after the work that is in `stream` now (a CUstream; 0: the default stream). They may be overwritten when the
         call returns. With `chunk_blocks`, each key's chunk consists of that number of consecutive `blocks`, and NO_BLOCK stands for a block
-        of zeros."""
+        of zeros. `wait`: as in Namespace.put()."""
         return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout,
-                          chunk_blocks=chunk_blocks)
+                          chunk_blocks=chunk_blocks, flags=0 if wait else c.NOWAIT)
 
     def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
             stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
@@ -291,7 +291,8 @@ class Gpu:
         return 0
 
     def _move(self, call: ctypes._NamedFuncPointer, namespace: Namespace, layout: Layout, blocks: Sequence[int],
-              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None, chunk_blocks: int = 1) -> bytes:
+              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None, chunk_blocks: int = 1,
+              flags: int = 0) -> bytes:
         packed = keys if type(keys) is Keys else Keys(keys)
         n = packed.count
         if not 0 < chunk_blocks < 2**32 or len(blocks) != n * chunk_blocks:
@@ -311,7 +312,7 @@ class Gpu:
         with self._client._lock:
             if n == 0 or self._enter(namespace) < 0:
                 return bytes(statuses.tolist())
-            request = _REQUEST.pack(_REQUEST.size, 8 * _BLOCK_WORDS, namespace._id, 0, ack, 0, 0, ms,
+            request = _REQUEST.pack(_REQUEST.size, 8 * _BLOCK_WORDS, namespace._id, flags, ack, 0, 0, ms,
                                     c.address_of(layout._packed), words.buffer_info()[0], n,
                                     above.buffer_info()[0] if above else 0, statuses.buffer_info()[0], order, order, 0, 0, 1,
                                     chunk_blocks, 0, indices.buffer_info()[0] if is_list else 0)

@@ -45,7 +45,7 @@ OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, O
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
-REMOTE = 1 << 4  # a flag of struct kvcache_request: includes the shared tier
+NOWAIT, REMOTE = 1 << 0, 1 << 4  # flags of struct kvcache_request: returns BUSY instead of waiting for room; includes the shared tier
 
 # enum kvcache_advice, by the names that advise() takes
 ADVICE = {name: i for i, name in enumerate(("return", "final", "tool_call", "turn_end", "pin", "unpin", "demote", "prefetch", "share"), 1)}

@@ -158,11 +158,12 @@ class Namespace:
     # --- blocking ---
 
     def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-            parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None) -> Done:
+            parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None, wait: bool = True) -> Done:
         """Stores the bytes at each place. `ack`: "accepted" (visible; may be lost with the daemon), "written" (survives kill
         -9 of the daemon), "durable" (survives power loss). `return_s`: seconds until the chain is used again, 0 for never, if that is known:
-        chunks that are needed late then do not displace those needed sooner."""
-        return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout, expected_number(return_s))
+        chunks that are needed late then do not displace those needed sooner. Without `wait` the status is BUSY where there is no room at
+        once, and an accepted chunk stays in memory while the disk is behind: it may be evicted before it is written."""
+        return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout, expected_number(return_s), wait)
 
     def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
             timeout: float | None = None) -> Done:
@@ -170,9 +171,11 @@ class Namespace:
         may hold anything."""
         return self._move(c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
 
-    def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None, advice: int = 0) -> Done:
+    def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None, advice: int = 0,
+              wait: bool = True) -> Done:
         words = LOST_RESULT * batch.count
-        r, why = self._client._call(self, op, batch.count, batch.address(), 0, words, ack=ack, tiers=advice, parent=parent, timeout=timeout)
+        r, why = self._client._call(self, op, batch.count, batch.address(), 0, words, ack=ack, tiers=advice, parent=parent, timeout=timeout,
+                                   wait=wait)
         return Done(None, -r, why, words)
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
@@ -183,10 +186,11 @@ class Namespace:
     # --- submitted: Client.reap() returns their Done, each with its `tag` ---
 
     def submit_put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-                   parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None, return_s: int | None = None) -> None:
+                   parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None, return_s: int | None = None,
+                   wait: bool = True) -> None:
         batch = batch_of(keys, places, False)
         self._client._submit(self, c.OP_PUT, batch.count, batch.address(), 0, batch, tag, ack_number(ack), parent, timeout,
-                             expected_number(return_s))
+                             expected_number(return_s), wait)
 
     def submit_get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
                    tag: Hashable = 0, timeout: float | None = None) -> None:

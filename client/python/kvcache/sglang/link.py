@@ -186,10 +186,12 @@ class Link:
         self._kick.set()
 
     def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
-        """Stores a batch, and waits for the answer."""
+        """Stores a batch, and waits for the answer. An accepted put does not wait for a disk that is behind."""
+        wait = ack != "accepted"
         if self._exchange is None:
-            return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s)
-        return self._exchange.call(lambda tag: spaces.stores.submit_put(batch, ack=ack, parent=parent, tag=tag, timeout=self.timeout_s))
+            return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s, wait=wait)
+        return self._exchange.call(lambda tag: spaces.stores.submit_put(batch, ack=ack, parent=parent, tag=tag, timeout=self.timeout_s,
+                                                                        wait=wait))
 
     def get_into(self, spaces: Spaces, batch: Batch, parent: bytes | None, timeout: float) -> Done:
         """Has the daemon write a batch to registered memory, and waits for the answer."""

@@ -482,7 +482,7 @@ class Mover:
         if not part.keys or not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)
         status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S),
-                            chunk_blocks=self.blocks[part.layout].per_chunk)
+                            chunk_blocks=self.blocks[part.layout].per_chunk, wait=self._ack != "accepted")
         stored = [*map(status_ok, status)] or [False] * len(part.keys)
         self._canary.stored([k for k, s in zip(part.keys, status) if status_ok(s) and s != EXISTS])
         self.stored_bytes += sum(stored) * self.blocks[part.layout].chunk_bytes

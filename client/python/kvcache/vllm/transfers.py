@@ -270,7 +270,8 @@ class Transfers:
                     self._namespaces[group].submit_get(names, places, tag=tag)
                 else:
                     costs = [job.cost_us * length // self.row_bytes] * len(names)
-                    self._namespaces[group].submit_put(Batch(names, places, costs), None, self.ack, tag=tag)
+                    self._namespaces[group].submit_put(Batch(names, places, costs), None, self.ack, tag=tag,
+                                                             wait=self.ack != "accepted")
                 job.requests += 1
                 self._jobs[job.number] = job
         if job.requests == 0:
