@@ -89,7 +89,7 @@ static void occupy(struct store_write *w, uint64_t bytes)
 static void chunks_are_postponed_until_half_of_the_share_is_free(void **state)
 {
         static const struct {
-                unsigned eighths; /* of the limit, which are unwritten */
+                unsigned eighths; /* the unwritten bytes, in parts of the limit */
                 bool is_postponed;
         } steps[] = {
                 { 2, false }, { 6, false }, { 8, true }, { 6, true }, { 5, true },
