@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -49,6 +50,8 @@ static FILE *text_open(struct text *t)
 {
         *t = (struct text){};
         t->file = open_memstream(&t->bytes, &t->n);
+        if (t->file) /* a page is printed in many small calls, by one thread */
+                __fsetlocking(t->file, FSETLOCKING_BYCALLER);
         return t->file;
 }
 

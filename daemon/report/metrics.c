@@ -322,6 +322,17 @@ static void locale_leave(locale_t c, locale_t old)
         freelocale(c);
 }
 
+/* Prints a count. A page has thousands, for which fprintf() would take most of the time. */
+static void print_count(FILE *out, uint64_t x)
+{
+        char text[20], *at = text + sizeof(text);
+
+        do
+                *--at = (char)('0' + x % 10);
+        while ((x /= 10) > 0);
+        fwrite(at, 1, (size_t)(text + sizeof(text) - at), out);
+}
+
 /* Prints the shorter of 15 and 17 digits that reads back unchanged; whole numbers without an
  * exponent. */
 static void print_number(FILE *out, double x)
@@ -333,7 +344,9 @@ static void print_number(FILE *out, double x)
         } else if (isinf(x)) {
                 fputs(x > 0 ? "+Inf" : "-Inf", out);
         } else if (x == floor(x) && fabs(x) <= 9007199254740992.0) {
-                fprintf(out, "%.0f", x == 0 ? 0.0 : x);
+                if (x < 0)
+                        fputc('-', out);
+                print_count(out, (uint64_t)fabs(x));
         } else {
                 snprintf(text, sizeof(text), "%.15g", x);
                 if (strtod(text, NULL) < x || strtod(text, NULL) > x)
@@ -369,15 +382,16 @@ static void print_json_string(FILE *out, const char *text, size_t n)
 /* Escapes HELP text: backslash and newline, and for OpenMetrics also the quote. */
 static void print_help(FILE *out, const char *text, bool openmetrics)
 {
-        for (; *text; text++) {
-                if (*text == '\\')
-                        fputs("\\\\", out);
-                else if (*text == '\n')
-                        fputs("\\n", out);
-                else if (*text == '"' && openmetrics)
-                        fputs("\\\"", out);
-                else
-                        fputc(*text, out);
+        for (;;) {
+                size_t n = strcspn(text, openmetrics ? "\\\n\"" : "\\\n");
+
+                fwrite(text, 1, n, out);
+                text += n;
+                if (!*text)
+                        return;
+                fputc('\\', out);
+                fputc(*text == '\n' ? 'n' : *text, out);
+                text++;
         }
 }
 
@@ -418,15 +432,22 @@ static void print_histogram(FILE *out, const struct row *row, const char *value,
 {
         size_t n_edges;
         const struct metrics_edge *edges = row_edges(row, &n_edges);
-        char labels[LABELS_MAX];
+        char labels[LABELS_MAX], begin[LABELS_MAX + 128];
+        size_t n;
 
         format_labels(labels, row->label, value);
-        for (size_t b = 0; b < n_edges; b++)
-                fprintf(out, "%s%s_bucket{%s,le=\"%s\"} %" PRIu64 "\n", row->prefix, row->name,
-                        labels, edges[b].le,
-                        histogram_at_most(h, edges[b].value - row_is_of_bytes(row)));
-        fprintf(out, "%s%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", row->prefix, row->name, labels,
-                h->count);
+        n = (size_t)snprintf(begin, sizeof(begin), "%s%s_bucket{%s,le=\"", row->prefix, row->name,
+                             labels);
+        n = MIN(n, sizeof(begin) - 1);
+        for (size_t b = 0; b <= n_edges; b++) {
+                fwrite(begin, 1, n, out);
+                fputs(b < n_edges ? edges[b].le : "+Inf", out);
+                fputs("\"} ", out);
+                print_count(out, b < n_edges ? histogram_at_most(h, edges[b].value -
+                                                                            row_is_of_bytes(row))
+                                             : h->count);
+                fputc('\n', out);
+        }
         fprintf(out, "%s%s_sum{%s} ", row->prefix, row->name, labels);
         print_number(out, row_sum(row, h));
         fprintf(out, "\n%s%s_count{%s} %" PRIu64 "\n", row->prefix, row->name, labels, h->count);
