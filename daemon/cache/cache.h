@@ -388,14 +388,13 @@ struct cache_stats {
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
-        uint64_t unwritten_limit; /* above it puts wait, except accepted ones; direct puts included
-                                   */
+        uint64_t unwritten_limit; /* bytes of puts in the pool, and of direct ones */
         uint64_t direct_bytes;    /* bytes of direct puts in flight, part of the same budget */
         uint64_t queued_writes;   /* now: writes that the store was not asked for yet */
         uint64_t queued_reads;    /* now: reads that the store was not asked for yet */
         uint64_t putting_users;   /* now: users that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
-        uint64_t postponed;       /* accepted puts whose write was postponed: the disk was behind */
+        uint64_t postponed;       /* puts whose write was postponed: the disk was behind */
         uint64_t caught_up;       /* the part that was written later without another use */
         uint64_t shared_fills;    /* gets that joined the read of another get */
         /* Prefetched chunks and bytes, and prefetched chunks that a get used. */

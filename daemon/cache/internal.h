@@ -42,7 +42,7 @@ static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 struct cache_user {
         struct fair_state state;
         bool putting;                     /* counted in cache_stats.putting_users */
-        bool postponing;                  /* see cache_must_postpone() */
+        bool postponing;                  /* see cache_over_budget() */
         uint64_t unwritten;               /* bytes, direct puts included */
         struct turns_member waits[KINDS]; /* struct cache_request, for room */
         struct turns_member refused;      /* struct store_write, which the store could not take */
@@ -354,13 +354,12 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req);
  * Returns 0 or -ENOMEM. */
 int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
-/* Returns whether the put would exceed its user's share of the unwritten bytes. */
-bool cache_over_budget(const struct cache *c, const struct cache_request *req);
-/* Returns the same for an accepted put that must not wait, so that its chunk stays in the pool. A
- * user that has exceeded its share goes on so until half of it is free, because a chain with holes
- * would be of little use. */
-bool cache_must_postpone(struct cache *c, const struct cache_request *req);
-/* Returns whether the put must wait for that reason. */
-bool cache_awaits_disk(const struct cache *c, const struct cache_request *req);
+/* Returns whether the put waits while too many bytes are unwritten. The chunks of others stay in
+ * the pool then: those from the shared tier, and those of accepted puts that must not wait. */
+bool cache_needs_disk(const struct cache_request *req);
+/* Returns whether too many bytes are unwritten for the put, by its user's share. For a put that
+ * does not need the disk, this remains so until half of the share is free: a chain with holes would
+ * be of little use. */
+bool cache_over_budget(struct cache *c, const struct cache_request *req);
 /* Returns whether the request must wait because others have waited longer for room. */
-bool cache_others_first(const struct cache *c, const struct cache_request *req);
+bool cache_others_first(struct cache *c, const struct cache_request *req);

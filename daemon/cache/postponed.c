@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Postponed writes: accepted chunks that only the pool has, because the disk was behind when they
- * were put. Loop thread.
+/* Postponed writes: chunks that only the pool has, because the disk was behind when they were put.
+ * Loop thread.
  *
- * An accepted put that must not wait, or has waited in vain, does not fail because too many bytes
- * are unwritten: its chunk stays in the pool without a write, and may leave like any other. When
+ * A put that does not need the disk (cache_needs_disk()) does not fail because too many bytes are
+ * unwritten: its chunk stays in the pool without a write, and may leave like any other. When
  * less than half of that limit is unwritten, the chunks that are still there are written in the
  * order of their puts. Only the last MOST are remembered: an earlier one is written when it is used
  * again (cache_write_kept()).

@@ -447,10 +447,11 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         if (cache_join_direct_put(c, req))
                 return true;
-        if (cache_others_first(c, req) || cache_awaits_disk(c, req))
+        if (cache_others_first(c, req))
                 return false;
-        behind = req->ack == CACHE_ACCEPTED && req->nowait ? cache_must_postpone(c, req)
-                                                           : cache_over_budget(c, req);
+        behind = cache_over_budget(c, req);
+        if (behind && cache_needs_disk(req))
+                return false;
         admitted = !behind && cache_admit(c, req, false);
         if (!admitted && req->ack != CACHE_ACCEPTED) {
                 cache_finish(c, req, CACHE_NO_SPACE);
@@ -485,7 +486,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         w->refused = !admitted;
-        w->postponed = behind && !req->fetched;
+        w->postponed = behind;
         cache_set_waiting(req, WAITING_NOT);
         submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;

@@ -114,42 +114,28 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         cache_user_count(c, u);
 }
 
-/* Returns the user's share of the bytes that may be unwritten. */
-static uint64_t share_of(const struct cache *c, const struct cache_user *u)
+bool cache_needs_disk(const struct cache_request *req)
 {
-        return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
+        return !req->fetched && !(req->ack == CACHE_ACCEPTED && req->nowait);
 }
 
 /* A user within its share may use the reserve too, so it is admitted whatever other users have. */
-bool cache_over_budget(const struct cache *c, const struct cache_request *req)
-{
-        const struct cache_user *u = cache_user_find(c, req->user);
-        uint64_t own = u ? u->unwritten : 0;
-        bool within = own == 0 || own + req->length <= share_of(c, u);
-
-        return c->unwritten > 0 &&
-               c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
-}
-
-bool cache_must_postpone(struct cache *c, const struct cache_request *req)
+bool cache_over_budget(struct cache *c, const struct cache_request *req)
 {
         struct cache_user *u = cache_user_find(c, req->user);
-        bool must = cache_over_budget(c, req) ||
-                    (u && u->postponing && u->unwritten > share_of(c, u) / 2);
+        uint64_t own = u ? u->unwritten : 0;
+        uint64_t share = c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
+        bool within = own == 0 || own + req->length <= share;
+        bool over = c->unwritten > 0 &&
+                    c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
 
-        if (u)
-                u->postponing = must;
-        return must;
+        if (!u || cache_needs_disk(req))
+                return over;
+        u->postponing = over || (u->postponing && own > share / 2);
+        return u->postponing;
 }
 
-bool cache_awaits_disk(const struct cache *c, const struct cache_request *req)
-{
-        bool may_stay = req->ack == CACHE_ACCEPTED && req->nowait;
-
-        return !may_stay && !req->fetched && cache_over_budget(c, req);
-}
-
-bool cache_others_first(const struct cache *c, const struct cache_request *req)
+bool cache_others_first(struct cache *c, const struct cache_request *req)
 {
         const struct cache_user *u;
         const struct list_node *list;
@@ -165,7 +151,7 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         list = &u->waits[req->kind].items;
         if (req->kind == KIND_PUT &&
             cache_over_budget(c, container_of(list->next, struct cache_request, node)))
-                return cache_awaits_disk(c, req);
+                return cache_needs_disk(req);
         return clock_mono_ns() <
                container_of(list->prev, struct cache_request, node)->waits_since_ns +
                        HEAD_OF_LINE_NS;
@@ -218,7 +204,7 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
-        if (kind == KIND_PUT && cache_awaits_disk(c, req))
+        if (kind == KIND_PUT && cache_needs_disk(req) && cache_over_budget(c, req))
                 return false;
         /* A length that found no room in this round would not find any now. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)
@@ -288,10 +274,12 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
                 return;
         }
         stop_waiting(c, req);
-        /* An accepted put may have waited for the disk. Its chunk stays in memory. */
-        req->nowait = true;
-        if (req->kind != KIND_PUT || req->ack != CACHE_ACCEPTED || !cache_put_try(c, req))
-                cache_finish(c, req, CACHE_BUSY);
+        if (req->kind == KIND_PUT && req->ack == CACHE_ACCEPTED) {
+                req->nowait = true; /* it needs room in the pool alone now */
+                if (cache_put_try(c, req))
+                        return;
+        }
+        cache_finish(c, req, CACHE_BUSY);
 }
 
 static bool may_submit(const struct cache *c)

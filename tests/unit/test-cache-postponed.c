@@ -136,6 +136,29 @@ static void an_accepted_put_that_may_wait_does_so_until_its_deadline(void **stat
         tiers_settle(&t);
 }
 
+/* A small put that the disk has room for does not overtake a large one that waits for it. Accepted
+ * puts that must not wait are not held up by that one. */
+static void puts_that_wait_for_the_disk_keep_their_order(void **state)
+{
+        uint64_t limit = pool_bytes(t.pool) / 4;
+        struct req large, small, quick;
+        struct store_write w;
+
+        occupy(&w, limit - SMALL);
+        put_bytes(&large, 0, CACHE_WRITTEN, 1, (uint32_t)pool_slab_bytes(t.pool));
+        tiers_iterate(&t);
+        put_bytes(&small, 1, CACHE_WRITTEN, 1, 4 * KIB);
+        put_as(0, &quick, 2, CACHE_ACCEPTED, 4 * KIB, true);
+        expect(&quick, CACHE_OK);
+        assert_int_equal(tiers_of(1), 0);
+        assert_false(large.done || small.done);
+        cache_unwritten_end(t.cache, &w);
+        cache_kick(t.cache);
+        expect(&large, CACHE_OK);
+        expect(&small, CACHE_OK);
+        tiers_settle(&t);
+}
+
 static void a_postponed_chunk_that_left_memory_is_not_written(void **state)
 {
         uint64_t postponed;
@@ -203,6 +226,7 @@ int main(void)
                 TEST(postponed_chunks_are_written_when_the_disk_has_caught_up),
                 TEST(chunks_are_postponed_until_half_of_the_share_is_free),
                 TEST(an_accepted_put_that_may_wait_does_so_until_its_deadline),
+                TEST(puts_that_wait_for_the_disk_keep_their_order),
                 TEST(a_postponed_chunk_that_left_memory_is_not_written),
                 TEST(a_written_put_of_a_postponed_chunk_has_it_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
