@@ -199,10 +199,10 @@ static const struct family *family_of(struct sets *s, uint32_t namespace_id, uin
         return &row->families[way];
 }
 
-/* Returns the number of a namespace's owner in sets.owners. */
-static uint8_t owner_of(const struct sets *s, uint32_t namespace_id)
+/* Returns the number of a namespace's owner in sets.owners. `f`: its family, or NULL if that is not
+ * remembered. */
+static uint8_t owner_of(const struct sets *s, uint32_t namespace_id, const struct family *f)
 {
-        const struct family *f = known_family(s, namespace_id);
         const struct store_namespace *ns =
                 f ? NULL : store_namespace_get(s->params.store, namespace_id);
         uint32_t owner = f ? f->owner : ns ? ns->owner : 0;
@@ -221,7 +221,7 @@ static void queue_event(struct sets *s, unsigned tier, uint32_t namespace_id, co
 
         if (f && f->n == 0)
                 return;
-        owner = owner_of(s, namespace_id);
+        owner = owner_of(s, namespace_id, f);
         if (s->n == QUEUE || s->owners[owner].queued == OWNER_QUEUE) {
                 s->stats.missed[tier]++;
                 return;
@@ -347,12 +347,14 @@ void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const str
 
         if (!has_demoted(s, tier))
                 return;
-        owner = owner_of(s, namespace_id);
+        f = known_family(s, namespace_id);
+        owner = owner_of(s, namespace_id, f);
         if (s->expected >= STEPS || s->owners[owner].expected >= OWNER_STEPS) {
                 queue_event(s, tier, namespace_id, key, true);
                 return;
         }
-        f = family_of(s, namespace_id, &steps);
+        if (!f)
+                f = family_of(s, namespace_id, &steps);
         promote_others(s, tier, key, f);
         steps += f->n;
         s->expected += steps;
