@@ -2,6 +2,7 @@
 """The client for asyncio."""
 
 import asyncio
+import inspect
 import time
 
 import harness
@@ -16,6 +17,15 @@ VALUES = [value_of(k, LENGTH) for k in KEYS]
 
 def rooms(count=32):
     return [bytearray(LENGTH) for _ in range(count)]
+
+
+def test_arguments_are_those_of_the_namespace():
+    def arguments(of, name):
+        return list(inspect.signature(getattr(of, name)).parameters)
+
+    names = [n for n in vars(kvcache.AsyncNamespace) if not n.startswith("_") and callable(getattr(kvcache.Namespace, n, None))]
+    assert "put" in names and "get" in names
+    assert {n: arguments(kvcache.AsyncNamespace, n) for n in names} == {n: arguments(kvcache.Namespace, n) for n in names}
 
 
 def test_requests_are_awaited(daemon):

@@ -2,6 +2,7 @@
 """Putting, getting and asking through the Python package: forms of keys and places, leases, submitted requests."""
 
 import array
+import asyncio
 import ctypes
 import gc
 import mmap
@@ -311,6 +312,30 @@ def test_keys_in_pieces(client, blocks):
     assert blocks.get(keys, places).ok and bytes(region.memory) == before
     with pytest.raises(kvcache.ArgumentError):
         region.places(offsets[:3], half, pieces=2)
+
+
+def test_accepted_puts_need_not_wait_for_a_disk_that_is_stuck(make_daemon, directory):
+    switch = directory / "stuck"
+    switch.touch()
+    daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1h", "memory.pool": 16 << 20, "store.prewrite": "off"},
+                         env={"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)}).start()
+
+    async def put_awaited(keys, values):
+        async with await kvcache.AsyncClient.open(daemon.socket) as client:
+            return await client.namespace("n", {"model": "m"}).put(keys, values, "accepted", wait=False)
+
+    with kvcache.Client(daemon.socket) as client:
+        blocks, length = client.namespace("n", {"model": "m"}), 1 << 16
+        keys = [key_of("stuck", i) for i in range(144)]
+        values = [value_of(k, length) for k in keys]
+        for at in range(0, 96, 32):
+            assert blocks.put(keys[at:at + 32], values[at:at + 32], "accepted", wait=False).ok
+        blocks.submit_put(keys[96:128], values[96:128], "accepted", wait=False)
+        assert [done.ok for done in client.reap(10 * harness.slow())] == [True]
+        assert asyncio.run(put_awaited(keys[128:], values[128:])).ok
+        assert blocks.match(keys) == 144 and daemon.metric("kvcache_room_waits_total") == 0
+        assert daemon.metric("kvcache_put_postponed_total") > 0
+        switch.unlink()
 
 
 def test_a_huge_request_goes_through(client, blocks):

@@ -90,10 +90,10 @@ class AsyncClient:
                 future.set_result(done)
 
     async def _await(self, namespace: Namespace, op: int, batch: Batch | Keys, ack: int = 0,
-                     parent: Buffer | None = None, timeout: float | None = None, tiers: int = 0) -> Done:
+                     parent: Buffer | None = None, timeout: float | None = None, tiers: int = 0, wait: bool = True) -> Done:
         future: asyncio.Future[Done] = self._watch().create_future()
         entries, keys = (batch.address(), 0) if isinstance(batch, Batch) else (0, batch.address())
-        self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers)
+        self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers, wait)
         self._readable()  # an answer from the lookup index is available already
         self._waiting.add(future)
         try:
@@ -119,9 +119,9 @@ class AsyncNamespace:
         return f"<AsyncNamespace of {self.namespace!r}>"
 
     async def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
-                  parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None) -> Done:
+                  parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None, wait: bool = True) -> Done:
         batch, expected = batch_of(keys, places, False), expected_number(return_s)
-        return await self._client._await(self.namespace, c.OP_PUT, batch, ack_number(ack), parent, timeout, expected)
+        return await self._client._await(self.namespace, c.OP_PUT, batch, ack_number(ack), parent, timeout, expected, wait)
 
     async def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
                   timeout: float | None = None) -> Done:
