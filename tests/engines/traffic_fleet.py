@@ -102,7 +102,7 @@ class Fleet:
 
     def _send(self):
         now, ready = time.monotonic(), [m for m in self.members if m.has_started()]
-        for entry in [w for w in self.waiting if w[0] <= now]:
+        for entry in [w for w in self.waiting if w[0] <= now and ready]:
             self.waiting.remove(entry)
             self.random.choice(ready).send(entry[1], self.turns[entry[1]])
 

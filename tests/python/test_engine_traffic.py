@@ -27,6 +27,7 @@ ENGINES = pathlib.Path(__file__).resolve().parents[1] / "engines"
 sys.path.insert(0, str(ENGINES))
 
 import traffic  # noqa: E402
+import traffic_fleet  # noqa: E402
 import traffic_lmcache  # noqa: E402
 import traffic_load  # noqa: E402
 import traffic_report  # noqa: E402
@@ -263,6 +264,13 @@ def test_an_engine_of_a_fleet_that_is_killed_comes_back_and_the_others_go_on(dir
     assert row["down_s"] > 0 and any("one engine was killed, and back after" in remark for remark in run.remarks)
     run = drive(directory, "--fleet", "2", "--arms", "spec", "--kill-at", "3600")
     assert run.code == 1 and run.rows[0]["outcome"] == "not measured: the traffic ended before the engine was killed", run.said
+
+
+def test_a_fleet_sends_nothing_while_none_of_its_engines_is_there():
+    fleet = traffic_fleet.Fleet(None, traffic.options_of([*SMALL, "--fleet", "1"]), "spec", 1, 60)
+    fleet.members, fleet.waiting, fleet.turns = [argparse.Namespace(has_started=lambda: False)], [(0.0, 3)], {3: 0}
+    fleet._send()
+    assert fleet.waiting == [(0.0, 3)]
 
 
 @pytest.mark.parametrize("fault, message", [("die", "the engine ended with 7"), ("hang", "time limit"), ("fail", "")])
