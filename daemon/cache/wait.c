@@ -275,7 +275,7 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
         }
         stop_waiting(c, req);
         if (req->kind == KIND_PUT && req->ack == CACHE_ACCEPTED) {
-                req->nowait = true; /* it needs room in the pool alone now */
+                req->nowait = true; /* the put needs room in the pool alone now */
                 if (cache_put_try(c, req))
                         return;
         }
