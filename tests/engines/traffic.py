@@ -4,6 +4,7 @@
 
     traffic.py --pack PACK --site SITE [--arms cpu,spec,tier] [--rounds 3]        rounds of all arms, which take turns
     traffic.py ... --standing                                                     the same with engines that start once, side by side on one GPU
+    traffic.py ... --standing --again                                             and once more after kill -9 of all engines, over what they left
     traffic.py ... --kill-at SECONDS                                              the engine is killed in the middle and started again
     traffic.py ... --starts N [--at-once K]                                       N starts beside a process that stores; counts those that serve
     traffic.py ... --sequential N                                                 N requests, one after the other
@@ -132,6 +133,8 @@ def parser():
     what.add_argument("--rounds", type=int, default=1, help="rounds of all arms; each begins with the next arm (1)")
     what.add_argument("--standing", action="store_true",
                       help="start the engines of all arms side by side, and let them take turns; --daemon-fault then follows the rounds")
+    what.add_argument("--again", action="store_true",
+                      help="with --standing: kill all engines after the rounds, start others over the same daemons and files, and run the rounds again")
     what.add_argument("--reference", default="cpu", help="the arm that ratios refer to (cpu)")
     what.add_argument("--kill-at", type=float, metavar="SECONDS", 
                       help="run each arm undisturbed, and again with its engine killed so long after its traffic began")
@@ -182,6 +185,8 @@ def options_of(arguments):
         modes = ["fleet"]
     if len(modes) > 1 or (options.sequential and modes and modes[0] in ("starts", "identity", "states", "fleet")):
         p.error(f"--{' and --'.join(m.replace('_', '-') for m in modes)} cannot be combined" + (" with --sequential" if len(modes) < 2 else ""))
+    if options.again and not options.standing:
+        p.error("--again is of --standing alone; --kill-at restarts the engines of other runs")
     if options.standing and (wrong := [m for m in modes if m != "daemon_fault"] + ["tp"] * (options.tp > 1)):
         p.error(f"--standing and --{wrong[0].replace('_', '-')} cannot be combined")
     if options.shape not in SHAPES:
@@ -215,6 +220,7 @@ class Driver:
         self.options, self.began = options, time.monotonic()
         self.rows, self.remarks, self.skipped, self.wrong = [], [], 0, 0
         self.took, self.failed_starts, self.host, self.engines = [], {}, None, {}
+        self.said = {}  # the answers of each round's first run
 
     def left(self):
         return self.options.budget - (time.monotonic() - self.began)
@@ -291,17 +297,27 @@ class Driver:
 
     # --- modes ---
 
-    def rounds(self):
+    def rounds(self, variant=""):
         """Runs all arms in turns. Each round begins with the next arm, so that no arm is always the first."""
         arms = self.options.arms
         for number in range(self.options.rounds):
             first = number % len(arms)
             for arm in arms[first:] + arms[:first]:
-                label, before = f"{arm}-{number + 1}", len(self.rows)
-                self.one(arm, number + 1, label)
+                label, before = "-".join(filter(None, (arm, variant, str(number + 1)))), len(self.rows)
+                self.count_equal(number, label, self.one(arm, number + 1, label, variant=variant))
                 if self.options.kill_at is not None:
                     self.one(arm, number + 1, f"{label}-killed", variant="killed", meddler_of=lambda place: traffic_run.Kill(self.options.kill_at))
                     self.compare_killed(self.rows[before:])
+
+    def count_equal(self, number, label, answers):
+        """Reports how many answers of a run are those of the round's first run. A batch of other requests may round differently, so that a few
+        differ in any engine; wrong KV would change most."""
+        tokens = {(a["session"], a["turn"]): a["tokens"] for a in answers or []}
+        said = self.said.setdefault(number, tokens) if tokens else {}
+        if tokens and said is not tokens:
+            equal = sum(said.get(key) == value for key, value in tokens.items())
+            different = len(set(map(tuple, said.values())))  # an engine that always answers the same shows nothing
+            self.remark(f"{label}: {equal} of {len(tokens)} answers are those of the round's first run, of which {different} differ")
 
     def compare_killed(self, rows):
         """Reports the cost of a kill, with and without the time until the next engine served."""
@@ -316,6 +332,11 @@ class Driver:
         self.engines = self.start_standing()
         try:
             self.rounds()
+            if self.options.again:
+                self.say("kill and start all engines ...")
+                engines, self.engines = self.engines, {}
+                self.engines = self.started(*traffic_standing.restart(self.host, self.options, engines, self.limit()))
+                self.rounds("again")
             if self.options.daemon_fault:
                 self.faults([arm for arm in self.options.arms if arm in traffic_run.DAEMON_ARMS], rounds=1)
         finally:
@@ -328,6 +349,10 @@ class Driver:
         if any(self.must_not_fork(dict(outcome=outcome), "these starts") for outcome in failed.values()):
             traffic_standing.close(engines)
             engines, failed = traffic_standing.start(self.host, self.options, self.limit())
+        return self.started(engines, failed)
+
+    def started(self, engines, failed):
+        """Reports the starts of engines that stay. Returns the engines."""
         for arm, outcome in failed.items():
             self.remark(f"{arm}: {outcome}", wrong=True)
         self.say(f"{len(engines)} engines stay")

@@ -64,14 +64,15 @@ def complete(rows):
 
 
 def medians_table(rows, reference):
-    """Returns medians, the spread of the seconds, and each median as a multiple of the reference arm's."""
+    """Returns medians, the spread of the seconds, and each median as a multiple of the reference arm's, in the same variant if it has it."""
     groups = complete(rows)
-    base = next((g for (arm, _), g in groups.items() if arm == reference), None)
+    first = next((g for (arm, _), g in groups.items() if arm == reference), None)
     heads = ["arm", "runs", "spread of all, s"]
     for head, _, _ in COMPARED:
-        heads += [head] + ([f"× {reference}"] if base else [])
+        heads += [head] + ([f"× {reference}"] if first else [])
     lines = []
     for (arm, variant), group in groups.items():
+        base = groups.get((reference, variant), first) if variant == "again" else first
         seconds = [row["seconds"] for row in group]
         line = [f"{arm} {variant}".strip(), str(len(group)), f"{(max(seconds) - min(seconds)) / statistics.median(seconds):.1%}"]
         for _, key, digits in COMPARED:

@@ -14,14 +14,15 @@ import traffic_run
 
 
 class StandingEngine:
-    """The engine of an arm, with a place of its own. Loads are sent to it through a named pipe."""
+    """The engine of an arm, with a place of its own or that of an earlier engine. Loads are sent to it through a named pipe."""
 
-    def __init__(self, host, options, arm, beside, limit_s):
+    def __init__(self, host, options, arm, beside, limit_s, place=None):
         name = f"{arm}-standing"
-        self.host, self.options, self.arm, self.orders = host, options, arm, None
-        self.place = traffic_run.Place(host, options, arm, name)
+        self.host, self.options, self.arm, self.orders, self.first = host, options, arm, None, None
+        self.place = place or traffic_run.Place(host, options, arm, name)
         try:
             pipe = host.scratch / f"{name}-orders"
+            pipe.unlink(missing_ok=True)
             os.mkfifo(pipe)
             self.orders = os.open(pipe, os.O_RDWR)  # opened so, it waits for no reader
             job = dict(options.job(arm, 0, self.place), label=name, orders=str(pipe), gpu_share=options.gpu_share / beside,
@@ -43,11 +44,17 @@ class StandingEngine:
     def run(self, job, limit_s, meddler):
         return StandingRun(self, job, limit_s, meddler)
 
-    def close(self):
-        if self.orders is not None:
+    def end(self):
+        """Kills the engine. Returns its place, which stays."""
+        if self.first is not None:
             self.first.end()
+        if self.orders is not None:
             os.close(self.orders)
-        self.place.close()
+            self.orders = None
+        return self.place
+
+    def close(self):
+        self.end().close()
 
 
 class StandingRun(traffic_run.Run):
@@ -74,13 +81,14 @@ class StandingRun(traffic_run.Run):
             self._take()
 
 
-def start(host, options, limit_s):
-    """Starts an engine for each arm. Returns the engines by arm, and the reasons of the arms that did not start."""
+def start(host, options, limit_s, places=None):
+    """Starts an engine for each arm, or for each of the places of earlier engines. Returns the engines by arm, and the reasons of the arms
+    that did not start."""
     engines, failed = {}, {}
     try:
-        for arm in options.arms:  # the daemons populate their memory one after the other
+        for arm in places or options.arms:  # the daemons populate their memory one after the other
             try:
-                engines[arm] = StandingEngine(host, options, arm, len(options.arms), limit_s)
+                engines[arm] = StandingEngine(host, options, arm, len(options.arms), limit_s, (places or {}).get(arm))
             except (OSError, RuntimeError) as problem:
                 failed[arm] = f"not run: {problem}"
         waiting = dict(engines)
@@ -97,6 +105,13 @@ def start(host, options, limit_s):
     except BaseException:
         close(engines)
         raise
+
+
+def restart(host, options, engines, limit_s):
+    """Kills all engines, and starts others in their places. Returns what start() returns."""
+    places = {arm: engine.end() for arm, engine in engines.items()}
+    host.remove_regions()
+    return start(host, options, limit_s, places) if places else ({}, {})
 
 
 def close(engines):

@@ -109,6 +109,24 @@ def test_engines_that_stay_take_turns_and_start_once(directory):
     assert (run.out / "logs.txt").read_text().count("spec-standing.log,") == 1  # the report leaves empty logs out
 
 
+def test_engines_that_start_again_find_what_the_daemon_has(directory):
+    run = drive(directory, "--arms", "none,cpu,spec", "--rounds", "2", "--standing", "--again", "--reference", "spec")
+    assert [(row["arm"], row["round"], row["variant"]) for row in run.rows][6:] == [
+        ("none", 1, "again"), ("cpu", 1, "again"), ("spec", 1, "again"), ("cpu", 2, "again"), ("spec", 2, "again"), ("none", 2, "again")]
+    cached = {(row["arm"], row["round"], row["variant"]): row["cached_tokens"] for row in run.rows}
+    assert run.code == 0 and all(row["outcome"] == "ok" for row in run.rows), run.said
+    # An engine alone finds the earlier turns of a session; with a daemon it finds the first turns, too.
+    for number in (1, 2):
+        assert cached[("spec", number, "again")] > cached[("spec", number, "")]
+        assert cached[("none", number, "again")] == cached[("none", number, "")]
+    assert sum("18 of 18 answers are those" in remark for remark in run.remarks) == 10, run.remarks
+
+
+def test_answers_from_wrong_bytes_are_counted(directory):
+    run = drive(directory, "--arms", "cpu,spec", "--standing", "--again", fault="bytes")
+    assert any(remark.startswith("spec-again-1: ") and "18 of 18" not in remark for remark in run.remarks), run.remarks
+
+
 def test_an_engine_that_stays_and_dies_costs_its_arm_alone(directory):
     run = drive(directory, "--arms", "spec,cpu", "--rounds", "2", "--standing", fault="die")
     assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7", run.said
@@ -346,6 +364,7 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
     (("--starts", "2", "--sequential", "3"), "cannot be combined with --sequential"),
     (("--starts", "2", "--arms", "cpu"), "cpu has no daemon"),
     (("--standing", "--kill-at", "3"), "--standing and --kill-at cannot be combined"),
+    (("--again",), "--again is of --standing alone"),
     (("--standing", "--tp", "2"), "--standing and --tp cannot be combined"),
     (("--daemon-fault", "slow"), "slow is not known; use none, kill, hang, full"),
 ])
