@@ -500,14 +500,16 @@ def test_pages_longer_than_the_daemon_takes_are_named(make, caplog):
     sglang_scenarios.check_load(parted, keys)
 
 
-def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon):
+@pytest.mark.parametrize("into", [False, True])
+def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon, into):
     host = make()
     keys = sglang_scenarios.keys_of("rounds", 12)
     assert all(host.store(keys))
-    host.link.round_bytes, host.link.into = 2 * host.page_bytes, False
-    loads, asked, prefetched = host.link._probed.loads, [], []
-    get, prefetch = loads.get, loads.prefetch
+    host.link.round_bytes = host.link.into_bytes = 2 * host.page_bytes
+    host.link.into, loads, asked, prefetched = into, host.link._probed.loads, [], []
+    get, get_into, prefetch = loads.get, host.link.get_into, loads.prefetch
     loads.get = lambda batch, **how: asked.append(len(batch)) or get(batch, **how)
+    host.link.get_into = lambda spaces, batch, *how: asked.append(len(batch)) or get_into(spaces, batch, *how)
     loads.prefetch = lambda keys, **how: prefetched.append(len(keys)) or prefetch(keys, **how)
     sglang_scenarios.check_load(host, keys)
     assert asked == [2] * 6 and prefetched == [2] * 5

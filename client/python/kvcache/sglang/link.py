@@ -40,6 +40,7 @@ SETTLE_S = 0.02     # between two questions whether the daemon still reads a pag
 CLOSE_S = 60.0      # the longest wait of close() for loads whose pages the daemon may write to
 COMPLAIN_S = 60.0
 MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
+INTO_ROUND_BYTES = 256 << 20  # the bytes of a request whose pages the daemon writes itself, which needs no room in its pool
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
             "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
@@ -103,7 +104,7 @@ class Link:
         self._loading = 0  # loads whose pages the daemon may write to
         self._loaded = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
-        self.round_bytes = MOST_ROUND_BYTES
+        self.round_bytes, self.into_bytes = MOST_ROUND_BYTES, INTO_ROUND_BYTES
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()

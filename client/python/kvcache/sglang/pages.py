@@ -19,7 +19,7 @@ from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
 MOST_PIECES = 1024  # the pieces of a chunk
-MOST_KEYS = 1024    # the keys of a lookup
+MOST_KEYS = 1024    # the keys of a lookup or a round
 
 
 class _Slice(NamedTuple):
@@ -183,7 +183,8 @@ class Pages:
         if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
             raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces, and {len(addresses)} addresses")
         parts = parts_of(lengths, self._part_bytes)
-        step = max(1, self._link.round_bytes // sum(lengths))
+        most = self._link.into_bytes if into else self._link.round_bytes
+        step = max(1, min(most // sum(lengths), MOST_KEYS // len(parts)))
         deadline = time.monotonic() + self._link.timeout_s
         for first in range(0, len(keys), step):
             if not self._link.well:
