@@ -290,12 +290,13 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
                                       uint64_t now_ns)
 {
         uint64_t left_ns = ch->due_ns > now_ns ? ch->due_ns - now_ns : 0;
+        uint32_t left_s = (uint32_t)MAX((left_ns + SECOND - 1) / SECOND, UINT64_C(1));
         const struct prefetch_chunk chunk = {
                 .user = u->uid,
                 .namespace_id = ch->namespace_id,
                 .key = &ch->keys[ch->next],
                 .promise = { .number = ch->number,
-                             .seconds = (uint32_t)MAX((left_ns + SECOND - 1) / SECOND, UINT64_C(1)),
+                             .seconds = announced_seconds(p->params.announced, u->uid, left_s),
                              .belief = announced_belief(p->params.announced, u->uid) },
         };
         uint32_t bytes = 0;

@@ -20,6 +20,8 @@ enum {
         TOOL_CALL_S = 120,
         TURN_END_S = 20,
         TURN_END_MOST_S = 60, /* the outcome of an end of turn is known then */
+        ASSUMED = 4,          /* outcomes that a source is assumed to have had before its first */
+        MOST_STRETCH = 16,
 };
 
 struct open {
@@ -34,7 +36,8 @@ struct open {
 struct source {
         uint32_t number;
         bool is_used;
-        float came_true, ended; /* fading counts */
+        float came_true, ended;  /* fading counts */
+        float stretch, returned; /* fading: sum of actual over announced times, and their count */
         uint64_t n_ended;
         uint64_t last_ns; /* time of its last announcement */
         struct announced_stats stats;
@@ -127,8 +130,6 @@ static struct source *source_of(struct announced *a, uint32_t number)
 /* Unknown sources count as if half of a few announcements had come true. */
 static float belief_in(const struct source *s)
 {
-        enum { ASSUMED = 4 };
-
         return (s->came_true + ASSUMED * 0.5F) / (s->ended + ASSUMED);
 }
 
@@ -139,6 +140,29 @@ static void note_outcome(struct source *s, bool came_true)
         s->came_true = s->came_true * kept + (came_true ? 1.0F : 0.0F);
         s->ended = s->ended * kept + 1.0F;
         s->n_ended++;
+}
+
+/* Records after which part or multiple of the announced time the item was used. */
+static void note_delay(struct source *s, const struct open *o, uint64_t now_ns)
+{
+        const float kept = 1.0F - 1.0F / MEMORY;
+        uint64_t announced_ns = 2 * (o->due_ns - o->half_ns);
+        uint64_t made_ns = o->due_ns - announced_ns;
+        float part = now_ns > made_ns ? (float)(now_ns - made_ns) / (float)announced_ns : 0;
+
+        if (announced_ns == 0)
+                return; /* announced for now */
+        s->stretch = s->stretch * kept + MIN(part, (float)MOST_STRETCH);
+        s->returned = s->returned * kept + 1.0F;
+}
+
+uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds)
+{
+        const struct source *s = known_source(a, source);
+        float stretch = s ? (s->stretch + ASSUMED) / (s->returned + ASSUMED) : 1.0F;
+
+        return stretch <= 1.0F ? seconds
+                               : (uint32_t)MIN(seconds * (double)stretch + 0.5, (double)UINT32_MAX);
 }
 
 /* --- announcements --- */
@@ -269,6 +293,8 @@ static void note_use(struct announced *a, struct open *o, uint32_t source, uint6
                 s->stats.early++;
         else
                 s->stats.late++;
+        if (o->half_ns != UINT64_MAX)
+                note_delay(s, o, now_ns);
         note_outcome(s, came_true);
         end(a, o);
 }

@@ -79,6 +79,7 @@ enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
 struct cq_promise {
         uint64_t announcement; /* evict_promise.number; 0: free */
         uint64_t due;          /* in ticks */
+        uint64_t late;         /* end of the window in which it counts as true, in ticks */
         uint64_t made;         /* counts promises */
         uint32_t group;
         float belief;

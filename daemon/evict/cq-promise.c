@@ -5,8 +5,9 @@
  * item is in one list at a time, so a promise costs an item nothing: its next use moves it to the
  * list of its class, and a promise without items is freed. The worth of a promise is one hit,
  * weighted by the belief in it, per time until it is due. Once it is overdue, another wait as long
- * as the delay is assumed. Of all promises of a group, the one due latest or the one overdue for
- * the longest time is worth least, and its end goes first.
+ * as the delay is assumed; once its window has passed, its worth is reduced. Of all promises of a
+ * group, the one due latest or the one overdue for the longest time is worth least, and its end
+ * goes first.
  *
  * The promises are kept in the order of group and time in an array of numbers. A new promise moves
  * at most MAX_PROMISES of them; a touch does nothing unless it empties one. Beyond MAX_PROMISES,
@@ -26,6 +27,7 @@ enum {
         /* Times are rounded up to this. A chain longer than a message is announced in parts, its
          * end first, and all parts should be due at once. */
         DUE_TICKS = 1024,
+        LATE_S = 2, /* tolerated, beside the announced time once more: the window of announced.c */
 };
 
 int cq_promises_init(struct cq_promises *p, uint32_t first_list)
@@ -119,6 +121,7 @@ static struct cq_promise *promise_of(struct cq *q, uint32_t group,
                 .due = round_up(q->time + (uint64_t)(announced->seconds * GAP_TICKS_PER_S),
                                 DUE_TICKS),
         };
+        one->late = one->due + (uint64_t)((announced->seconds + LATE_S) * GAP_TICKS_PER_S);
         q->lists[p->first_list + number] = (struct cq_list){ 0 };
         at = position_of(p, one);
         memmove(&p->order[at + 1], &p->order[at], (p->n - at) * sizeof(p->order[0]));
@@ -155,10 +158,13 @@ static float density(const struct cq *q, float belief, uint64_t wait)
         return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
 }
 
+/* A promise whose window has passed is one of those that do not come true. */
 static float density_of(const struct cq *q, const struct cq_promise *one)
 {
-        return density(q, one->belief,
-                       one->due > q->time ? one->due - q->time : q->time - one->due);
+        float of_these = q->time > one->late ? 1.0F - one->belief : 1.0F;
+        uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
+
+        return of_these * density(q, one->belief, wait);
 }
 
 float cq_promise_worth(const struct cq *q, const struct cq_promise *one)

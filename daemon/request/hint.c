@@ -47,8 +47,10 @@ static void announce(struct batch *b, uint64_t hash, enum announced_kind kind, u
                 .belief = announced_make(tenant->announced, client->uid, evict_id(hash), kind,
                                          seconds, clock_mono_ns()),
         };
-        if (kind == ANNOUNCED_RETURN && b->promise.belief > 0)
-                batch_prefetch(b, evict_id(hash));
+        if (kind != ANNOUNCED_RETURN || b->promise.belief <= 0)
+                return;
+        batch_prefetch(b, evict_id(hash));
+        b->promise.seconds = announced_seconds(tenant->announced, client->uid, seconds);
 }
 
 void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash)

@@ -129,6 +129,33 @@ static void a_source_that_announces_a_second_for_everything_is_disbelieved(void 
         assert_true(announced_belief(a, SOURCE) > 0.9F);
 }
 
+static void returns_are_expected_as_much_later_as_they_were(void **state)
+{
+        _cleanup_(announced_freep) struct announced *a = make();
+
+        assert_int_equal(announced_seconds(a, SOURCE, 60), 60);
+        for (uint64_t i = 0; i < 100; i++) {
+                announce(a, SOURCE, i + 1, 1, 10 * i);
+                announce(a, OTHER, i + 1001, 8, 10 * i);
+                use(a, i + 1, 10 * i + 3); /* within the window of a second */
+                announced_use(a, OTHER, i + 1001, (10 * i + 6) * SECOND);
+        }
+        assert_in_range(announced_seconds(a, SOURCE, 100), 270, 300);
+        assert_int_equal(announced_seconds(a, SOURCE, UINT32_MAX), UINT32_MAX);
+        /* Earlier returns make later ones not expected sooner, and sources are independent. */
+        assert_int_equal(announced_seconds(a, OTHER, 60), 60);
+        /* Returns that were announced correctly bring the expected time back. */
+        for (uint64_t i = 0; i < 400; i++) {
+                announce(a, SOURCE, i + 1, 10, 2000 + 20 * i);
+                use(a, i + 1, 2010 + 20 * i);
+        }
+        assert_in_range(announced_seconds(a, SOURCE, 100), 100, 101);
+        /* A single one that is very late counts as sixteen times. */
+        announce(a, SOURCE, 9, 1, 20000);
+        use(a, 9, 30000);
+        assert_in_range(announced_seconds(a, SOURCE, 100), 110, 130);
+}
+
 static void a_new_source_is_believed_for_a_few_at_a_time(void **state)
 {
         _cleanup_(announced_freep) struct announced *a = make();
@@ -266,6 +293,7 @@ int main(void)
                 cmocka_unit_test(an_unused_item_ends_its_announcement_as_late),
                 cmocka_unit_test(reasons_of_stops_have_windows_of_their_own),
                 cmocka_unit_test(a_source_that_announces_a_second_for_everything_is_disbelieved),
+                cmocka_unit_test(returns_are_expected_as_much_later_as_they_were),
                 cmocka_unit_test(a_new_source_is_believed_for_a_few_at_a_time),
                 cmocka_unit_test(no_source_fills_the_table),
                 cmocka_unit_test(more_sources_than_records_share_the_last),

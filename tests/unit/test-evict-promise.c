@@ -132,6 +132,21 @@ static void a_long_overdue_chain_goes_before_one_due_soon(void **state)
         assert_int_equal(evict_one(e), 0);
 }
 
+/* Nine of ten of the announcements come true, and this one is among the others. */
+static void a_chain_goes_first_once_its_window_has_passed(void **state)
+{
+        for (unsigned passed = 0; passed < 2; passed++) {
+                _cleanup_(evict_freep) struct evict *e = make(4);
+
+                insert_chain(e, 0, 1);
+                promise_believed(e, 0, 1, 5, 0.9F); /* until 12 */
+                at_second(e, passed ? 13 : 11);
+                insert_chain(e, 1, 1);
+                promise_believed(e, 1, 1, 40, 0.9F);
+                assert_int_equal(evict_one(e), passed ? 0 : 1);
+        }
+}
+
 static void a_weaker_belief_makes_a_promise_worth_less(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(4);
@@ -591,6 +606,7 @@ int main(void)
                 cmocka_unit_test(parts_of_a_chain_are_due_at_once),
                 cmocka_unit_test(the_announcement_counts_from_its_own_time),
                 cmocka_unit_test(a_long_overdue_chain_goes_before_one_due_soon),
+                cmocka_unit_test(a_chain_goes_first_once_its_window_has_passed),
                 cmocka_unit_test(a_weaker_belief_makes_a_promise_worth_less),
                 cmocka_unit_test(a_use_ends_a_promise),
                 cmocka_unit_test(a_shared_beginning_stays_for_the_chain_that_returns_sooner),
