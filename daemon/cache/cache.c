@@ -263,10 +263,10 @@ static void settle_one(struct cache *c, struct cache_request *req, uint32_t chun
         else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))
                 cache_finish(c, req, CACHE_EXISTS); /* the first put succeeded, and its chunk was
                                                        dropped since */
-        else if (status == CACHE_OK)
-                cache_put_present(c, req, chunk);
-        else
+        else if (status != CACHE_OK)
                 cache_finish(c, req, status);
+        else if (!cache_put_present(c, req, chunk))
+                cache_wait_for_room(c, req);
 }
 
 /* Continues a request like settle_one(), or leaves it to a later iteration after CACHE_COMPLETED

@@ -214,8 +214,9 @@ bool cache_put_try(struct cache *c, struct cache_request *req);
 bool cache_get_try(struct cache *c, struct cache_request *req);
 /* Returns the status of a put whose store_put() ended with `result`. */
 enum cache_status cache_status_of_put(int result);
-/* Answers a put whose key is in the pool, or makes it wait for the chunk's bytes or write. */
-void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
+/* Answers a put whose key is in the pool, or makes it wait for the chunk's bytes or write. Returns
+ * false if the put must wait until fewer bytes are unwritten. */
+bool cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Writes a chunk that only the pool has. Returns false if memory is short. */
 bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req);
 /* Passes a write to the store. Returns false if the store cannot take it now. */

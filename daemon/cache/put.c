@@ -359,14 +359,14 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
         return true;
 }
 
-void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk)
+bool cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct store_ref ref;
 
         if (pool_is_filling(pc)) {
                 cache_wait_on(c, req, chunk, WAITING_FILL);
-                return;
+                return true;
         }
         if (req->ack == CACHE_ACCEPTED) {
                 if (pc->state == POOL_WRITING)
@@ -374,22 +374,25 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
                 else if (pc->flags & POOL_REFUSED && pc->use != req->use)
                         cache_write_kept(c, chunk, req->use, true);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
-                return;
+                return true;
         }
         if (pc->state == POOL_WRITING) {
                 cache_wait_on(c, req, chunk, WAITING_WRITE);
-                return;
+                return true;
         }
         if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
                 finish_existing(c, req, chunk, ref);
-                return;
+                return true;
         }
-        /* Only the pool has the chunk, because its write failed or was refused, or the store
-         * evicted it. */
+        /* Only the pool has the chunk, because its write failed, was refused or was postponed, or
+         * the store evicted it. */
+        if (cache_over_budget(c, req))
+                return false;
         if (!cache_admit(c, req, true))
                 cache_finish(c, req, CACHE_NO_SPACE);
         else if (!cache_write_resident(c, chunk, req))
                 cache_finish(c, req, CACHE_FAILED);
+        return true;
 }
 
 /* Reads the client's file. Runs on the blocking-call thread. */
@@ -437,10 +440,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, CACHE_CANCELLED);
                 return true;
         }
-        if (chunk != POOL_NONE) {
-                cache_put_present(c, req, chunk);
-                return true;
-        }
+        if (chunk != POOL_NONE)
+                return cache_put_present(c, req, chunk);
         if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
                 finish_existing(c, req, POOL_NONE, ref);
                 return true;

@@ -197,6 +197,35 @@ static void a_written_put_of_a_postponed_chunk_has_it_written(void **state)
         tiers_settle(&t);
 }
 
+/* Any number of chunks may be postponed, and puts that are to be written would write them all. Such
+ * a put waits as it does for a new key, also if it has waited for the bytes of the first put. */
+static void written_puts_of_postponed_chunks_keep_the_limit(void **state)
+{
+        enum { MANY = 120, JOINED = MANY / 2 };
+        static struct req first[MANY], r[MANY];
+        struct req refused;
+
+        fall_behind();
+        put_postponed(0, JOINED);
+        for (unsigned i = JOINED; i < MANY; i++)
+                put_as(0, &first[i], i, CACHE_ACCEPTED, SMALL, true);
+        for (unsigned i = 0; i < MANY; i++)
+                put_bytes(&r[i], i, CACHE_WRITTEN, 1, SMALL);
+        for (unsigned i = JOINED; i < MANY; i++)
+                expect(&first[i], CACHE_OK);
+        tiers_iterate(&t);
+        assert_in_range(stats().unwritten_bytes, 0,
+                        stats().unwritten_limit + pool_slab_bytes(t.pool));
+        put_as(0, &refused, 0, CACHE_WRITTEN, SMALL, true);
+        expect(&refused, CACHE_BUSY);
+        release();
+        for (unsigned i = 0; i < MANY; i++) {
+                expect(&r[i], CACHE_EXISTS);
+                assert_int_equal(tiers_of(i) & CACHE_DISK, CACHE_DISK);
+        }
+        tiers_settle(&t);
+}
+
 static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
 {
         fall_behind();
@@ -229,6 +258,7 @@ int main(void)
                 TEST(puts_that_wait_for_the_disk_keep_their_order),
                 TEST(a_postponed_chunk_that_left_memory_is_not_written),
                 TEST(a_written_put_of_a_postponed_chunk_has_it_written),
+                TEST(written_puts_of_postponed_chunks_keep_the_limit),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
                 TEST(nothing_is_caught_up_with_after_the_stop),
         };
