@@ -44,6 +44,7 @@ struct cache_user {
         bool putting;                     /* counted in cache_stats.putting_users */
         bool postponing;                  /* see cache_over_budget() */
         uint64_t unwritten;               /* bytes, direct puts included */
+        uint64_t postponed;               /* bytes being copied, see struct store_write */
         struct turns_member waits[KINDS]; /* struct cache_request, for room */
         struct turns_member refused;      /* struct store_write, which the store could not take */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
@@ -51,12 +52,15 @@ struct cache_user {
 };
 
 /* A chunk to be put into the store, by a write of the pool or a direct put. Its bytes count against
- * the budget from cache_unwritten_begin() to cache_unwritten_end(). */
+ * the budget from cache_unwritten_begin() to cache_unwritten_end(). Those of a chunk whose write is
+ * postponed occupy the pool until they are copied, for as long as the client's file may take to
+ * answer, so they have a budget of the same size for themselves. */
 struct store_write {
         struct window_item item; /* in the user's `writes` or `refused`; item.member is NULL if the
                                     write is no longer counted */
         uint32_t charged;        /* bytes charged to the write budget and not settled yet */
         bool direct;
+        bool postponed; /* the chunk is not written until the disk has caught up */
 };
 
 /* A ring of chunks that only the pool has, because the disk was behind; see postponed.c. */
@@ -93,9 +97,9 @@ struct cache {
         unsigned n_settled, n_completed; /* in this iteration */
         uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
         uint64_t unwritten_limit, reserve;
-        uint64_t unwritten;    /* bytes of all users, direct puts included */
-        uint64_t pending;      /* requests, fills and writes */
-        uint64_t n_prefetches; /* slots being filled by cache_prefetch() */
+        uint64_t unwritten, postponed_bytes; /* sums of these bytes of all users */
+        uint64_t pending;                    /* requests, fills and writes */
+        uint64_t n_prefetches;               /* slots being filled by cache_prefetch() */
         uint64_t prefetching_users;
         bool kicked, retry_now, stopping;
         uint32_t expire_at;      /* the pool's record that cache_expire_step() visits next */
@@ -122,7 +126,6 @@ struct write {
         uint32_t chunk;
         uint64_t slot_bytes;
         bool refused;      /* the chunk stays in the pool and is not written */
-        bool postponed;    /* the same, until the disk has caught up */
         bool acknowledged; /* a put was answered "accepted": the chunk stays in the pool if its
                               write fails */
         uint64_t drop;  /* number of the eviction that dropped the chunk while it was being written;
@@ -358,6 +361,10 @@ void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
 /* Returns whether the put waits while too many bytes are unwritten. The chunks of others stay in
  * the pool then: those from the shared tier, and those of accepted puts that must not wait. */
 bool cache_needs_disk(const struct cache_request *req);
+/* Returns whether the chunk of a put for which too many bytes are unwritten may stay in the pool
+ * without a write: it does not need the disk, and the bytes that are copied for such puts are not
+ * too many, by its user's share. */
+bool cache_may_postpone(const struct cache *c, const struct cache_request *req);
 /* Returns whether too many bytes are unwritten for the put, by its user's share. For a put that
  * does not need the disk, this remains so until half of the share is free: a chain with holes would
  * be of little use. */

@@ -17,7 +17,7 @@ static void write_end(struct write *w)
 
         list_unlink(&w->dropping);
         cache_pass_evictions(c);
-        if (!w->abandoned) {
+        if (!w->abandoned && !w->queued.postponed) {
                 c->stats.unwritten_bytes -= w->slot_bytes;
                 c->stats.unwritten_chunks--;
         }
@@ -176,7 +176,7 @@ static void keep_in_pool(struct write *w)
         pc->ref = STORE_REF_NONE;
         pc->flags |= POOL_REFUSED;
         pc->user = req->user;
-        if (w->postponed)
+        if (w->queued.postponed)
                 cache_postpone(c, w->chunk);
         cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_OK);
         cache_finish_with(c, req, CACHE_OK, w->chunk);
@@ -254,7 +254,8 @@ static void on_copied(struct kio_request *copy)
 }
 
 /* Creates the write of a pinned chunk, and takes over the pin. Returns NULL if memory is short. */
-static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_request *req)
+static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_request *req,
+                               bool postponed)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct write *w = calloc(1, sizeof(*w));
@@ -264,6 +265,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
         w->cache = c;
         w->chunk = chunk;
         w->slot_bytes = pool_slot_bytes(c->params.pool, chunk);
+        w->queued.postponed = postponed;
         if (cache_unwritten_begin(c, &w->queued, req->user, w->slot_bytes) < 0) {
                 free(w);
                 return NULL;
@@ -294,8 +296,10 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
         pc->flags &= ~(uint32_t)POOL_REFUSED;
         pool_set_state(pc, pc->state == POOL_RESIDENT ? POOL_WRITING : POOL_COPYING);
         pc->write = w;
-        c->stats.unwritten_bytes += w->slot_bytes;
-        c->stats.unwritten_chunks++;
+        if (!postponed) {
+                c->stats.unwritten_bytes += w->slot_bytes;
+                c->stats.unwritten_chunks++;
+        }
         c->pending++;
         return w;
 }
@@ -347,7 +351,7 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
 
         sets_expect(c->sets, SETS_DISK, req->namespace_id, &req->key);
         pool_pin(c->params.pool, chunk);
-        w = write_new(c, chunk, req);
+        w = write_new(c, chunk, req, false);
         if (!w) {
                 cache_unpin(c, chunk);
                 return false;
@@ -451,7 +455,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         if (cache_others_first(c, req))
                 return false;
         behind = cache_over_budget(c, req);
-        if (behind && cache_needs_disk(req))
+        if (behind && !cache_may_postpone(c, req))
                 return false;
         admitted = !behind && cache_admit(c, req, false);
         if (!admitted && req->ack != CACHE_ACCEPTED) {
@@ -478,7 +482,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         pool_chunk(c->params.pool, chunk)->place = req->chain_place & 0x3;
         pool_chunk(c->params.pool, chunk)->created_ms =
                 req->fetched ? req->fetched->created_ms : clock_unix_ms();
-        w = write_new(c, chunk, req);
+        w = write_new(c, chunk, req, behind);
         if (!w) {
                 pool_drop(c->params.pool, chunk);
                 cache_unpin(c, chunk);
@@ -487,7 +491,6 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         w->refused = !admitted;
-        w->postponed = behind;
         cache_set_waiting(req, WAITING_NOT);
         submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;

@@ -39,7 +39,7 @@ static void user_fini(struct fair_state *state)
 {
         struct cache_user *u = (struct cache_user *)state;
 
-        assert(u->unwritten == 0 && !u->putting && u->n_prefetches == 0);
+        assert(u->unwritten == 0 && u->postponed == 0 && !u->putting && u->n_prefetches == 0);
         window_member_fini(&u->writes);
         for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
                 window_member_fini(&u->reads[i]);
@@ -90,7 +90,7 @@ struct cache_user *cache_user_get(struct cache *c, uint32_t uid)
 
 void cache_user_count(struct cache *c, struct cache_user *u)
 {
-        bool putting = u->unwritten > 0 || turns_item(&u->waits[KIND_PUT]);
+        bool putting = u->unwritten > 0 || u->postponed > 0 || turns_item(&u->waits[KIND_PUT]);
 
         c->stats.putting_users += (uint64_t)putting - (uint64_t)u->putting;
         u->putting = putting;
@@ -103,6 +103,17 @@ static struct cache_user *writer_of(const struct store_write *w)
         return container_of(w->item.member, struct cache_user, writes);
 }
 
+/* Adds the bytes of a write to the budget that they count against, or subtracts them. */
+static void count_bytes(struct cache *c, struct cache_user *u, const struct store_write *w,
+                        bool begins)
+{
+        uint64_t bytes = begins ? w->item.bytes : -(uint64_t)w->item.bytes;
+
+        *(w->postponed ? &u->postponed : &u->unwritten) += bytes;
+        *(w->postponed ? &c->postponed_bytes : &c->unwritten) += bytes;
+        cache_user_count(c, u);
+}
+
 int cache_unwritten_begin(struct cache *c, struct store_write *w, uint32_t uid, uint64_t bytes)
 {
         struct cache_user *u = cache_user_get(c, uid);
@@ -111,9 +122,7 @@ int cache_unwritten_begin(struct cache *c, struct store_write *w, uint32_t uid, 
                 return -ENOMEM;
         assert(bytes <= UINT32_MAX);
         window_item_init(&w->item, &u->writes, (uint32_t)bytes, 0);
-        u->unwritten += bytes;
-        c->unwritten += bytes;
-        cache_user_count(c, u);
+        count_bytes(c, u, w, true);
         return 0;
 }
 
@@ -127,9 +136,7 @@ void cache_unwritten_end(struct cache *c, struct store_write *w)
         window_done(&w->item);
         cache_settle_charge(c, &w->charged);
         w->item.member = NULL;
-        u->unwritten -= w->item.bytes;
-        c->unwritten -= w->item.bytes;
-        cache_user_count(c, u);
+        count_bytes(c, u, w, false);
         cache_user_unref(u);
 }
 

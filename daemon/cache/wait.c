@@ -119,15 +119,35 @@ bool cache_needs_disk(const struct cache_request *req)
         return !req->fetched && !(req->ack == CACHE_ACCEPTED && req->nowait);
 }
 
-/* A user within its share may use the reserve too, so it is admitted whatever other users have. */
+/* Returns the bytes of a budget that the user may have; NULL if it has none yet. */
+static uint64_t share_of(const struct cache *c, const struct cache_user *u)
+{
+        return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
+}
+
+/* Returns whether a budget has no room for so many bytes, by what all users and this one have of
+ * it. A user within its share may use the reserve too, so it is admitted whatever others have. */
+static bool is_over(const struct cache *c, uint64_t all, uint64_t own, uint64_t share,
+                    uint32_t length)
+{
+        bool within = own == 0 || own + length <= share;
+
+        return all > 0 && all + length > c->unwritten_limit + (within ? c->reserve : 0);
+}
+
+bool cache_may_postpone(const struct cache *c, const struct cache_request *req)
+{
+        const struct cache_user *u = cache_user_find(c, req->user);
+
+        return !cache_needs_disk(req) &&
+               !is_over(c, c->postponed_bytes, u ? u->postponed : 0, share_of(c, u), req->length);
+}
+
 bool cache_over_budget(struct cache *c, const struct cache_request *req)
 {
         struct cache_user *u = cache_user_find(c, req->user);
-        uint64_t own = u ? u->unwritten : 0;
-        uint64_t share = c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
-        bool within = own == 0 || own + req->length <= share;
-        bool over = c->unwritten > 0 &&
-                    c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
+        uint64_t own = u ? u->unwritten : 0, share = share_of(c, u);
+        bool over = is_over(c, c->unwritten, own, share, req->length);
 
         if (!u || cache_needs_disk(req))
                 return over;
@@ -204,7 +224,7 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
-        if (kind == KIND_PUT && cache_needs_disk(req) && cache_over_budget(c, req))
+        if (kind == KIND_PUT && cache_over_budget(c, req) && !cache_may_postpone(c, req))
                 return false;
         /* A length that found no room in this round would not find any now. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache while the disk is behind: accepted puts stay in memory, and are written later. */
 #include "cache-fixture.h"
+#include "checked.h"
 
 enum { BIG = 2, N = 24 }; /* the keys of the first puts; further puts */
 
@@ -226,6 +227,54 @@ static void written_puts_of_postponed_chunks_keep_the_limit(void **state)
         tiers_settle(&t);
 }
 
+/* The bytes of a put occupy the pool until they are copied, which takes long from a slow file. */
+static void copies_of_postponed_chunks_leave_room_to_other_users(void **state)
+{
+        enum { MANY = 200 };
+        static struct req r[MANY];
+        struct pool_stats pool;
+        struct req other;
+        unsigned busy = 0;
+
+        put_cold(5000);
+        fall_behind();
+        for (unsigned i = 0; i < MANY; i++)
+                put_as(1, &r[i], i, CACHE_ACCEPTED, SMALL, true);
+        pool_get_stats(t.pool, &pool);
+        assert_in_range(pool.pinned_bytes, pool.bytes / 2, pool.bytes * 3 / 4);
+        get(&other, 5000);
+        expect(&other, CACHE_OK);
+        put_as(2, &other, 5001, CACHE_ACCEPTED, SMALL, true);
+        expect(&other, CACHE_OK);
+        for (unsigned i = 0; i < MANY; i++) {
+                tiers_wait(&t, &r[i].done);
+                busy += r[i].req.status == CACHE_BUSY;
+        }
+        assert_in_range(busy, 1, MANY / 2 + 10);
+        put_postponed(6000, 6000 + N); /* the copies have ended */
+        catch_up();
+}
+
+/* The device is idle, however much its user has copied. */
+static void copies_of_postponed_chunks_do_not_count_as_unwritten(void **state)
+{
+        uint64_t limit = pool_bytes(t.pool) / 4;
+        static struct req r[40], written;
+        struct store_write w;
+
+        occupy(&w, limit);
+        for (unsigned i = 0; i < ARRAY_SIZE(r); i++)
+                put_as(0, &r[i], i, CACHE_ACCEPTED, SMALL, true);
+        assert_int_equal(stats().unwritten_bytes, 0);
+        cache_unwritten_end(t.cache, &w);
+        put_as(0, &written, 100, CACHE_ACCEPTED, SMALL, true);
+        for (unsigned i = 0; i < ARRAY_SIZE(r); i++)
+                expect(&r[i], CACHE_OK);
+        expect(&written, CACHE_OK);
+        assert_int_equal(stats().postponed, ARRAY_SIZE(r));
+        catch_up();
+}
+
 static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
 {
         fall_behind();
@@ -259,6 +308,8 @@ int main(void)
                 TEST(a_postponed_chunk_that_left_memory_is_not_written),
                 TEST(a_written_put_of_a_postponed_chunk_has_it_written),
                 TEST(written_puts_of_postponed_chunks_keep_the_limit),
+                TEST(copies_of_postponed_chunks_leave_room_to_other_users),
+                TEST(copies_of_postponed_chunks_do_not_count_as_unwritten),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
                 TEST(nothing_is_caught_up_with_after_the_stop),
         };
