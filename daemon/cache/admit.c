@@ -69,11 +69,15 @@ bool cache_was_refused(const struct cache *c, const struct cache_request *req)
         return has_budget(c) && admission_has_refused(c->params.admission, evict_id(req->hash));
 }
 
+bool cache_may_write_kept(const struct cache *c, uint32_t chunk)
+{
+        return c->unwritten + pool_slot_bytes(c->params.pool, chunk) <= c->unwritten_limit;
+}
+
 bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         const struct store_namespace *ns = store_namespace_get(c->params.store, pc->namespace_id);
-        uint64_t room = pool_slot_bytes(c->params.pool, chunk);
         struct cache_request req = {
                 .namespace_id = pc->namespace_id,
                 .tenant = ns ? ns->tenant : 0,
@@ -85,8 +89,7 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
                 .ack = CACHE_ACCEPTED,
         };
 
-        if (!ns || c->stopping || c->unwritten + room > c->unwritten_limit ||
-            !cache_admit(c, &req, again))
+        if (!ns || c->stopping || !cache_may_write_kept(c, chunk) || !cache_admit(c, &req, again))
                 return false;
         if (cache_write_resident(c, chunk, &req))
                 return true;

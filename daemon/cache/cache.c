@@ -496,6 +496,8 @@ enum cache_status cache_retain(struct cache *c, const struct cache_place *place,
         if (place->chunk == POOL_NONE)
                 return CACHE_BUSY;
         pc = pool_chunk(c->params.pool, place->chunk);
+        if (pc->flags & POOL_REFUSED && !cache_may_write_kept(c, place->chunk))
+                return CACHE_BUSY;
         if (pc->flags & POOL_REFUSED)
                 cache_write_kept(c, place->chunk, cache_next_use(c), true);
         return write_of(pc) ? CACHE_BUSY : CACHE_MISS;

@@ -275,6 +275,29 @@ static void copies_of_postponed_chunks_do_not_count_as_unwritten(void **state)
         catch_up();
 }
 
+static enum cache_status pin(uint32_t n)
+{
+        struct cache_place place;
+        struct key k = key_of(n);
+
+        (void)cache_find(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place, NULL);
+        return cache_retain(t.cache, &place, true, UINT64_MAX);
+}
+
+/* A client repeats a pin that is BUSY, and gives up one whose chunk is only in memory. */
+static void a_postponed_chunk_can_be_pinned_when_it_is_written(void **state)
+{
+        struct req r;
+
+        fall_behind();
+        put_as(0, &r, 0, CACHE_ACCEPTED, SMALL, true);
+        expect(&r, CACHE_OK);
+        assert_int_equal(stats().postponed, 1);
+        assert_int_equal(pin(0), CACHE_BUSY);
+        catch_up();
+        assert_int_equal(pin(0), CACHE_OK);
+}
+
 static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
 {
         fall_behind();
@@ -310,6 +333,7 @@ int main(void)
                 TEST(written_puts_of_postponed_chunks_keep_the_limit),
                 TEST(copies_of_postponed_chunks_leave_room_to_other_users),
                 TEST(copies_of_postponed_chunks_do_not_count_as_unwritten),
+                TEST(a_postponed_chunk_can_be_pinned_when_it_is_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
                 TEST(nothing_is_caught_up_with_after_the_stop),
         };
