@@ -256,7 +256,8 @@ bool cache_admit(struct cache *c, struct cache_request *req, bool again);
 void cache_charge_write(struct store_write *w, struct cache_request *req);
 void cache_settle_charge(struct cache *c, uint32_t *charged);
 bool cache_was_refused(const struct cache *c, const struct cache_request *req);
-/* Returns whether there is room among the unwritten bytes for a chunk that only the pool has. */
+/* Returns whether a chunk that only the pool has can be written now: a volume is in use, and there
+ * is room among the unwritten bytes. */
 bool cache_may_write_kept(const struct cache *c, uint32_t chunk);
 /* Writes a chunk that only the pool has, if there is room for it among the unwritten bytes and the
  * write budget admits it. `again`: it was used again. Returns whether it is being written. */

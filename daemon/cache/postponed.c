@@ -43,7 +43,8 @@ void cache_postpone(struct cache *c, uint32_t chunk)
 
 bool cache_may_catch_up(const struct cache *c)
 {
-        return c->postponed.n > 0 && !c->stopping && c->unwritten <= c->unwritten_limit / 2;
+        return c->postponed.n > 0 && !c->stopping && c->unwritten <= c->unwritten_limit / 2 &&
+               store_volumes_up(c->params.store) > 0;
 }
 
 void cache_catch_up(struct cache *c)

@@ -310,6 +310,47 @@ static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
         assert_false(cache_may_catch_up(t.cache));
 }
 
+struct resume {
+        struct store_device device;
+        bool done;
+};
+
+static void on_resumed(struct store_device *device)
+{
+        container_of(device, struct resume, device)->done = true;
+}
+
+/* A write that begins while no volume is in use fails, and would not be tried again. */
+static void postponed_chunks_are_written_when_a_bypassed_volume_is_resumed(void **state)
+{
+        struct resume resume = { .device.complete = on_resumed };
+        uint64_t postponed;
+
+        tiers_close(&t);
+        t.hang_ms = 200;
+        tiers_open(&t);
+        fall_behind();
+        put_postponed(0, N);
+        postponed = stats().postponed;
+        while (store_volumes_up(t.store) > 0) {
+                store_tick(t.store);
+                tiers_iterate(&t);
+        }
+        assert_int_equal(stats().unwritten_bytes, 0);
+        for (unsigned i = 0; i < N; i++)
+                expect_get(i, CACHE_OK, 1); /* a use has a chunk written, too */
+        release();
+        tiers_settle(&t);
+        store_resume(t.store, &resume.device);
+        tiers_wait(&t, &resume.done);
+        assert_int_equal(resume.device.result, 0);
+        catch_up();
+        assert_int_equal(stats().caught_up, postponed);
+        for (unsigned i = 0; i < N; i += 3)
+                assert_int_equal(tiers_of(i) & CACHE_DISK, CACHE_DISK);
+        t.hang_ms = 0;
+}
+
 static void nothing_is_caught_up_with_after_the_stop(void **state)
 {
         fall_behind();
@@ -335,6 +376,7 @@ int main(void)
                 TEST(copies_of_postponed_chunks_do_not_count_as_unwritten),
                 TEST(a_postponed_chunk_can_be_pinned_when_it_is_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
+                TEST(postponed_chunks_are_written_when_a_bypassed_volume_is_resumed),
                 TEST(nothing_is_caught_up_with_after_the_stop),
         };
 
