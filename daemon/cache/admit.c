@@ -72,7 +72,8 @@ bool cache_was_refused(const struct cache *c, const struct cache_request *req)
 bool cache_may_write_kept(const struct cache *c, uint32_t chunk)
 {
         return store_volumes_up(c->params.store) > 0 &&
-               c->unwritten + pool_slot_bytes(c->params.pool, chunk) <= c->unwritten_limit;
+               (c->unwritten == 0 ||
+                c->unwritten + pool_slot_bytes(c->params.pool, chunk) <= c->unwritten_limit);
 }
 
 bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)

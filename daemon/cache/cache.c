@@ -78,7 +78,7 @@ struct cache *cache_free(struct cache *c)
         if (!c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
-        assert(c->unwritten == 0 && c->postponed_bytes == 0 && c->stats.putting_users == 0);
+        assert(c->unwritten == 0 && c->copying == 0 && c->stats.putting_users == 0);
         sets_free(c->sets);
         prefetch_free(c->prefetch);
         cache_postponed_fini(c);

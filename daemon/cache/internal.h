@@ -38,13 +38,21 @@ enum { CACHE_COMPLETED = 1024 };
 enum { READ_GET, READ_PREFETCH };
 static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 
-/* The cache's state of a user. Waiting requests, writes, reads and prefetches refer to the user. */
+/* A user's chunks that only the pool has, because the disk was behind; see postponed.c. */
+struct postponed_user {
+        struct heap_node turn;
+        uint32_t first, last, n; /* places in postponed.chunks; number */
+};
+
+/* The cache's state of a user. Waiting requests, writes, reads, prefetches and postponed chunks
+ * refer to the user. */
 struct cache_user {
         struct fair_state state;
-        bool putting;                     /* counted in cache_stats.putting_users */
-        bool postponing;                  /* see cache_over_budget() */
-        uint64_t unwritten;               /* bytes, direct puts included */
-        uint64_t postponed;               /* bytes being copied, see struct store_write */
+        bool putting;       /* counted in cache_stats.putting_users */
+        bool postponing;    /* see cache_over_budget() */
+        uint64_t unwritten; /* bytes, direct puts included */
+        uint64_t copying;   /* bytes of postponed writes, see struct store_write */
+        struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request, for room */
         struct turns_member refused;      /* struct store_write, which the store could not take */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
@@ -63,10 +71,10 @@ struct store_write {
         bool postponed; /* the chunk is not written until the disk has caught up */
 };
 
-/* A ring of chunks that only the pool has, because the disk was behind; see postponed.c. */
 struct postponed {
         struct postponed_chunk *chunks; /* NULL until the first one */
-        uint32_t first, n;              /* number of the first one since the start; length */
+        uint32_t free;                  /* the first free place */
+        struct heap users;              /* users with chunks, by their unwritten bytes */
 };
 
 struct cache {
@@ -97,9 +105,9 @@ struct cache {
         unsigned n_settled, n_completed; /* in this iteration */
         uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
         uint64_t unwritten_limit, reserve;
-        uint64_t unwritten, postponed_bytes; /* sums of these bytes of all users */
-        uint64_t pending;                    /* requests, fills and writes */
-        uint64_t n_prefetches;               /* slots being filled by cache_prefetch() */
+        uint64_t unwritten, copying; /* sums of these bytes of all users */
+        uint64_t pending;            /* requests, fills and writes */
+        uint64_t n_prefetches;       /* slots being filled by cache_prefetch() */
         uint64_t prefetching_users;
         bool kicked, retry_now, stopping;
         uint32_t expire_at;      /* the pool's record that cache_expire_step() visits next */
@@ -265,10 +273,13 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
 
 /* --- postponed.c --- */
 
-/* Remembers a chunk that only the pool has, to be written when the disk has caught up. */
+/* Remembers a chunk that only the pool has, to be written when the disk has caught up. Does nothing
+ * if memory is short. */
 void cache_postpone(struct cache *c, uint32_t chunk);
 /* Returns whether cache_catch_up() has something to do. */
 bool cache_may_catch_up(const struct cache *c);
+/* Updates the user's turn after its unwritten bytes have changed. */
+void cache_postponed_note(struct cache *c, struct cache_user *u);
 /* Writes some of the remembered chunks. */
 void cache_catch_up(struct cache *c);
 void cache_postponed_fini(struct cache *c);
@@ -368,6 +379,8 @@ bool cache_needs_disk(const struct cache_request *req);
  * without a write: it does not need the disk, and the bytes that are copied for such puts are not
  * too many, by its user's share. */
 bool cache_may_postpone(const struct cache *c, const struct cache_request *req);
+/* Returns the bytes of a budget that the user may have. NULL is a user without any. */
+uint64_t cache_share_of(const struct cache *c, const struct cache_user *u);
 /* Returns whether too many bytes are unwritten for the put, by its user's share. For a put that
  * does not need the disk, this remains so until half of the share is free: a chain with holes would
  * be of little use. */

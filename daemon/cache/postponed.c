@@ -3,10 +3,13 @@
  * Loop thread.
  *
  * A put that does not need the disk (cache_needs_disk()) does not fail because too many bytes are
- * unwritten: its chunk stays in the pool without a write, and may leave like any other. When
- * less than half of that limit is unwritten, the chunks that are still there are written in the
- * order of their puts. Only the last MOST are remembered: an earlier one is written when it is used
- * again (cache_write_kept()).
+ * unwritten: its chunk stays in the pool without a write, and may leave like any other. When its
+ * user has less than half of its share of the unwritten bytes, and there is room for more, the
+ * chunks that are still in the pool are written: those of a user in the order of their puts, and
+ * next always one of the user with the fewest unwritten bytes. Only the last MOST are remembered,
+ * and MOST_OF_USER of one user: an earlier one is written when it is used again
+ * (cache_write_kept()). No chunk is written while all volumes are bypassed, because its write would
+ * fail.
  *
  * Failures: without memory for the list, chunks are written only when they are used again. */
 #include "cache/internal.h"
@@ -14,55 +17,131 @@
 #include <stdlib.h>
 
 enum {
-        MOST = 65536, /* 512 KiB of memory, allocated when the disk is behind for the first time */
-        STEPS = 64,   /* per iteration */
+        MOST = 65536, /* 768 KiB of memory, allocated when the disk is behind for the first time */
+        MOST_OF_USER = MOST / 4 * 3,
+        STEPS = 64, /* per iteration */
+        NONE = MOST,
 };
 
 struct postponed_chunk {
         uint32_t chunk, generation;
+        uint32_t next; /* the place after this one in the list of the user, or of the free ones */
 };
+
+static int allocate(struct postponed *p)
+{
+        p->chunks = malloc(MOST * sizeof(*p->chunks));
+        if (!p->chunks)
+                return -1;
+        for (uint32_t i = 0; i < MOST; i++)
+                p->chunks[i].next = i + 1;
+        p->free = 0;
+        return 0;
+}
+
+/* Removes the user's first chunk. The last one ends the user's reference, which may free it. */
+static struct postponed_chunk take_first(struct cache *c, struct cache_user *u)
+{
+        struct postponed *p = &c->postponed;
+        uint32_t place = u->postponed.first;
+        struct postponed_chunk first = p->chunks[place];
+
+        u->postponed.first = first.next;
+        p->chunks[place].next = p->free;
+        p->free = place;
+        if (--u->postponed.n == 0) {
+                heap_remove(&p->users, &u->postponed.turn);
+                cache_user_unref(u);
+        } else {
+                heap_add(&p->users, &u->postponed.turn, u->unwritten); /* behind its equals */
+        }
+        return first;
+}
 
 void cache_postpone(struct cache *c, uint32_t chunk)
 {
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct postponed *p = &c->postponed;
+        struct cache_user *u;
+        uint32_t place;
 
         c->stats.postponed++;
-        if (!p->chunks)
-                p->chunks = malloc(MOST * sizeof(*p->chunks));
-        if (!p->chunks)
+        if ((!p->chunks && allocate(p) < 0) || heap_reserve(&p->users, p->users.n + 1) < 0)
                 return;
-        if (p->n == MOST) {
-                p->first++;
-                p->n--;
+        u = cache_user_get(c, pc->user);
+        if (!u)
+                return;
+        if (u->postponed.n > 0 && (u->postponed.n == MOST_OF_USER || p->free == NONE))
+                (void)take_first(c, u);
+        place = p->free;
+        if (place == NONE) {
+                cache_user_unref(u);
+                return;
         }
-        p->chunks[(p->first + p->n++) % MOST] = (struct postponed_chunk){
-                chunk,
-                pool_chunk(c->params.pool, chunk)->generation,
-        };
+        p->free = p->chunks[place].next;
+        p->chunks[place] = (struct postponed_chunk){ chunk, pc->generation, NONE };
+        if (u->postponed.n++ == 0) {
+                u->postponed.first = place;
+                heap_add(&p->users, &u->postponed.turn, u->unwritten);
+        } else {
+                p->chunks[u->postponed.last].next = place;
+                cache_user_unref(u);
+        }
+        u->postponed.last = place;
+}
+
+void cache_postponed_note(struct cache *c, struct cache_user *u)
+{
+        if (u->postponed.n > 0)
+                heap_change(&c->postponed.users, &u->postponed.turn, u->unwritten);
+}
+
+/* Returns the user in turn, or NULL if no user has a postponed chunk. */
+static struct cache_user *next_user(const struct cache *c)
+{
+        struct heap_node *first = heap_first(&c->postponed.users);
+
+        return first ? container_of(first, struct cache_user, postponed.turn) : NULL;
+}
+
+/* Returns whether the chunk is still in the pool, and not written. */
+static bool is_postponed(const struct cache *c, const struct postponed_chunk *postponed)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, postponed->chunk);
+
+        return pc->generation == postponed->generation && pc->flags & POOL_REFUSED &&
+               !pool_is_dropped(c->params.pool, postponed->chunk);
 }
 
 bool cache_may_catch_up(const struct cache *c)
 {
-        return c->postponed.n > 0 && !c->stopping && c->unwritten <= c->unwritten_limit / 2 &&
-               store_volumes_up(c->params.store) > 0;
+        const struct cache_user *u = c->stopping ? NULL : next_user(c);
+        const struct postponed_chunk *next;
+
+        if (!u)
+                return false;
+        next = &c->postponed.chunks[u->postponed.first];
+        return !is_postponed(c, next) ||
+               (u->unwritten <= cache_share_of(c, u) / 2 && cache_may_write_kept(c, next->chunk));
 }
 
 void cache_catch_up(struct cache *c)
 {
-        struct postponed *p = &c->postponed;
-
         for (unsigned steps = 0; steps < STEPS && cache_may_catch_up(c); steps++) {
-                struct postponed_chunk next = p->chunks[p->first++ % MOST];
-                const struct pool_chunk *pc = pool_chunk(c->params.pool, next.chunk);
+                struct postponed_chunk next = take_first(c, next_user(c));
 
-                p->n--;
-                if (pc->generation == next.generation && pc->flags & POOL_REFUSED &&
-                    !pool_is_dropped(c->params.pool, next.chunk))
-                        c->stats.caught_up += cache_write_kept(c, next.chunk, pc->use, false);
+                if (is_postponed(c, &next))
+                        c->stats.caught_up += cache_write_kept(
+                                c, next.chunk, pool_chunk(c->params.pool, next.chunk)->use, false);
         }
 }
 
 void cache_postponed_fini(struct cache *c)
 {
+        struct cache_user *u;
+
+        while ((u = next_user(c)))
+                (void)take_first(c, u);
+        heap_fini(&c->postponed.users);
         free(c->postponed.chunks);
 }

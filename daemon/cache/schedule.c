@@ -39,7 +39,8 @@ static void user_fini(struct fair_state *state)
 {
         struct cache_user *u = (struct cache_user *)state;
 
-        assert(u->unwritten == 0 && u->postponed == 0 && !u->putting && u->n_prefetches == 0);
+        assert(u->unwritten == 0 && u->copying == 0 && u->postponed.n == 0 && !u->putting &&
+               u->n_prefetches == 0);
         window_member_fini(&u->writes);
         for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
                 window_member_fini(&u->reads[i]);
@@ -90,7 +91,7 @@ struct cache_user *cache_user_get(struct cache *c, uint32_t uid)
 
 void cache_user_count(struct cache *c, struct cache_user *u)
 {
-        bool putting = u->unwritten > 0 || u->postponed > 0 || turns_item(&u->waits[KIND_PUT]);
+        bool putting = u->unwritten > 0 || u->copying > 0 || turns_item(&u->waits[KIND_PUT]);
 
         c->stats.putting_users += (uint64_t)putting - (uint64_t)u->putting;
         u->putting = putting;
@@ -109,8 +110,9 @@ static void count_bytes(struct cache *c, struct cache_user *u, const struct stor
 {
         uint64_t bytes = begins ? w->item.bytes : -(uint64_t)w->item.bytes;
 
-        *(w->postponed ? &u->postponed : &u->unwritten) += bytes;
-        *(w->postponed ? &c->postponed_bytes : &c->unwritten) += bytes;
+        *(w->postponed ? &u->copying : &u->unwritten) += bytes;
+        *(w->postponed ? &c->copying : &c->unwritten) += bytes;
+        cache_postponed_note(c, u);
         cache_user_count(c, u);
 }
 

@@ -119,8 +119,7 @@ bool cache_needs_disk(const struct cache_request *req)
         return !req->fetched && !(req->ack == CACHE_ACCEPTED && req->nowait);
 }
 
-/* Returns the bytes of a budget that the user may have; NULL if it has none yet. */
-static uint64_t share_of(const struct cache *c, const struct cache_user *u)
+uint64_t cache_share_of(const struct cache *c, const struct cache_user *u)
 {
         return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
 }
@@ -140,13 +139,13 @@ bool cache_may_postpone(const struct cache *c, const struct cache_request *req)
         const struct cache_user *u = cache_user_find(c, req->user);
 
         return !cache_needs_disk(req) &&
-               !is_over(c, c->postponed_bytes, u ? u->postponed : 0, share_of(c, u), req->length);
+               !is_over(c, c->copying, u ? u->copying : 0, cache_share_of(c, u), req->length);
 }
 
 bool cache_over_budget(struct cache *c, const struct cache_request *req)
 {
         struct cache_user *u = cache_user_find(c, req->user);
-        uint64_t own = u ? u->unwritten : 0, share = share_of(c, u);
+        uint64_t own = u ? u->unwritten : 0, share = cache_share_of(c, u);
         bool over = is_over(c, c->unwritten, own, share, req->length);
 
         if (!u || cache_needs_disk(req))

@@ -310,6 +310,145 @@ static void a_postponed_chunk_whose_write_fails_stays_in_memory(void **state)
         assert_false(cache_may_catch_up(t.cache));
 }
 
+/* Begins the writes that can begin. The device holds them. */
+static void begin_to_catch_up(void)
+{
+        do
+                tiers_iterate(&t);
+        while (cache_may_catch_up(t.cache));
+}
+
+static uint64_t unwritten_of(uint32_t user)
+{
+        const struct cache_user *u = cache_user_find(t.cache, user);
+
+        return u ? u->unwritten : 0;
+}
+
+static void test_R16_users_take_turns_in_catching_up(void **state)
+{
+        enum { MANY = 60, FEW = 4 };
+        struct store_write w;
+        struct req r;
+
+        occupy(&w, pool_bytes(t.pool)); /* no user has a reserve */
+        for (unsigned i = 0; i < MANY + FEW; i++) {
+                put_as(i < MANY ? 1 : 2, &r, i, CACHE_ACCEPTED, SMALL, true);
+                expect(&r, CACHE_OK);
+        }
+        assert_int_equal(stats().postponed, MANY + FEW);
+        hold(KIO_WRITE, 1);
+        cache_unwritten_end(t.cache, &w);
+        begin_to_catch_up();
+        assert_int_equal(unwritten_of(2), FEW * SMALL);
+        assert_in_range(unwritten_of(1), FEW * SMALL, stats().unwritten_limit / 2 - FEW * SMALL);
+        catch_up();
+        assert_int_equal(stats().caught_up, MANY + FEW);
+        assert_int_equal(fair_users(), 0);
+}
+
+/* Only one chunk at a time has room. */
+static void test_R16_users_with_large_chunks_take_turns(void **state)
+{
+        enum { EACH = 2 };
+        uint32_t large = (uint32_t)pool_slab_bytes(t.pool);
+        struct store_write w[2];
+        struct req r;
+
+        occupy(&w[0], pool_bytes(t.pool));
+        for (unsigned i = 0; i < 2 * EACH; i++) {
+                put_as(1 + i / EACH, &r, i, CACHE_ACCEPTED, large, true);
+                expect(&r, CACHE_OK);
+        }
+        occupy(&w[1], large);
+        cache_unwritten_end(t.cache, &w[0]);
+        for (unsigned i = 0; i < 2 * EACH; i++) {
+                hold(KIO_WRITE, 1);
+                begin_to_catch_up();
+                assert_int_equal(unwritten_of(1 + i % 2), large);
+                assert_int_equal(stats().unwritten_bytes, large);
+                release();
+                while (stats().unwritten_bytes > 0) {
+                        tiers_wait_io(&t);
+                        kio_reap(t.io);
+                        store_iterate(t.store);
+                        kio_flush(t.io);
+                }
+        }
+        cache_unwritten_end(t.cache, &w[1]);
+        catch_up();
+}
+
+/* A user that loads much with puts that wait leaves others their share of the disk. */
+static void test_R16_unwritten_bytes_of_others_do_not_end_catching_up(void **state)
+{
+        enum { FEW = 8 };
+        struct store_write w[2];
+        struct req r;
+
+        occupy(&w[0], stats().unwritten_limit * 3 / 4);
+        occupy(&w[1], pool_bytes(t.pool));
+        for (unsigned i = 0; i < FEW; i++) {
+                put_as(1, &r, i, CACHE_ACCEPTED, SMALL, true);
+                expect(&r, CACHE_OK);
+        }
+        assert_int_equal(stats().postponed, FEW);
+        hold(KIO_WRITE, 1);
+        cache_unwritten_end(t.cache, &w[1]);
+        begin_to_catch_up();
+        assert_int_equal(unwritten_of(1), FEW * SMALL);
+        cache_unwritten_end(t.cache, &w[0]);
+        catch_up();
+}
+
+static void test_R16_one_users_postponed_chunks_leave_places_to_others(void **state)
+{
+        struct store_write w;
+        struct req r[2];
+        struct key k = key_of(1);
+        uint32_t chunk;
+
+        occupy(&w, pool_bytes(t.pool));
+        for (unsigned i = 0; i < 2; i++) {
+                put_as(1 + i, &r[i], i, CACHE_ACCEPTED, SMALL, true);
+                expect(&r[i], CACHE_OK);
+        }
+        /* The other user postpones its chunk again and again. */
+        chunk = pool_find(t.pool, t.ns, &k, cache_hash(t.cache, t.ns, &k));
+        for (unsigned i = 0; i < 200000; i++)
+                cache_postpone(t.cache, chunk);
+        put_as(3, &r[0], 2, CACHE_ACCEPTED, SMALL, true);
+        expect(&r[0], CACHE_OK);
+        cache_unwritten_end(t.cache, &w);
+        catch_up();
+        assert_int_equal(stats().caught_up, 3);
+        for (unsigned i = 0; i < 3; i++)
+                assert_int_equal(tiers_of(i) & CACHE_DISK, CACHE_DISK);
+}
+
+/* In a small pool a chunk can be larger than half of the unwritten bytes may be. */
+static void a_large_postponed_chunk_is_written_when_it_has_room(void **state)
+{
+        struct store_write w;
+        struct req r;
+
+        tiers_close(&t);
+        t.pool_bytes = 8 * MIB;
+        tiers_open(&t);
+        occupy(&w, pool_bytes(t.pool));
+        put_as(0, &r, 0, CACHE_ACCEPTED, SMALL, true);
+        expect(&r, CACHE_OK);
+        put_as(0, &r, 1, CACHE_ACCEPTED, (uint32_t)pool_slab_bytes(t.pool), true);
+        expect(&r, CACHE_OK);
+        hold(KIO_WRITE, 1);
+        cache_unwritten_end(t.cache, &w);
+        begin_to_catch_up();
+        catch_up();
+        assert_int_equal(stats().caught_up, 2);
+        assert_int_equal(tiers_of(1) & CACHE_DISK, CACHE_DISK);
+        t.pool_bytes = 0;
+}
+
 struct resume {
         struct store_device device;
         bool done;
@@ -376,6 +515,11 @@ int main(void)
                 TEST(copies_of_postponed_chunks_do_not_count_as_unwritten),
                 TEST(a_postponed_chunk_can_be_pinned_when_it_is_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
+                TEST(test_R16_users_take_turns_in_catching_up),
+                TEST(test_R16_users_with_large_chunks_take_turns),
+                TEST(test_R16_unwritten_bytes_of_others_do_not_end_catching_up),
+                TEST(test_R16_one_users_postponed_chunks_leave_places_to_others),
+                TEST(a_large_postponed_chunk_is_written_when_it_has_room),
                 TEST(postponed_chunks_are_written_when_a_bypassed_volume_is_resumed),
                 TEST(nothing_is_caught_up_with_after_the_stop),
         };
