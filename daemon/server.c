@@ -74,10 +74,22 @@ static uint64_t caches_pending(const struct server *s)
         return pending;
 }
 
+/* Counts the accepted chunks that are not on disk yet. */
+static uint64_t count_unwritten(const struct server *s, uint64_t *ret_bytes)
+{
+        struct cache_stats cache = cache_stats(s);
+        uint64_t chunks = cache.unwritten_chunks;
+
+        *ret_bytes = cache.unwritten_bytes;
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                cache_count_postponed(s->tenants[i].cache, &chunks, ret_bytes);
+        return chunks;
+}
+
 static void begin_drain(struct server *s)
 {
         char chunks[UNITS_TEXT], most[UNITS_TEXT];
-        struct cache_stats cache;
+        uint64_t unwritten, bytes;
 
         if (s->draining)
                 return;
@@ -95,9 +107,9 @@ static void begin_drain(struct server *s)
         server_stop_remote(s);
         populate_stop(s->populate);
         keep_stop(s->keep.keep);
-        cache = cache_stats(s);
-        if (cache.unwritten_chunks) {
-                units_count(cache.unwritten_chunks, "chunk", chunks);
+        unwritten = count_unwritten(s, &bytes);
+        if (unwritten > 0) {
+                units_count(unwritten, "chunk", chunks);
                 units_ms(s->config->limits.drain_ms, most);
                 notify_stopping("writing %s not on disk yet", chunks);
                 log_info("stopping: %s not on disk yet; writing for at most %s (limits.drain)",
@@ -472,14 +484,17 @@ static void on_close_late(int number)
  * hold up. */
 static void close_all(struct server *s)
 {
-        struct cache_stats cache = cache_stats(s);
+        uint64_t unwritten_bytes, unwritten = count_unwritten(s, &unwritten_bytes);
         char chunks[UNITS_TEXT], bytes[UNITS_TEXT];
 
-        if (cache.unwritten_chunks)
+        if (unwritten > 0)
                 log_warning("stopping: limits.drain has passed; %s accepted, %s in all, will be "
-                            "lost unless their writes in flight complete",
-                            units_count(cache.unwritten_chunks, "chunk", chunks),
-                            units_bytes(cache.unwritten_bytes, bytes));
+                            "lost unless their writes in flight complete%s",
+                            units_count(unwritten, "chunk", chunks),
+                            units_bytes(unwritten_bytes, bytes),
+                            s->keep.ready ? " or the next daemon takes over the memory" : "");
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                cache_forget_postponed(s->tenants[i].cache);
         sessions_stop(s->sessions, server_hold_leases, s);
         bench_stop(s->service.bench);
         learned_stop(s->learned);

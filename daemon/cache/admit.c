@@ -91,7 +91,7 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
                 .ack = CACHE_ACCEPTED,
         };
 
-        if (!ns || c->stopping || !cache_may_write_kept(c, chunk) || !cache_admit(c, &req, again))
+        if (!ns || !cache_may_write_kept(c, chunk) || !cache_admit(c, &req, again))
                 return false;
         if (cache_write_resident(c, chunk, &req))
                 return true;

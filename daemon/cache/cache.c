@@ -689,7 +689,7 @@ void cache_settle_evictions(struct cache *c, struct cache_settle *settle)
 
 uint64_t cache_pending(const struct cache *c)
 {
-        return c->pending;
+        return c->pending + (c->stopping ? c->postponed.n : 0);
 }
 
 void cache_get_stats(const struct cache *c, struct cache_stats *ret)

@@ -364,11 +364,17 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns);
 bool cache_has_work(const struct cache *c);
 
 /* Stops the cache: puts, and requests that would wait for room or for the shared tier, end with
- * CACHE_CANCELLED. Accepted chunks are still written to disk. */
+ * CACHE_CANCELLED. Accepted chunks are still written to disk, also those whose writes are
+ * postponed. */
 void cache_stop(struct cache *c);
 /* Returns the number of uncompleted requests and internal operations, including the writes of
  * accepted chunks. 0 means that the cache may be freed. */
 uint64_t cache_pending(const struct cache *c);
+/* Adds the chunks in memory whose writes are postponed, and their bytes, to the sums. Visits each
+ * of them. */
+void cache_count_postponed(const struct cache *c, uint64_t *chunks, uint64_t *bytes);
+/* Ends the writes that have been postponed and have not begun. Later ones are not noted. */
+void cache_forget_postponed(struct cache *c);
 
 /* The reason of a miss, as far as it is known, in the order of the metric's values. */
 enum cache_miss_reason {

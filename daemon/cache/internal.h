@@ -73,7 +73,8 @@ struct store_write {
 
 struct postponed {
         struct postponed_chunk *chunks; /* NULL until the first one */
-        uint32_t free;                  /* the first free place */
+        uint32_t free, n;               /* the first free place; chunks of all users */
+        bool ended;                     /* see cache_forget_postponed() */
         struct heap users;              /* users with chunks, by their unwritten bytes */
 };
 

@@ -8,8 +8,8 @@
  * chunks that are still in the pool are written: those of a user in the order of their puts, and
  * next always one of the user with the fewest unwritten bytes. Only the last MOST are remembered,
  * and MOST_OF_USER of one user: an earlier one is written when it is used again
- * (cache_write_kept()). No chunk is written while all volumes are bypassed, because its write would
- * fail.
+ * (cache_write_kept()). At a stop they are written, too, for as long as the daemon waits for its
+ * writes. No chunk is written while all volumes are bypassed, because its write would fail.
  *
  * Failures: without memory for the list, chunks are written only when they are used again. */
 #include "cache/internal.h"
@@ -49,6 +49,7 @@ static struct postponed_chunk take_first(struct cache *c, struct cache_user *u)
         u->postponed.first = first.next;
         p->chunks[place].next = p->free;
         p->free = place;
+        p->n--;
         if (--u->postponed.n == 0) {
                 heap_remove(&p->users, &u->postponed.turn);
                 cache_user_unref(u);
@@ -66,7 +67,8 @@ void cache_postpone(struct cache *c, uint32_t chunk)
         uint32_t place;
 
         c->stats.postponed++;
-        if ((!p->chunks && allocate(p) < 0) || heap_reserve(&p->users, p->users.n + 1) < 0)
+        if (p->ended || (!p->chunks && allocate(p) < 0) ||
+            heap_reserve(&p->users, p->users.n + 1) < 0)
                 return;
         u = cache_user_get(c, pc->user);
         if (!u)
@@ -79,6 +81,7 @@ void cache_postpone(struct cache *c, uint32_t chunk)
                 return;
         }
         p->free = p->chunks[place].next;
+        p->n++;
         p->chunks[place] = (struct postponed_chunk){ chunk, pc->generation, NONE };
         if (u->postponed.n++ == 0) {
                 u->postponed.first = place;
@@ -115,7 +118,7 @@ static bool is_postponed(const struct cache *c, const struct postponed_chunk *po
 
 bool cache_may_catch_up(const struct cache *c)
 {
-        const struct cache_user *u = c->stopping ? NULL : next_user(c);
+        const struct cache_user *u = next_user(c);
         const struct postponed_chunk *next;
 
         if (!u)
@@ -127,6 +130,8 @@ bool cache_may_catch_up(const struct cache *c)
 
 void cache_catch_up(struct cache *c)
 {
+        if (c->stopping && store_volumes_up(c->params.store) == 0)
+                cache_forget_postponed(c);
         for (unsigned steps = 0; steps < STEPS && cache_may_catch_up(c); steps++) {
                 struct postponed_chunk next = take_first(c, next_user(c));
 
@@ -136,12 +141,35 @@ void cache_catch_up(struct cache *c)
         }
 }
 
-void cache_postponed_fini(struct cache *c)
+void cache_count_postponed(const struct cache *c, uint64_t *chunks, uint64_t *bytes)
+{
+        const struct postponed *p = &c->postponed;
+
+        for (unsigned i = 1; i <= p->users.n; i++) {
+                const struct cache_user *u =
+                        container_of(p->users.nodes[i], struct cache_user, postponed.turn);
+
+                for (uint32_t place = u->postponed.first; place != NONE;
+                     place = p->chunks[place].next)
+                        if (is_postponed(c, &p->chunks[place])) {
+                                ++*chunks;
+                                *bytes += pool_slot_bytes(c->params.pool, p->chunks[place].chunk);
+                        }
+        }
+}
+
+void cache_forget_postponed(struct cache *c)
 {
         struct cache_user *u;
 
         while ((u = next_user(c)))
                 (void)take_first(c, u);
+        c->postponed.ended = true;
+}
+
+void cache_postponed_fini(struct cache *c)
+{
+        cache_forget_postponed(c);
         heap_fini(&c->postponed.users);
         free(c->postponed.chunks);
 }

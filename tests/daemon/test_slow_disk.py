@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that is slower than the puts: engines store into memory, and load from it, as if the disk were quick."""
 
+import signal
+
 import pytest
 
 from harness import KIB, MIB, ctl, items, preload, put_all, wait_until
@@ -10,15 +12,15 @@ POOL = 16 * MIB
 
 
 @pytest.fixture
-def stuck(make_daemon, directory):
+def stuck(make_daemon, directory, request):
     """Provides a daemon whose writes wait while the switch exists."""
     switch = directory / "stuck"
     switch.touch()
-    daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1h", "memory.pool": POOL, "store.prewrite": "off"},
+    daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1h", "memory.pool": POOL, "store.prewrite": "off",
+                                   **getattr(request, "param", {})},
                          env={"LD_PRELOAD": preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
     yield daemon.start(), switch
     switch.unlink(missing_ok=True)
-
 
 
 def test_accepted_puts_and_loads_go_on_and_the_chunks_are_written_later(stuck):
@@ -64,3 +66,37 @@ def test_more_than_memory_holds_is_forgotten_and_never_wrong(stuck):
         assert 64 <= found < 600
         switch.unlink()
         wait_until(lambda: daemon.metric("kvcache_pool_unwritten_bytes") == 0, "all is written")
+
+
+def stop(daemon):
+    daemon.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "not on disk yet; writing" in daemon.log(), "it stops")
+
+
+def test_a_stop_writes_postponed_chunks_while_it_waits_for_the_disk(stuck):
+    daemon, switch = stuck
+    pairs = items("quick", 160, 64 * KIB)
+    with daemon.client() as c:
+        put_all(c, c.namespace("n"), pairs, ack=Ack.ACCEPTED, nowait=True)
+        assert daemon.metric("kvcache_put_postponed_total") > 0
+    stop(daemon)
+    assert "stopping: 160 chunks not on disk yet" in daemon.log()
+    switch.unlink()
+    assert daemon.wait_exit() == 0
+    daemon.start()
+    with daemon.client() as c:
+        for key, value in pairs:
+            result = c.get(c.namespace("n"), [key])[0]
+            assert result.status == Status.OK and result.tier == Tier.DISK and result.data == value
+            c.release([result.lease])
+
+
+@pytest.mark.parametrize("stuck", [{"limits.drain": "100ms"}], indirect=True)
+def test_a_stop_waits_for_postponed_chunks_no_longer_than_for_others(stuck):
+    daemon, switch = stuck
+    with daemon.client() as c:
+        put_all(c, c.namespace("n"), items("quick", 160, 64 * KIB), ack=Ack.ACCEPTED, nowait=True)
+    stop(daemon)
+    wait_until(lambda: "limits.drain has passed; 160 chunks accepted, 10 MiB in all, will be lost" in daemon.log(), "it waits no longer")
+    switch.unlink()
+    assert daemon.wait_exit() == 0

@@ -490,14 +490,65 @@ static void postponed_chunks_are_written_when_a_bypassed_volume_is_resumed(void 
         t.hang_ms = 0;
 }
 
-static void nothing_is_caught_up_with_after_the_stop(void **state)
+static void postponed_chunks_are_written_after_the_stop(void **state)
 {
+        uint64_t chunks = 0, bytes = 0, pending;
+        static struct req late;
+
+        fall_behind();
+        put_postponed(0, N);
+        assert_int_equal(evict(N - 3, false), CACHE_OK);
+        put_as(0, &late, N, CACHE_ACCEPTED, SMALL, true); /* is copied when the cache stops */
+        cache_count_postponed(t.cache, &chunks, &bytes);
+        assert_int_equal(chunks, stats().postponed - 1);
+        assert_int_equal(bytes, chunks * SMALL);
+        pending = cache_pending(t.cache);
+        cache_stop(t.cache);
+        assert_int_equal(cache_pending(t.cache), pending + stats().postponed);
+        expect(&late, CACHE_OK);
+        release();
+        tiers_settle(&t);
+        assert_int_equal(stats().caught_up, chunks + 1);
+        for (unsigned i = 0; i <= N; i++)
+                assert_int_equal(tiers_of(i) & CACHE_DISK, i == N - 3 ? 0 : CACHE_DISK);
+        assert_int_equal(fair_users(), 0);
+}
+
+/* The daemon waits for its writes, but not for ever, and not for volumes that are not in use. */
+static void a_stop_does_not_wait_for_postponed_chunks_that_are_forgotten(void **state)
+{
+        static struct req late;
+
+        fall_behind();
+        put_postponed(0, N);
+        put_as(0, &late, N, CACHE_ACCEPTED, SMALL, true);
+        cache_stop(t.cache);
+        cache_forget_postponed(t.cache);
+        expect(&late, CACHE_OK);
+        release();
+        tiers_settle(&t);
+        assert_int_equal(stats().caught_up, 0);
+        assert_int_equal(cache_pending(t.cache), 0);
+}
+
+static void a_stop_forgets_postponed_chunks_without_a_volume(void **state)
+{
+        tiers_close(&t);
+        t.hang_ms = 200;
+        tiers_open(&t);
         fall_behind();
         put_postponed(0, N);
         cache_stop(t.cache);
-        catch_up();
+        while (store_volumes_up(t.store) > 0) {
+                store_tick(t.store);
+                tiers_iterate(&t);
+        }
+        tiers_iterate(&t);
+        assert_false(cache_may_catch_up(t.cache));
+        release();
+        tiers_settle(&t);
         assert_int_equal(stats().caught_up, 0);
-        assert_int_equal(cache_pending(t.cache), 0);
+        t.hang_ms = 0;
 }
 
 int main(void)
@@ -521,7 +572,9 @@ int main(void)
                 TEST(test_R16_one_users_postponed_chunks_leave_places_to_others),
                 TEST(a_large_postponed_chunk_is_written_when_it_has_room),
                 TEST(postponed_chunks_are_written_when_a_bypassed_volume_is_resumed),
-                TEST(nothing_is_caught_up_with_after_the_stop),
+                TEST(postponed_chunks_are_written_after_the_stop),
+                TEST(a_stop_does_not_wait_for_postponed_chunks_that_are_forgotten),
+                TEST(a_stop_forgets_postponed_chunks_without_a_volume),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
