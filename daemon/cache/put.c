@@ -49,13 +49,18 @@ enum cache_status cache_status_of_put(int result)
         }
 }
 
-/* Drops a written chunk from the store, because it was evicted during the write or its put was
- * answered as failed. */
+/* Drops a written chunk from the store, because it was evicted during the write, or because its put
+ * was answered as failed. An eviction during a sync finds the chunk in the store, which may have
+ * another chunk of the key since. */
 static void write_dropped(struct write *w)
 {
         struct cache *c = w->cache;
         const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct store_ref ref;
 
+        if (store_find(c->params.store, pc->namespace_id, &pc->key, pc->hash, &ref, NULL) != 0 ||
+            ref.index != w->store.ref.index || ref.generation != w->store.ref.generation)
+                return;
         if (store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash) < 0)
                 c->lost_evictions++;
 }

@@ -555,6 +555,7 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 queue_entry(v, req); /* a tombstone was written after it */
         } else {
                 table_place(v->table, page, req->ref.index);
+                req->ref = volume_ref(v, req->ref.index); /* a tombstone changes the sequence */
                 chunk_publish(v, req->ref.index);
                 v->stats.puts++;
                 if (req->durable) {
