@@ -514,6 +514,7 @@ void cache_drop_from_pool(struct cache *c, uint32_t chunk)
 
         if (w) {
                 w->drop = ++c->evictions;
+                w->store.drop = true;
                 list_append(&c->dropping, &w->dropping);
         }
         pool_drop(c->params.pool, chunk);

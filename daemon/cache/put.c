@@ -50,8 +50,8 @@ enum cache_status cache_status_of_put(int result)
 }
 
 /* Drops a written chunk from the store, because it was evicted during the write, or because its put
- * was answered as failed. An eviction during a sync finds the chunk in the store, which may have
- * another chunk of the key since. */
+ * was answered as failed. The store has usually dropped an evicted one, and may have another chunk
+ * of the key since. */
 static void write_dropped(struct write *w)
 {
         struct cache *c = w->cache;

@@ -253,6 +253,30 @@ static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **sta
         expect_get(1, CACHE_OK, 2);
 }
 
+/* The write of a durable put has ended, and its sync has not. */
+static void an_evicted_chunk_is_not_found_during_its_sync(void **state)
+{
+        struct req first, second;
+
+        put_writing(&first, 1, CACHE_DURABLE);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        hold(KIO_SYNC, 1);
+        fault_release(); /* the writes */
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(tiers_of(1), 0);
+        expect_get(1, CACHE_MISS, 0);
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        expect(&second, CACHE_OK);
+        assert_false(first.done);
+        release();
+        expect(&first, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
 /* The end of the first write does not drop the chunk that was written after the eviction. */
 static void a_put_after_an_eviction_during_a_sync_stays_written(void **state)
 {
@@ -405,6 +429,7 @@ int main(int argc, char **argv)
                 TEST(evict_takes_a_key_out_in_every_state),
                 TEST(what_was_evicted_while_written_can_be_put_again_at_once),
                 TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),
+                TEST(an_evicted_chunk_is_not_found_during_its_sync),
                 TEST(a_put_after_an_eviction_during_a_sync_stays_written),
                 TEST(chunks_in_memory_are_counted_without_what_was_purged),
                 TEST(a_count_does_not_wait_for_a_purge),

@@ -20,10 +20,11 @@
  * exists, and miss it later.
  *
  * A purge removes a put in flight from the index. The put then ends with -ECANCELED, and an entry
- * that was written anyway is older than the purge. Drops do not see puts in flight. If a tombstone
- * is written for an older chunk of the key, the put in flight gets a sequence above that of the
- * tombstone. If its entry was queued before, it is written again with the new sequence before the
- * put is answered.
+ * that was written anyway is older than the purge. Drops do not see puts in flight, except that the
+ * caller can mark a put (store_put.drop): its chunk is dropped once its entry is on disk. If a
+ * tombstone is written for an older chunk of the key, the put in flight gets a sequence above that
+ * of the tombstone. If its entry was queued before, it is written again with the new sequence
+ * before the put is answered.
  *
  * Failures: a failed payload write returns the slot and is the put's result; the table is not
  * involved. If the file system had no room, the put first tries other slots (space.c). If client
@@ -565,6 +566,10 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 } else {
                         put_finish(v, req, 0);
                 }
+                /* complete() follows, after a sync perhaps, and a get or a put of the key would
+                 * find the chunk until then. */
+                if (req->drop)
+                        (void)volume_drop(v, req->namespace_id, &req->key, req->hash, false);
                 chunk_unpin(v, req->ref.index);
         }
 }

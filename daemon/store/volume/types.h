@@ -223,6 +223,8 @@ struct store_put {
         uint8_t cost;        /* evict_cost_level() */
         struct evict_promise promise; /* used by the cache: the expected return of the chain */
         bool durable;                 /* complete only after a sync */
+        bool drop; /* set during the put: the key was dropped, and no request finds the chunk. If
+                      it is found after complete(), the store could not drop it. */
         uint64_t batch;  /* puts with the same number are answered together, so their entries wait
                             shortly for each other; 0 if alone */
         uint32_t tried;  /* used by the store: volumes that were tried, by bit */
