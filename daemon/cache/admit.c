@@ -87,6 +87,8 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
                 .key = pc->key,
                 .hash = pc->hash,
                 .use = use,
+                .gap = pc->gap,
+                .chain_place = pc->place,
                 .length = pc->length,
                 .ack = CACHE_ACCEPTED,
         };

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache while the disk is behind: accepted puts stay in memory, and are written later. */
+#include <stdlib.h>
+
 #include "cache-fixture.h"
 #include "checked.h"
 
@@ -325,6 +327,40 @@ static uint64_t unwritten_of(uint32_t user)
         return u ? u->unwritten : 0;
 }
 
+/* The store's eviction order depends on them as on those of a chunk that is written at once. */
+static void postponed_chunks_keep_their_place_and_gap(void **state)
+{
+        struct key k = key_of(1);
+        struct store_write w;
+        const struct write *write;
+        static struct req r;
+
+        occupy(&w, pool_bytes(t.pool));
+        start(&r, 1);
+        r.src = malloc(SMALL);
+        assert_non_null(r.src);
+        fill(r.src, 1, 1, SMALL);
+        r.req.nowait = true;
+        r.req.memory = r.src;
+        r.req.length = SMALL;
+        r.req.gap = 7;
+        r.req.cost = 3;
+        r.req.chain_place = EVICT_PLACE_CONTINUATION;
+        cache_put(t.cache, &r.req);
+        kio_flush(t.io);
+        expect(&r, CACHE_OK);
+        hold(KIO_WRITE, 1);
+        cache_unwritten_end(t.cache, &w);
+        begin_to_catch_up();
+        write = write_of(
+                pool_chunk(t.pool, pool_find(t.pool, t.ns, &k, cache_hash(t.cache, t.ns, &k))));
+        assert_non_null(write);
+        assert_int_equal(write->store.gap, 7);
+        assert_int_equal(write->store.cost, 3);
+        assert_int_equal(write->store.place, EVICT_PLACE_CONTINUATION);
+        catch_up();
+}
+
 static void test_R16_users_take_turns_in_catching_up(void **state)
 {
         enum { MANY = 60, FEW = 4 };
@@ -566,6 +602,7 @@ int main(void)
                 TEST(copies_of_postponed_chunks_do_not_count_as_unwritten),
                 TEST(a_postponed_chunk_can_be_pinned_when_it_is_written),
                 TEST(a_postponed_chunk_whose_write_fails_stays_in_memory),
+                TEST(postponed_chunks_keep_their_place_and_gap),
                 TEST(test_R16_users_take_turns_in_catching_up),
                 TEST(test_R16_users_with_large_chunks_take_turns),
                 TEST(test_R16_unwritten_bytes_of_others_do_not_end_catching_up),
