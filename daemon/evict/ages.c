@@ -58,6 +58,37 @@ uint64_t ages_time(const struct ages *a, uint64_t touch, uint64_t touches)
                         after = *s;
                 }
         }
-        return a->n[0] > 0 ? sample(a, AGES_LEVELS - 1, oldest_of(a, AGES_LEVELS - 1))->ns
-                           : a->now_ns;
+        return a->now_ns - ages_known(a);
+}
+
+uint64_t ages_touch(const struct ages *a, uint64_t ns, uint64_t touches)
+{
+        struct ages_sample after = { .touches = touches, .ns = a->now_ns };
+
+        if (ns >= a->now_ns)
+                return touches;
+        for (unsigned level = 0; level < AGES_LEVELS; level++) {
+                uint64_t oldest = oldest_of(a, level);
+
+                if (a->n[level] == 0 || sample(a, level, oldest)->ns > ns)
+                        continue;
+                for (uint64_t i = a->n[level]; i-- > oldest;) {
+                        const struct ages_sample *s = sample(a, level, i);
+
+                        if (s->ns <= ns)
+                                return s->touches +
+                                       (uint64_t)((double)(after.touches - s->touches) *
+                                                  (double)(ns - s->ns) /
+                                                  (double)(after.ns - s->ns));
+                        after = *s;
+                }
+        }
+        return 0;
+}
+
+uint64_t ages_known(const struct ages *a)
+{
+        return a->n[0] > 0
+                       ? a->now_ns - sample(a, AGES_LEVELS - 1, oldest_of(a, AGES_LEVELS - 1))->ns
+                       : 0;
 }

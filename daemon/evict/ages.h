@@ -31,3 +31,8 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns);
 /* Returns the time of touch number `touch` out of `touches`, but not before the first recorded
  * time. */
 uint64_t ages_time(const struct ages *a, uint64_t touch, uint64_t touches);
+/* Returns the inverse: the number of the last of `touches` touches up to this time, which grows
+ * with the time. */
+uint64_t ages_touch(const struct ages *a, uint64_t ns, uint64_t touches);
+/* Returns the time since the first one that is recorded. */
+uint64_t ages_known(const struct ages *a);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/pages-ahead.h"
+#include "checked.h"
 #include "evict/density.h"
 #include "evict/evict.h"
 #include "evict/gap.h"
@@ -30,27 +31,33 @@ enum {
          * that were touched root-first. */
         SEARCH_STEPS = 64,
         CQ_LEARN_LEAST = 1024, /* touches until the densities are computed first */
+        LAST_USE_BITS = 13,
+        USE_TICKS = 1 << 16, /* a use that touches an item again after this time counts again */
+        ORDER_BITS = 11,
 };
 
 /* An item. Links to older and younger items are as in links.h. `parent_link` and `child_link` are
- * links of the family; cq-chain.c explains them. */
+ * links of the family; cq-chain.c explains them. No bit field shares bytes with one of another
+ * type: a touch stores some and reads others, and would wait for a store that the read overlaps in
+ * part. */
 struct cq_item {
         uint32_t older, younger;
-        uint32_t touched; /* in units of 2^unit touches */
-        uint32_t time;    /* time of the last touch, in units of 2^time_unit ticks */
-        uint32_t parent_link, child_link;
-        uint32_t last_use : 24; /* by cq_use() */
-        uint32_t class : 4;     /* selects the list, see cq_list_of() */
-        uint32_t uses : 4;      /* number of uses, up to MAX_USES */
+        uint32_t time; /* time of the last touch, in units of 2^time_unit ticks */
+        uint16_t last_use : LAST_USE_BITS; /* by cq_use(); see cq_is_of_use() */
+        uint16_t turn : 2;                 /* 0: unknown */
+        uint16_t yields : 1;               /* the item gives way to those of other requests */
+        uint16_t order : ORDER_BITS;       /* among the items of this time, see cq_stamp() */
+        uint16_t uses : 4;                 /* number of uses, up to MAX_USES */
+        uint16_t is_contended : 1; /* a victim made room for it, and it has not been used since; if
+                                    * a return is announced: it is in a promise */
+        uint8_t class : 4;         /* selects the list, see cq_list_of() */
+        uint8_t cost : 4;          /* evict_cost_level() */
+        uint8_t gap;               /* mean gap of its chain, see gap.h */
         uint16_t group;
-        uint8_t gap;              /* mean gap of its chain, see gap.h */
-        uint8_t cost : 4;         /* evict_cost_level() */
-        uint8_t turn : 2;         /* 0: unknown */
-        uint8_t yields : 1;       /* the item gives way to those of other requests */
-        uint8_t is_contended : 1; /* a victim made room for it, and it has not been used since; if a
-                                   * return is announced: it is in a promise */
+        uint32_t parent_link, child_link;
 };
-static_assert(sizeof(struct cq_item) == 32, "there is one for each chunk");
+static_assert(sizeof(struct cq_item) == 28, "there is one for each chunk");
+static_assert((int)MAX_USES < 1 << 4 && (int)CLASSES <= 1 << 4, "four bits each");
 static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
 
 /* A parent of several children, or one of these children; see cq-chain.c. */
@@ -106,8 +113,7 @@ struct cq_price {
 
 struct cq {
         struct evict evict;
-        uint64_t now; /* touches and insertions so far */
-        unsigned unit;
+        uint64_t now;  /* touches and insertions so far */
         uint64_t time; /* ticks so far, see gap.h */
         unsigned time_unit;
         uint64_t noted_ns; /* time up to which `time` counts; 0: no time was reported */
@@ -116,7 +122,9 @@ struct cq {
         uint64_t learn_at;
         uint32_t sample_phase;
         uint64_t ghost_hits, yielded;
+        uint32_t order_time, order; /* the time of the latest touch; touches of that time */
         uint32_t first_to_yield, yielding_use; /* that item plus one, and its use */
+        uint64_t yielding_since;               /* the tick at which that use was noted */
         struct cq_item *items;
         union cq_kin *kin; /* 3/2 per item */
         struct pages_ahead items_ahead, kin_ahead;
@@ -136,11 +144,6 @@ static inline struct cq *cq(const struct evict *e)
         return (struct cq *)e;
 }
 
-static inline uint32_t cq_time(const struct cq *q)
-{
-        return (uint32_t)(q->now >> q->unit);
-}
-
 /* Returns the time in the unit of an item's. */
 static inline uint32_t cq_clock(const struct cq *q)
 {
@@ -153,11 +156,25 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
 }
 
 /* Returns the number of a use as items keep it. Two uses have the same one if they are a multiple
- * of 2^24 - 1 apart; an item touched by both, and by no other between them, then counts them as
- * one. */
+ * of CQ_USES apart; an item touched by both within USE_TICKS, and by no other between them, then
+ * counts them as one. */
+enum { CQ_USES = (1 << LAST_USE_BITS) - 1 };
 static inline uint32_t cq_use(uint32_t use)
 {
-        return use == EVICT_NO_USE ? EVICT_NO_USE : use % 0xffffff + 1;
+        return use == EVICT_NO_USE ? EVICT_NO_USE : use % CQ_USES + 1;
+}
+
+/* Returns whether this use, by cq_use(), was the last to touch an item. */
+static inline bool cq_is_of_use(const struct cq *q, const struct cq_item *i, uint32_t use)
+{
+        return use != EVICT_NO_USE && i->last_use == use &&
+               cq_age(q, i) <= (uint32_t)USE_TICKS >> q->time_unit;
+}
+
+/* Returns a number that orders items by their last touches. */
+static inline uint64_t cq_stamp_of(const struct cq_item *i)
+{
+        return (uint64_t)i->time << ORDER_BITS | i->order;
 }
 
 static inline uint32_t cq_oldest(const struct cq *q, uint32_t list)
@@ -254,14 +271,35 @@ static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
         cq_append_to(q, item, group * LISTS + cq_list_of(&q->items[item]));
 }
 
+/* Stamps an item with the time of its last touch. Items with equal times keep their order: nearly
+ * all touches of a request have the same time, and the order keeps a restored chain leaf first. The
+ * order is exact for the first touches of a tick, and then the same for some in a row. */
+static inline void cq_stamp(struct cq *q, struct cq_item *i, uint32_t time)
+{
+        enum { EXACT = 1 << (ORDER_BITS - 1), MOST = (1 << ORDER_BITS) - 1, STEP = 16 };
+        uint32_t n = q->order_time == time ? q->order : 0;
+
+        q->order_time = time;
+        q->order = n + 1;
+        i->time = time;
+        i->order = (n < EXACT ? n : MIN(EXACT + (n - EXACT) / STEP, (uint32_t)MOST)) & MOST;
+}
+
 /* --- cq-learn.c --- */
 
 /* Sets the weight of items of unknown cost to the mean of the others. */
 void cq_weigh(struct cq *q);
 void cq_pass_time(struct cq *q, uint64_t ticks);
 void cq_advance(struct evict *e);
-/* Doubles the unit of `touched`. */
-void cq_double_unit(struct cq *q);
+/* Counts a touch or an insertion. Until a time is reported, each of them is a tick. */
+static inline void cq_tick(struct cq *q)
+{
+        if (q->evict.ages.now_ns == 0)
+                cq_pass_time(q, 1);
+        q->now++;
+}
+/* Estimates the number of an item's last touch from its time. */
+uint64_t cq_touched(const struct evict *e, uint32_t item);
 /* Recomputes the densities if that is due. */
 void cq_learn(struct cq *q);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The clocks of the policy of cq.c, and what it learns from its items: the densities of the classes
- * and the weight of an unknown cost. Both clocks are 32-bit numbers in items and ghosts; all of
- * these are halved when a unit doubles. */
+ * and the weight of an unknown cost. Items and ghosts keep the time as a 32-bit number; all of
+ * these are halved when the unit doubles. The number of a touch follows from its time, so that no
+ * item keeps it. */
 #include "checked.h"
 #include "evict/cq-internal.h"
 
@@ -55,11 +56,22 @@ void cq_advance(struct evict *e)
         cq_pass_time(q, ticks);
 }
 
-void cq_double_unit(struct cq *q)
+/* A tick is a touch until a time is reported. Items that were restored, or touched before that,
+ * count as if there had been one touch in each tick. */
+uint64_t cq_touched(const struct evict *e, uint32_t item)
 {
-        q->unit++;
-        for (uint32_t i = 0; i < q->high; i++)
-                q->items[i].touched /= 2;
+        const struct cq *q = cq(e);
+        uint64_t ticks = (uint64_t)cq_age(q, &q->items[item]) << q->time_unit, first = q->now;
+        uint64_t known = ages_known(&e->ages) >> GAP_TICK_BITS;
+
+        if (e->ages.now_ns != 0) {
+                if (ticks <= known)
+                        return ages_touch(&e->ages, e->ages.now_ns - (ticks << GAP_TICK_BITS),
+                                          q->now);
+                first = ages_touch(&e->ages, e->ages.now_ns - (known << GAP_TICK_BITS), q->now);
+                ticks -= known;
+        }
+        return first > ticks ? first - ticks : 1;
 }
 
 /* Returns the step with which at most SAMPLE of `total` are examined, and a first index that varies

@@ -6,7 +6,8 @@
 void cq_save(const struct evict *e, struct evict_learned *ret)
 {
         static_assert((int)EVICT_COUNTS == (int)DENSITY_COUNTS, "the same counts");
-        ret->unit = cq(e)->unit;
+        while (cq(e)->now >> ret->unit > UINT32_MAX)
+                ret->unit++;
         ret->time = cq(e)->time;
         ret->time_unit = cq(e)->time_unit;
         ret->n_counts = DENSITY_COUNTS;
@@ -17,7 +18,7 @@ void cq_save_item(const struct evict *e, uint32_t item, struct evict_record *ret
 {
         const struct cq_item *i = &cq(e)->items[item];
 
-        ret->touched = i->touched;
+        ret->touched = i->order;
         ret->time = i->time;
         ret->gap = i->gap;
         ret->flags |= i->yields ? EVICT_RECORD_YIELDS : 0;
@@ -52,15 +53,12 @@ bool cq_restore(struct evict *e, const struct evict_learned *l)
 {
         struct cq *q = cq(e);
 
-        if (q->unit > l->unit || q->time_unit > l->time_unit || l->n_counts != DENSITY_COUNTS ||
+        if (q->time_unit > l->time_unit || l->n_counts != DENSITY_COUNTS ||
             !density_restore(&q->density, l->counts))
                 return false;
         /* Items that are present were last touched before the restored state. */
-        for (uint32_t i = 0; i < q->high && l->unit > q->unit; i++)
-                q->items[i].touched >>= l->unit - q->unit;
         for (uint32_t i = 0; i < q->high && l->time_unit > q->time_unit; i++)
                 q->items[i].time >>= l->time_unit - q->time_unit;
-        q->unit = l->unit;
         q->now = MAX(q->now, l->now);
         q->time_unit = l->time_unit;
         q->time = MAX(q->time, l->time);
@@ -71,7 +69,7 @@ bool cq_restore(struct evict *e, const struct evict_learned *l)
 static bool is_record(const struct cq *q, const struct evict_record *r)
 {
         return r->class < CLASSES && r->uses > 0 && r->turn <= EVICT_LAST_TURN &&
-               r->touched <= cq_time(q) && r->time <= cq_clock(q);
+               r->time <= cq_clock(q);
 }
 
 bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struct evict_record *r)
@@ -84,8 +82,7 @@ bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struc
                 return false;
         (void)ghosts_take(&q->ghosts, r->id, &ghost); /* the item was evicted during the save */
         cq_unlink(q, item);
-        i->touched = r->touched;
-        i->time = r->time;
+        cq_stamp(q, i, r->time); /* the records are in order */
         i->gap = r->gap;
         i->yields = (r->flags & EVICT_RECORD_YIELDS) != 0;
         i->class = r->class & 0xf;

@@ -22,7 +22,7 @@ enum { PROMISE_TRIES = 4 };
 struct old_end {
         uint32_t link;
         float density;
-        uint32_t touched;
+        uint64_t stamp; /* cq_stamp_of() */
 };
 
 /* Returns the class by which an item is judged. Until the class of a hint or of a gap is known, its
@@ -48,11 +48,11 @@ static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint3
 
         if (link & LINK_END)
                 return end;
-        if (spared != EVICT_NO_USE && q->items[link - 1].last_use == spared) {
+        if (cq_is_of_use(q, &q->items[link - 1], spared)) {
                 end.link = LINK_END;
                 return end;
         }
-        end.touched = q->items[link - 1].touched;
+        end.stamp = cq_stamp_of(&q->items[link - 1]);
         class = judged_class(q, &q->items[link - 1]);
         end.density = density_at(&q->density, class, cq_age(q, &q->items[link - 1])) *
                       q->weight[q->items[link - 1].cost];
@@ -70,8 +70,7 @@ static inline unsigned worth_least(const struct old_end ends[static YIELDING], u
                 if (a->link & LINK_END)
                         continue;
                 if (least == YIELDING || a->density < b->density ||
-                    (a->density == b->density &&
-                     (list % CLASSES == FINAL || a->touched < b->touched)))
+                    (a->density == b->density && (list % CLASSES == FINAL || a->stamp < b->stamp)))
                         least = list;
         }
         return least;
@@ -370,7 +369,7 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
         *ret = (struct evict_standing){
                 .class = i->class < FIRST_GAP ? i->class + EVICT_CLASS_ONCE
                                               : i->class - FIRST_GAP + EVICT_CLASS_GAP_10,
-                .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
+                .age = q->now - MIN(q->now, cq_touched(e, item)),
                 .density = i->yields ? 0
                            : own     ? (double)cq_promise_worth(q, own)
                                      : (double)old_end_at(q, item + 1, EVICT_NO_USE).density,

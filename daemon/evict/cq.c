@@ -44,10 +44,11 @@
  *
  * Ages are in ticks of the reported time, about a millisecond (gap.h), because sessions return
  * after a time and not after a number of touches. Until a time is reported, each touch is a tick.
- * The order of touches is kept beside the time, because all touches of a request may have the same
- * tick. Both are 32-bit numbers whose unit doubles before they would overflow, as in lru.c.
+ * The time is a 32-bit number whose unit doubles before it would overflow, as in lru.c. The order
+ * of touches within a tick is kept beside it, because all touches of a request may have the same
+ * tick.
  *
- * Runs on the thread of its owner. 32 bytes per item, 12 more where chains fork (cq-chain.c), and
+ * Runs on the thread of its owner. 28 bytes per item, 12 more where chains fork (cq-chain.c), and
  * 16 bytes per ghost, four ghosts per item but at most MAX_GHOSTS; memory becomes resident on use.
  * Cannot fail once created. Deterministic. */
 #include <assert.h>
@@ -158,15 +159,6 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         q->lists[list].oldest_or_0 = item + 1;
 }
 
-static uint32_t cq_tick(struct cq *q)
-{
-        if (q->evict.ages.now_ns == 0)
-                cq_pass_time(q, 1);
-        if (++q->now >> q->unit > UINT32_MAX)
-                cq_double_unit(q);
-        return cq_time(q);
-}
-
 /* Decides whether a new item gives way. What follows it in its request does so too, because it
  * could not hit without this item. */
 static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
@@ -177,7 +169,7 @@ static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
                 i->yields = 0;
                 return;
         }
-        if (q->first_to_yield == item + 1)
+        if (q->first_to_yield == item + 1 || q->time - q->yielding_since > USE_TICKS)
                 q->yielding_use = EVICT_NO_USE;
         if (i->is_contended && i->last_use != EVICT_NO_USE && i->last_use == q->yielding_use) {
                 i->yields = 1;
@@ -187,6 +179,7 @@ static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
         if (i->yields) {
                 q->first_to_yield = item + 1;
                 q->yielding_use = i->last_use;
+                q->yielding_since = q->time;
         }
 }
 
@@ -194,13 +187,13 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                       uint32_t use, unsigned place)
 {
         struct cq *q = cq(e);
-        uint32_t now = cq_tick(q);
         struct cq_price *price = &q->prices[group];
         struct cq_item *i = &q->items[item];
         unsigned uses = 1, turn = 0;
         uint8_t gap = GAP_UNKNOWN;
         struct ghost ghost;
 
+        cq_tick(q);
         if (id != 0 && ghosts_take(&q->ghosts, id, &ghost)) {
                 density_hit(&q->density, ghost.class, cq_clock(q) - ghost.time);
                 gap = ghost.gap; /* measured by the owner, for the whole chain */
@@ -212,16 +205,15 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
         pages_ahead_use(&q->items_ahead, (uint64_t)q->high * sizeof(q->items[0]));
         q->items_in++;
         *i = (struct cq_item){
-                .touched = now,
-                .time = cq_clock(q),
                 .group = (uint16_t)group,
                 .class = cq_class_of(uses, uses > 1 ? cq_place_of(turn) : place, gap) & 0xf,
                 .turn = turn & 0x3,
                 .uses = uses & 0xf,
-                .last_use = cq_use(use) & 0xffffff,
+                .last_use = cq_use(use) & CQ_USES,
                 .gap = gap,
                 .is_contended = price->searches > 0,
         };
+        cq_stamp(q, i, cq_clock(q));
         decide_to_yield(q, item, group);
         price->searches -= i->is_contended;
         q->n_cost[0]++;
@@ -233,8 +225,8 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         struct cq *q = cq(e);
         struct cq_item *i = &q->items[item];
 
-        i->touched = cq_tick(q);
-        i->time = cq_clock(q);
+        cq_tick(q);
+        cq_stamp(q, i, cq_clock(q));
         if (i->group == group && cq_is_in_promise(i))
                 return; /* the rest of a use must not take the item out of its promise */
         cq_unlink(q, item);
@@ -262,8 +254,8 @@ static void cq_promote(struct evict *e, uint32_t item, uint32_t group)
         struct cq_item *i = &q->items[item];
 
         cq_unlink(q, item);
-        i->touched = cq_tick(q);
-        i->time = cq_clock(q);
+        cq_tick(q);
+        cq_stamp(q, i, cq_clock(q));
         i->yields = i->is_contended = 0;
         i->group = (uint16_t)group;
         cq_append(q, item, group);
@@ -273,19 +265,17 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
 {
         struct cq *q = cq(e);
         struct cq_item *i = &q->items[item];
-        uint32_t now;
 
         use = cq_use(use);
-        if (use != EVICT_NO_USE && i->last_use == use) {
+        if (cq_is_of_use(q, i, use)) {
                 cq_refresh(e, item, group);
                 return;
         }
-        now = cq_tick(q);
-        i->last_use = use & 0xffffff;
+        i->last_use = use & CQ_USES;
+        cq_tick(q);
         density_hit(&q->density, i->class, cq_age(q, i));
         cq_unlink(q, item);
-        i->touched = now;
-        i->time = cq_clock(q);
+        cq_stamp(q, i, cq_clock(q));
         i->group = (uint16_t)group;
         i->yields = i->is_contended = 0;
         i->uses = MIN(i->uses + 1U, (unsigned)MAX_USES) & 0xf;
@@ -334,7 +324,7 @@ static uint8_t cq_chain_gap(const struct evict *e, uint32_t item, uint32_t use,
         const struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
 
-        if (use != EVICT_NO_USE && i->last_use == cq_use(use))
+        if (cq_is_of_use(q, i, cq_use(use)))
                 return i->gap;
         return end_gap(i->gap, (uint64_t)cq_age(q, i) << q->time_unit, ret);
 }
@@ -360,16 +350,17 @@ static bool cq_yields(const struct evict *e, uint32_t item)
 }
 
 /* Returns whether this use inserted the item and no other use has touched it. */
-static bool is_of_use(const struct cq_item *i, uint32_t use)
+static bool is_first_use(const struct cq *q, const struct cq_item *i, uint32_t use)
 {
-        return use != EVICT_NO_USE && i->last_use == cq_use(use) && i->uses == 1;
+        return i->uses == 1 && cq_is_of_use(q, i, cq_use(use));
 }
 
 static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
 {
-        const struct cq_item *i = &cq(e)->items[item];
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
 
-        return i->turn == 0 && !is_of_use(i, use) ? 1 : i->turn;
+        return i->turn == 0 && !is_first_use(q, i, use) ? 1 : i->turn;
 }
 
 /* Moves the item to the list of its place in the chain. The touch that follows moves it into its
@@ -384,7 +375,7 @@ static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t
         (void)group;
         if (i->turn == 0)
                 i->turn = turn & 0x3;
-        if (!is_of_use(i, use) || cq_has_hint(i))
+        if (!is_first_use(q, i, use) || cq_has_hint(i))
                 return;
         class = is_end ? EVICT_PLACE_END : cq_place_of(turn);
         if (i->class != class)
@@ -543,9 +534,9 @@ static uint32_t cq_victim_after(const struct evict *e, uint32_t item)
         return cq(e)->items[item].yields ? link_item(cq(e)->items[item].older) : cq_after(e, item);
 }
 
-static uint64_t cq_touched(const struct evict *e, uint32_t item)
+static uint64_t cq_order(const struct evict *e, uint32_t item)
 {
-        return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
+        return cq_stamp_of(&cq(e)->items[item]);
 }
 
 static uint64_t cq_now(const struct evict *e)
@@ -600,6 +591,7 @@ const struct evict_policy evict_policy_cq = {
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,
+        .order = cq_order,
         .advance = cq_advance,
         .now = cq_now,
         .worth = cq_worth,

@@ -202,8 +202,8 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
                       uint32_t max_passed);
 
 /* Returns the logical time of an item's last touch, or 0 if it is absent. The clock advances by one
- * with each touch or insertion. For comparing groups; slightly inexact after billions of
- * touches. */
+ * with each touch or insertion. For comparing groups. Inexact: a policy that keeps the time instead
+ * estimates the number from it, within a tenth of the touches since then. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 /* Reports the time of a monotonic clock. Call it as often as is cheap, and before the touches of
  * that time. A policy that learns ages counts them in this time or, before the first report, in
@@ -315,8 +315,8 @@ struct evict_learned {
 /* The saved state of a present or an evicted item. */
 struct evict_record {
         uint64_t id;      /* the id of the insertion; never 0 */
-        uint32_t touched; /* position in the order; 0 for an evicted item */
-        uint32_t time;    /* evict_learned.time of the last use, in its unit */
+        uint32_t touched; /* position in the order of equal times; 0 for an evicted item */
+        uint32_t time;    /* evict_learned.time of the last use, in its unit; 0 without one */
         uint8_t class, uses, turn;
         uint8_t flags; /* EVICT_RECORD_*; the cost level from bit EVICT_RECORD_COST */
         uint8_t gap;

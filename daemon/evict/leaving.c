@@ -13,7 +13,7 @@ enum { MAX_LISTS = 72 }; /* per group, for any policy */
 struct next {
         uint32_t item;
         double worth;
-        uint64_t touched;
+        uint64_t order;
 };
 
 /* Items that give way precede those that are worth nothing. */
@@ -23,12 +23,12 @@ static struct next next_of(const struct evict *e, uint32_t item)
                 return (struct next){ .item = item };
         return (struct next){ .item = item,
                               .worth = evict_gives_way(e, item) ? -1 : evict_worth(e, item, false),
-                              .touched = e->policy->touched(e, item) };
+                              .order = e->policy->order(e, item) };
 }
 
 static bool is_before(const struct next *a, const struct next *b)
 {
-        return a->worth < b->worth || (a->worth == b->worth && a->touched < b->touched);
+        return a->worth < b->worth || (a->worth == b->worth && a->order < b->order);
 }
 
 /* Advances to the next promised item: of the same promise, or the end of the next one. */
@@ -39,7 +39,7 @@ static void next_promised(const struct evict *e, struct evict_promised *left, st
         if (one->item == EVICT_NONE && left->from < left->to)
                 one->item = e->policy->next_promised(e, left, &one->worth);
         if (one->item != EVICT_NONE)
-                one->touched = e->policy->touched(e, one->item);
+                one->order = e->policy->order(e, one->item);
 }
 
 /* Promised items are visited in one more list, the chain of one promise after the other. */

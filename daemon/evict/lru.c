@@ -298,6 +298,7 @@ const struct evict_policy evict_policy_lru = {
         .contains = lru_contains,
         .victim = lru_victim,
         .touched = lru_touched,
+        .order = lru_touched,
         .now = lru_now,
         .explain = lru_explain,
         .lists = 1,

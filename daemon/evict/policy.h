@@ -73,6 +73,8 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
+        /* Returns a number that orders items by their last touches. */
+        uint64_t (*order)(const struct evict *e, uint32_t item);
         /* The ages have a new time; NULL: the policy counts touches. */
         void (*advance)(struct evict *e);
         uint64_t (*now)(const struct evict *e);                 /* touches and insertions so far */

@@ -17,7 +17,7 @@
 enum { SAMPLE = 64 }; /* items moved between two reported times */
 
 struct head {
-        uint64_t touched;
+        uint64_t order;
         uint32_t item, group;
 };
 
@@ -34,7 +34,7 @@ static void sift(struct heap *h, uint32_t i)
                 struct head swapped;
 
                 for (uint32_t below = 2 * i + 1; below <= 2 * i + 2 && below < h->n; below++)
-                        if (h->heads[below].touched < h->heads[least].touched)
+                        if (h->heads[below].order < h->heads[least].order)
                                 least = below;
                 if (least == i)
                         return;
@@ -54,13 +54,14 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
 
                 /* Report the time of the touch, so that ages in seconds are preserved. */
                 if (n % SAMPLE == 0)
-                        evict_note_time(to, ages_time(&from->ages, oldest->touched,
+                        evict_note_time(to, ages_time(&from->ages,
+                                                      from->policy->touched(from, oldest->item),
                                                       from->policy->now(from)));
                 to->policy->insert(to, oldest->item, oldest->group, 0, 0, EVICT_NO_USE,
                                    EVICT_PLACE_UNKNOWN);
                 oldest->item = from->policy->after(from, oldest->item);
                 if (oldest->item != EVICT_NONE)
-                        oldest->touched = from->policy->touched(from, oldest->item);
+                        oldest->order = from->policy->order(from, oldest->item);
                 else
                         *oldest = h->heads[--h->n];
                 sift(h, 0);
@@ -105,7 +106,7 @@ int evict_switch(struct evict **e, const char *policy)
 
                 if (item != EVICT_NONE)
                         heads[heap.n++] = (struct head){
-                                .touched = from->policy->touched(from, item),
+                                .order = from->policy->order(from, item),
                                 .item = item,
                                 .group = i < groups * lists ? i / lists
                                                             : from->policy->group(from, item),

@@ -365,6 +365,8 @@ static int by_time(const void *a, const void *b)
 {
         const struct evict_record *x = a, *y = b;
 
+        if (x->time != y->time)
+                return x->time < y->time ? -1 : 1;
         return x->touched < y->touched ? -1 : x->touched > y->touched;
 }
 

@@ -819,7 +819,7 @@ static void what_is_remembered_is_counted(void **state)
         assert_int_equal(stats.ghosts, 1);
         assert_int_equal(stats.ghost_hits, 1);
         assert_true(stats.ghosts_max >= 32);
-        assert_int_equal(stats.item_bytes, 32);
+        assert_int_equal(stats.item_bytes, 28);
         assert_int_equal(stats.ghost_bytes, 16);
 }
 
@@ -919,6 +919,120 @@ static void times_that_overflow_keep_their_order(void **state)
         assert_true(evict_touched(e, 7) <= cq(e)->now);
 }
 
+#define SECOND UINT64_C(1000000000)
+
+/* Items keep a use in few bits. The time distinguishes uses whose numbers are equal there. */
+static void a_use_with_the_number_of_an_old_one_counts(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+        const struct cq_item *i = &cq(e)->items[0];
+        uint64_t now = 1000 * SECOND;
+
+        for (uint32_t use = 5; use < 5 + 7 * CQ_USES; use += CQ_USES) {
+                unsigned before = i->uses;
+
+                evict_note_time(e, now);
+                if (evict_contains(e, 0))
+                        evict_touch(e, 0, 0, use);
+                else
+                        evict_insert_known(e, 0, 0, 4096, 1, use, EVICT_PLACE_UNKNOWN);
+                assert_int_equal(i->uses, before + 1);
+                /* The use is one, however often it touches the item within a minute. */
+                for (unsigned n = 0; n < 5; n++) {
+                        evict_note_time(e, now += 50 * SECOND);
+                        evict_touch(e, 0, 0, use);
+                        assert_int_equal(i->uses, before + 1);
+                        assert_int_equal(evict_chain_gap(e, 0, use, NULL), i->gap);
+                }
+                now += 100 * SECOND;
+        }
+        /* An old use of that number does not protect an item from the request that is served. */
+        evict_note_time(e, now);
+        evict_insert_known(e, 1, 0, 4096, 2, 6, EVICT_PLACE_UNKNOWN);
+        evict_serve(e, 5);
+        assert_int_equal(victim(e), 0);
+}
+
+/* All touches of a request have the same time. Their order is saved, in few bits. */
+static void touches_of_one_tick_keep_their_order_when_saved(void **state)
+{
+        enum { ITEMS = 6000, EXACT = 1000, STEP = 16, LAST = 3000 };
+        static struct evict_record records[ITEMS];
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS, 1), *again = make(ITEMS, 1);
+        struct evict_learned learned;
+        uint32_t last = 0;
+
+        evict_note_time(e, 1000 * SECOND);
+        evict_insert_known(e, ITEMS - 1, 0, 1, ITEMS, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+        evict_note_time(e, 2000 * SECOND);
+        for (uint32_t i = ITEMS - 1; i-- > 0;)
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                evict_save_item(e, i, i + 1, &records[i]);
+                assert_true(records[i].touched <= evict_touches(e)); /* for earlier versions */
+        }
+        assert_true(records[ITEMS - 1].time < records[0].time);
+        for (uint32_t n = 0; n < ITEMS - 1; n++) {
+                const struct evict_record *r = &records[ITEMS - 2 - n];
+
+                assert_true(n == 0 || r->touched >= last);
+                assert_true(n == 0 || n >= EXACT || r->touched > last);
+                assert_true(n < STEP || r->touched > records[ITEMS - 2 - n + STEP].touched);
+                last = r->touched;
+        }
+
+        /* Restored in that order, they are evicted and saved in that order. */
+        for (uint32_t i = 0; i < ITEMS; i++)
+                evict_insert(again, i, 0, 1);
+        evict_save(e, &learned);
+        assert_true(evict_restore(again, &learned));
+        for (uint32_t i = ITEMS; i-- > 0;)
+                assert_true(evict_restore_item(again, i, 0, &records[i]));
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                struct evict_record r;
+
+                evict_save_item(again, i, i + 1, &r);
+                assert_int_equal(r.touched, records[i].touched);
+        }
+        for (uint32_t i = ITEMS; i-- > LAST;) {
+                assert_int_equal(victim(again), i);
+                evict_remove_victim(again, i, i + 1);
+        }
+}
+
+/* The number of a touch is not kept. It follows from the time, before and after the first time that
+ * is reported, and grows with it. */
+static void the_number_of_a_touch_follows_from_its_time(void **state)
+{
+        enum { ITEMS = 4000, UNTIMED = 100 };
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS + 1, 1);
+        static uint64_t touch[ITEMS];
+        uint64_t now = 1000 * SECOND, last = 0;
+        uint32_t random = 3;
+
+        evict_insert(e, ITEMS, 0, 1);
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                if (i >= UNTIMED)
+                        evict_note_time(e, now += 1000000 * (2 + random_below(&random, 2000)));
+                for (uint32_t n = random_below(&random, 20); n > 0; n--)
+                        evict_touch(e, ITEMS, 0, EVICT_NO_USE);
+                evict_insert(e, i, 0, 1);
+                touch[i] = evict_touches(e);
+        }
+        evict_note_time(e, now += SECOND);
+        for (uint32_t i = 0; i < ITEMS; i++) {
+                uint64_t is = evict_touches(e) - touch[i],
+                         estimated = evict_touches(e) - evict_touched(e, i);
+
+                assert_true(evict_touched(e, i) >= last && evict_touched(e, i) > 0);
+                last = evict_touched(e, i);
+                assert_true(estimated <= is + is / 8 + 100 &&
+                            is <= estimated + estimated / 8 + 100);
+                if (i < UNTIMED)
+                        assert_true(evict_touched(e, i) <= touch[i] + 1);
+        }
+}
+
 static void the_same_calls_choose_the_same(void **state)
 {
         assert_int_equal(hits_beside_a_stream("cq"), hits_beside_a_stream("cq"));
@@ -958,6 +1072,9 @@ int main(void)
                 cmocka_unit_test(what_is_next_and_whether_it_returns_is_told_apart),
                 cmocka_unit_test(what_is_evicted_next_is_reported_in_time),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
+                cmocka_unit_test(a_use_with_the_number_of_an_old_one_counts),
+                cmocka_unit_test(touches_of_one_tick_keep_their_order_when_saved),
+                cmocka_unit_test(the_number_of_a_touch_follows_from_its_time),
                 cmocka_unit_test(the_same_calls_choose_the_same),
         };
 

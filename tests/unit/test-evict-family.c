@@ -155,7 +155,7 @@ static void a_removal_visits_no_more_than_three_other_items(void **state)
                 assert_int_equal(evict_parent(e, i), 1);
         }
         evict_get_stats(e, &stats);
-        assert_int_equal(stats.item_bytes, 32);
+        assert_int_equal(stats.item_bytes, 28);
         assert_int_equal(stats.fork_bytes, (CHILDREN + 2) * 12); /* both forks for a while */
         free(before);
 }

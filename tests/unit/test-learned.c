@@ -351,6 +351,57 @@ static void a_stop_saves_what_was_begun_or_used_since(void **state)
         tiers_remove(&t);
 }
 
+/* Chunks of one time are in the order of their touches, and later ones follow, whatever their order
+ * among those of their time is. */
+static void chunks_are_saved_in_the_order_of_their_uses(void **state)
+{
+        enum { CHUNKS = 400, AT_ONCE = 20 };
+        static struct put p[AT_ONCE];
+        static _Alignas(4096) char bytes[4096];
+        _cleanup_(freep) struct learned_head *file = NULL;
+        _cleanup_(learned_freep) struct learned *l = NULL;
+        const struct learned_section *s = NULL;
+        unsigned steps = 0, resets = 0;
+
+        tiers_open(&t);
+        assert_int_equal(store_set_policy(t.store, "cq"), 0);
+        l = begin(NULL);
+        for (uint32_t n = 0; n < CHUNKS; n++) {
+                struct store_put *req = &p[n % AT_ONCE].req;
+
+                *req = (struct store_put){ .namespace_id = t.ns,
+                                           .buf = bytes,
+                                           .length = sizeof(bytes),
+                                           .crc = kio_crc32c(bytes, sizeof(bytes)),
+                                           .complete = on_put };
+                memcpy(req->key.bytes, &n, sizeof(n));
+                req->hash = store_hash(t.store, t.ns, &req->key);
+                p[n % AT_ONCE].done = false;
+                assert_int_equal(store_put(t.store, req), 0);
+                for (uint32_t i = 0; n % AT_ONCE == AT_ONCE - 1 && i < AT_ONCE; i++)
+                        tiers_wait(&t, &p[i].done);
+        }
+        learned_stop(l);
+        settle();
+        file = read_file();
+        assert_non_null(file);
+        do
+                s = learned_next(file, s); /* the pool's is empty */
+        while (s && s->n_chunks == 0);
+        assert_non_null(s);
+        assert_int_equal(s->n_chunks, CHUNKS);
+        for (uint32_t i = 1; i < CHUNKS; i++) {
+                const struct evict_record *a = &s->records[i - 1], *b = &s->records[i];
+
+                assert_true(a->time < b->time || (a->time == b->time && a->touched < b->touched));
+                steps += a->time == b->time;
+                resets += a->touched > b->touched;
+        }
+        assert_true(steps > 0 && resets > 0);
+        l = learned_free(l);
+        tiers_remove(&t);
+}
+
 /* A file of this store with invalid, unknown and duplicate records. */
 static void a_hostile_file_restores_what_it_can(void **state)
 {
@@ -399,6 +450,7 @@ int main(void)
                 cmocka_unit_test(sections_come_in_order_and_once),
                 cmocka_unit_test(the_old_file_stays_whole_when_a_new_one_cannot_be_written),
                 cmocka_unit_test(a_stop_saves_what_was_begun_or_used_since),
+                cmocka_unit_test(chunks_are_saved_in_the_order_of_their_uses),
                 cmocka_unit_test(a_hostile_file_restores_what_it_can),
         };
 
