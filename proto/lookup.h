@@ -2,13 +2,18 @@
 /* The lookup index: which keys of a tenant are in which tier, in memory that the daemon writes and
  * the tenant's clients read. README.md, section 5.4, is its specification; this is its C side.
  *
- * The table is a header followed by buckets of eight words, one cache line each: `n_buckets` main
- * buckets, then `n_stash` buckets of the stash. A word represents a chunk in one tier: 61 bits of
- * its hash, and the tier. It is inserted and removed as a whole and never moved. A word has two
- * main buckets, and is in the first unless the second has more room. If both were full, it is in
- * one of two buckets of the stash; if these were full, too, it is not in the table. A bucket that
- * was ever full is marked for the lifetime of the table: a lookup that ends at marked buckets has
- * no definite answer.
+ * The table is a header followed by buckets of sixteen words, one cache line each: `n_buckets` main
+ * buckets, then `n_stash` buckets of the stash. A word represents a chunk in one tier: 29 bits of
+ * its hash, which are its tag, and the tier. It is inserted and removed as a whole and never moved.
+ * A word has two main buckets, and is in the first unless the second has more room. If both were
+ * full, it is in one of two buckets of the stash; if these were full, too, it is not in the table.
+ * A bucket that was ever full is marked for the lifetime of the table: a lookup that ends at marked
+ * buckets has no definite answer.
+ *
+ * Words of different keys may be equal. Either of a key's buckets follows from the other one and
+ * the tag, so that keys of one tag that share a bucket share both: whichever of their words a
+ * removal takes, the other one remains where a lookup finds it. An absent key seems to be present
+ * if its buckets have a word of its tag, which happens to one in 18 million.
  *
  * Every value that a reader gets here may be wrong, but all its accesses stay within the memory
  * that lookup_view_init() has checked. */
@@ -25,9 +30,9 @@
 #define LOOKUP_MAGIC UINT64_C(0x31584449504b4f4c) /* "LOKPIDX1" */
 
 enum {
-        LOOKUP_VERSION = 1,
+        LOOKUP_VERSION = 2,
         LOOKUP_HEADER_BYTES = 4096,
-        LOOKUP_WORDS = 8, /* words per bucket */
+        LOOKUP_WORDS = 16, /* words per bucket */
         LOOKUP_STASH_PART = 32,
         LOOKUP_STALE_MS = 3000, /* a clock that is this far behind means that the daemon has
                                    stopped */
@@ -58,14 +63,14 @@ static_assert(offsetof(struct lookup_header, state) == 64, "shared format");
 static_assert(offsetof(struct lookup_header, removals) == 128, "shared format");
 
 struct lookup_bucket {
-        uint64_t words[LOOKUP_WORDS];
+        _Alignas(8) uint32_t words[LOOKUP_WORDS];
 };
 static_assert(sizeof(struct lookup_bucket) == 64, "shared format");
 
 /* Bits of a word. The lowest are enum wire_tier; if both are zero, there is no word. */
-#define LOOKUP_TIER_BITS UINT64_C(3)
-#define LOOKUP_OVERFLOW  UINT64_C(4) /* only in a bucket's first word: the bucket was ever full */
-#define LOOKUP_TAG_BITS  (~UINT64_C(7))
+#define LOOKUP_TIER_BITS UINT32_C(3)
+#define LOOKUP_OVERFLOW  UINT32_C(4) /* only in a bucket's first word: the bucket was ever full */
+#define LOOKUP_TAG_BITS  (~UINT32_C(7))
 
 /* Result of lookup_find() beside the tiers: the key may be in further tiers. */
 enum { LOOKUP_UNKNOWN = 1 << 2 };
@@ -94,21 +99,39 @@ static inline struct lookup_pair lookup_pair_of(uint64_t mixed, uint32_t n)
         };
 }
 
-/* Returns the main buckets of a hash. Only its tag counts, so that words of equal tag have equal
- * positions. */
-static inline struct lookup_pair lookup_main(uint64_t hash, uint32_t n_buckets)
+/* Returns the tag of a hash, as it is in words. */
+static inline uint32_t lookup_tag(uint64_t hash)
 {
-        uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0x9e3779b97f4a7c15);
-
-        return lookup_pair_of(m ^ m >> 32, n_buckets);
+        return (uint32_t)hash & LOOKUP_TAG_BITS;
 }
 
-/* Returns the stash buckets of a hash, numbered after the main buckets. */
+/* Returns the bucket with which bucket `a` of `n` is a pair of this tag. It forms the same pair
+ * with that bucket. */
+static inline uint32_t lookup_other(uint32_t a, uint32_t tag, uint32_t n)
+{
+        uint32_t sum = (uint32_t)((uint64_t)tag * n >> 32); /* a + b, modulo n */
+
+        return sum >= a ? sum - a : sum + (n - a);
+}
+
+/* Returns the main buckets of a hash. */
+static inline struct lookup_pair lookup_main(uint64_t hash, uint32_t n_buckets)
+{
+        uint32_t a = (uint32_t)((hash >> 32) * n_buckets >> 32);
+
+        return (struct lookup_pair){ .a = a, .b = lookup_other(a, lookup_tag(hash), n_buckets) };
+}
+
+/* Returns the stash buckets of a hash, numbered after the main buckets. Hashes with the same tag
+ * and the same main buckets, in any order, have the same ones. */
 static inline struct lookup_pair lookup_stash(uint64_t hash, uint32_t n_buckets, uint32_t n_stash)
 {
-        uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0xd6e8feb86659fd93);
-        struct lookup_pair p = lookup_pair_of(m ^ m >> 32, n_stash);
+        struct lookup_pair p = lookup_main(hash, n_buckets);
+        uint32_t tag = lookup_tag(hash), first = p.a < p.b ? p.a : p.b;
+        uint64_t m = ((uint64_t)first << 32 | tag) * UINT64_C(0xd6e8feb86659fd93);
 
+        p.a = (uint32_t)((m >> 32) * n_stash >> 32);
+        p.b = lookup_other(p.a, tag, n_stash);
         return (struct lookup_pair){ .a = n_buckets + p.a, .b = n_buckets + p.b };
 }
 
@@ -164,27 +187,29 @@ static inline void lookup_warm_stash(const struct lookup_view *v, uint64_t hash)
         warm(&v->buckets[p.b]);
 }
 
-/* Returns the word if its tag is `tag`, otherwise zero. */
-static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint64_t tag)
+/* Returns the bits below the tag of the words 2 * i and 2 * i + 1 if their tag is `tag`, otherwise
+ * zero, combined. Loads both words at once. */
+static inline uint32_t lookup_compare(const struct lookup_bucket *b, int i, uint32_t tag)
 {
-        uint64_t w = __atomic_load_n(&b->words[i], __ATOMIC_ACQUIRE);
+        uint64_t two = __atomic_load_n((const uint64_t *)b->words + i, __ATOMIC_ACQUIRE);
+        uint32_t v = (uint32_t)two ^ tag, w = (uint32_t)(two >> 32) ^ tag;
 
-        return (w ^ tag) <= ~LOOKUP_TAG_BITS ? w : 0;
+        return (v <= ~LOOKUP_TAG_BITS ? v : 0) | (w <= ~LOOKUP_TAG_BITS ? w : 0);
 }
 
 /* Returns the tiers of the words with this hash in a bucket, and the bucket's overflow bit.
  * Unrolled and without branches, because the position of the word cannot be predicted. */
 static inline unsigned lookup_scan(const struct lookup_bucket *b, uint64_t hash)
 {
-        uint64_t tag = hash & LOOKUP_TAG_BITS;
-        uint64_t first = __atomic_load_n(&b->words[0], __ATOMIC_ACQUIRE);
-        uint64_t low = ((first ^ tag) <= ~LOOKUP_TAG_BITS ? first : 0) | lookup_compare(b, 1, tag);
-        uint64_t high = lookup_compare(b, 4, tag) | lookup_compare(b, 5, tag);
+        uint32_t tag = lookup_tag(hash);
+        uint32_t first = __atomic_load_n(&b->words[0], __ATOMIC_ACQUIRE);
+        uint32_t low = lookup_compare(b, 0, tag) | lookup_compare(b, 1, tag);
+        uint32_t high = lookup_compare(b, 4, tag) | lookup_compare(b, 5, tag);
 
-        static_assert(LOOKUP_WORDS == 8, "each of them once");
+        static_assert(LOOKUP_WORDS == 16, "each of them once");
         low |= lookup_compare(b, 2, tag) | lookup_compare(b, 3, tag);
         high |= lookup_compare(b, 6, tag) | lookup_compare(b, 7, tag);
-        return (unsigned)(((low | high) & LOOKUP_TIER_BITS) | (first & LOOKUP_OVERFLOW));
+        return ((low | high) & LOOKUP_TIER_BITS) | (first & LOOKUP_OVERFLOW);
 }
 
 /* Returns whether the first bucket, where most words are, has a word with this hash. */

@@ -140,7 +140,7 @@ AVX2 static void hash_keys(const struct key_secret *secret, const uint8_t *keys,
 /* Loads half a bucket in one instruction. The daemon may write meanwhile, and the words that are
  * compared must be the words that are used. The load is aligned, so each word is as the daemon
  * stored it. */
-AVX2 static inline __m256i load_words(const uint64_t *words)
+AVX2 static inline __m256i load_words(const uint32_t *words)
 {
         __m256i loaded;
 
@@ -151,19 +151,19 @@ AVX2 static inline __m256i load_words(const uint64_t *words)
 /* Returns the words with this tag, and zeros in place of the others. */
 AVX2 static inline __m256i words_of(__m256i words, __m256i tag, __m256i tag_bits)
 {
-        return _mm256_and_si256(_mm256_cmpeq_epi64(_mm256_and_si256(words, tag_bits), tag), words);
+        return _mm256_and_si256(_mm256_cmpeq_epi32(_mm256_and_si256(words, tag_bits), tag), words);
 }
 
 /* Returns whether the bucket has a word with this hash. */
 AVX2 static inline bool is_in(const struct lookup_bucket *b, uint64_t hash)
 {
-        __m256i tag_bits = _mm256_set1_epi64x((long long)LOOKUP_TAG_BITS);
-        __m256i tag = _mm256_set1_epi64x((long long)(hash & LOOKUP_TAG_BITS));
+        __m256i tag_bits = _mm256_set1_epi32((int)LOOKUP_TAG_BITS);
+        __m256i tag = _mm256_set1_epi32((int)lookup_tag(hash));
         __m256i low = words_of(load_words(b->words), tag, tag_bits);
-        __m256i high = words_of(load_words(b->words + WIDTH), tag, tag_bits);
+        __m256i high = words_of(load_words(b->words + LOOKUP_WORDS / 2), tag, tag_bits);
 
         return !_mm256_testz_si256(_mm256_or_si256(low, high),
-                                   _mm256_set1_epi64x(LOOKUP_TIER_BITS));
+                                   _mm256_set1_epi32((int)LOOKUP_TIER_BITS));
 }
 
 /* Avoids a branch on the result, which cannot be predicted: for a key that was found, the first

@@ -82,12 +82,12 @@ struct lookup_table *lookup_table_free(struct lookup_table *t)
 
 /* --- words --- */
 
-static uint64_t get(const struct lookup_bucket *b, unsigned i)
+static uint32_t get(const struct lookup_bucket *b, unsigned i)
 {
         return __atomic_load_n(&b->words[i], __ATOMIC_RELAXED);
 }
 
-static void set(struct lookup_bucket *b, unsigned i, uint64_t word)
+static void set(struct lookup_bucket *b, unsigned i, uint32_t word)
 {
         __atomic_store_n(&b->words[i], word, __ATOMIC_RELEASE);
 }
@@ -103,7 +103,7 @@ static unsigned used(const struct lookup_bucket *b)
 
 static void overflow(struct lookup_bucket *b, uint64_t *count)
 {
-        uint64_t first = get(b, 0);
+        uint32_t first = get(b, 0);
 
         if (first & LOOKUP_OVERFLOW)
                 return;
@@ -114,7 +114,7 @@ static void overflow(struct lookup_bucket *b, uint64_t *count)
 /* Adds a word to the first of two buckets, or to the emptier one when the first is half full. This
  * fills them almost as evenly as always choosing the emptier one, and three of four words are where
  * a reader looks first. If both are full, marks both and returns false. */
-static bool put(struct lookup_table *t, struct lookup_pair p, uint64_t word, uint64_t *overflowed)
+static bool put(struct lookup_table *t, struct lookup_pair p, uint32_t word, uint64_t *overflowed)
 {
         struct lookup_bucket *a = &t->buckets[p.a], *b = &t->buckets[p.b];
         unsigned in_a = used(a), in_b = used(b);
@@ -126,7 +126,7 @@ static bool put(struct lookup_table *t, struct lookup_pair p, uint64_t word, uin
                 return false;
         }
         for (unsigned i = 0;; i++) {
-                uint64_t old = get(to, i);
+                uint32_t old = get(to, i);
 
                 if (old & LOOKUP_TIER_BITS)
                         continue;
@@ -135,12 +135,12 @@ static bool put(struct lookup_table *t, struct lookup_pair p, uint64_t word, uin
         }
 }
 
-static bool take(struct lookup_table *t, uint32_t bucket, uint64_t word)
+static bool take(struct lookup_table *t, uint32_t bucket, uint32_t word)
 {
         struct lookup_bucket *b = &t->buckets[bucket];
 
         for (unsigned i = 0; i < LOOKUP_WORDS; i++) {
-                uint64_t old = get(b, i);
+                uint32_t old = get(b, i);
 
                 if ((old & ~LOOKUP_OVERFLOW) != word)
                         continue;
@@ -153,7 +153,7 @@ static bool take(struct lookup_table *t, uint32_t bucket, uint64_t word)
 
 void lookup_table_add(struct lookup_table *t, uint64_t hash, unsigned tier)
 {
-        uint64_t word = (hash & LOOKUP_TAG_BITS) | tier;
+        uint32_t word = lookup_tag(hash) | tier;
 
         if (put(t, lookup_main(hash, t->n_buckets), word, &t->overflowed) ||
             put(t, lookup_stash(hash, t->n_buckets, t->n_stash), word, &t->stash_overflowed))
@@ -164,7 +164,7 @@ void lookup_table_add(struct lookup_table *t, uint64_t hash, unsigned tier)
 
 void lookup_table_remove(struct lookup_table *t, uint64_t hash, unsigned tier)
 {
-        uint64_t word = (hash & LOOKUP_TAG_BITS) | tier;
+        uint32_t word = lookup_tag(hash) | tier;
         struct lookup_pair main = lookup_main(hash, t->n_buckets),
                            stash = lookup_stash(hash, t->n_buckets, t->n_stash);
 

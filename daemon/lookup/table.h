@@ -11,7 +11,7 @@
 #include "cache/backing.h"
 #include "warm.h"
 
-enum { LOOKUP_TABLE_NAMES = 64, LOOKUP_TABLE_MIN_BUCKETS = 4096 };
+enum { LOOKUP_TABLE_NAMES = 64, LOOKUP_TABLE_MIN_BUCKETS = 2048 };
 
 struct lookup_table {
         struct backing backing;

@@ -49,7 +49,7 @@ class Lookup:
             raise ProtocolError("LOOKUP: not sealed, or of another size than said")
         self.map = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         magic, version, head, total, self.n_buckets, self.n_stash, *self.secret = LOOKUP_HEAD.unpack_from(self.map)
-        if magic != b"LOKPIDX1" or version != 1 or total != size or \
+        if magic != b"LOKPIDX1" or version != 2 or total != size or \
                 head + 64 * (self.n_buckets + self.n_stash) != size:
             raise ProtocolError("LOOKUP: a malformed header")
         self.head, self.size = head, size
@@ -78,15 +78,14 @@ class Lookup:
             self._secrets[name] = s
         return self._secrets[name]
 
-    def _pair(self, tag, factor, n):
-        m = tag * factor & U64
-        m ^= m >> 32
-        return (m >> 32) * n >> 32, (m & 0xFFFFFFFF) * n >> 32
+    @staticmethod
+    def _pair(first, tag, n):
+        return first, ((tag * n >> 32) - first) % n
 
     def _look(self, buckets, tag):
         tiers, full = 0, True
         for b in buckets:
-            words = struct.unpack_from("<8Q", self.map, self.head + 64 * b)
+            words = struct.unpack_from("<16I", self.map, self.head + 64 * b)
             full &= bool(words[0] & 4)
             for w in words:
                 if w & ~7 == tag:
@@ -95,12 +94,15 @@ class Lookup:
 
     def find(self, namespace, key):
         """Returns (tiers, whether that is complete) of a key, by the name of its namespace."""
-        tag = key_hash(self.secret_of(namespace), 0, key) & ~7 & U64
+        digest = key_hash(self.secret_of(namespace), 0, key)
+        tag = digest & 0xFFFFFFF8
+        pair = self._pair((digest >> 32) * self.n_buckets >> 32, tag, self.n_buckets)
         while True:
             before = self.removals
-            tiers, full = self._look(self._pair(tag, 0x9E3779B97F4A7C15, self.n_buckets), tag)
+            tiers, full = self._look(pair, tag)
             if full:
-                stash = self._pair(tag, 0xD6E8FEB86659FD93, self.n_stash)
+                m = (min(pair) << 32 | tag) * 0xD6E8FEB86659FD93 & U64
+                stash = self._pair((m >> 32) * self.n_stash >> 32, tag, self.n_stash)
                 more, full = self._look([self.n_buckets + b for b in stash], tag)
                 tiers |= more
             if tiers or full or self.removals == before:

@@ -9,7 +9,7 @@ import pytest
 from harness import MIB
 
 PR_SET_THP_DISABLE = 41
-# README.md states the sum of this, 8.7 for the lookup index, and the rest of a daemon at five million entries.
+# README.md states the sum of this, 4.3 for the lookup index, and the rest of a daemon at five million entries.
 ENTRY_BYTES = 105
 PARTS = ("records", "hash_table", "slots", "table", "eviction", "forks", "ghosts")
 

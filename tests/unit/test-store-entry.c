@@ -13,7 +13,7 @@
 
 /* The documented bytes of an entry with the default policy (README.md, conf/sizing.md), without
  * the rest of the daemon. */
-enum { ENTRY_BYTES = 114 };
+enum { ENTRY_BYTES = 109 };
 
 static void start_cq(uint64_t limit)
 {
@@ -26,7 +26,7 @@ static void start_cq(uint64_t limit)
 /* Words of a full lookup index, whose tables are made with 95 % of their words in use. */
 static double lookup_index_bytes(void)
 {
-        return sizeof(uint64_t) / 0.95 * (1 + 1.0 / LOOKUP_STASH_PART);
+        return sizeof(uint32_t) / 0.95 * (1 + 1.0 / LOOKUP_STASH_PART);
 }
 
 /* Pages of the ring have a word each, and there is room for three entries a slot. */
