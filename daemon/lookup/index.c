@@ -29,10 +29,10 @@
 
 enum {
         /* Loads, in percent of the main buckets' words. */
-        LOAD_AT_REST = 95, /* initial load of a large table */
+        LOAD_AT_REST = 97, /* initial load of a large table */
         LOAD_GROWING = 90, /* initial load of the replacement of a full table */
         LOAD_SMALL = 60,   /* initial load of a small table, whose size does not matter */
-        LOAD_FULL = 96,
+        LOAD_FULL = 98,
         LOAD_EMPTY = 40,
 
         STEP = 64, /* entries walked between two readings of the clock */

@@ -23,10 +23,10 @@ static void start_cq(uint64_t limit)
         start(&params);
 }
 
-/* Words of a full lookup index, whose tables are made with 95 % of their words in use. */
+/* Words of a full lookup index, whose tables are made with 97 % of their words in use. */
 static double lookup_index_bytes(void)
 {
-        return sizeof(uint32_t) / 0.95 * (1 + 1.0 / LOOKUP_STASH_PART);
+        return sizeof(uint32_t) / 0.97 * (1 + 1.0 / LOOKUP_STASH_PART);
 }
 
 /* Pages of the ring have a word each, and there is room for three entries a slot. */
