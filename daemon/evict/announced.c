@@ -4,6 +4,7 @@
 #include "evict/announced.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 
 #include "base/pages.h"
@@ -37,7 +38,7 @@ struct source {
         uint32_t number;
         bool is_used;
         float came_true, ended;  /* fading counts */
-        float stretch, returned; /* fading: sum of actual over announced times, and their count */
+        float stretch, returned; /* fading: sum of log2(actual / announced time), and their count */
         uint64_t n_ended;
         uint64_t last_ns; /* time of its last announcement */
         struct announced_stats stats;
@@ -152,14 +153,15 @@ static void note_delay(struct source *s, const struct open *o, uint64_t now_ns)
 
         if (announced_ns == 0)
                 return; /* announced for now */
-        s->stretch = s->stretch * kept + MIN(part, (float)MOST_STRETCH);
+        s->stretch =
+                s->stretch * kept + log2f(MIN(MAX(part, 1.0F / MOST_STRETCH), (float)MOST_STRETCH));
         s->returned = s->returned * kept + 1.0F;
 }
 
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds)
 {
         const struct source *s = known_source(a, source);
-        float stretch = s ? (s->stretch + ASSUMED) / (s->returned + ASSUMED) : 1.0F;
+        float stretch = s ? exp2f(s->stretch / (s->returned + ASSUMED)) : 1.0F;
 
         return stretch <= 1.0F ? seconds
                                : (uint32_t)MIN(seconds * (double)stretch + 0.5, (double)UINT32_MAX);

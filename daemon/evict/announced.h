@@ -61,8 +61,8 @@ void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t n
 void announced_expire(struct announced *a, uint64_t now_ns);
 
 /* Returns when a return is expected that this source announces in so many seconds: later, by as
- * much as its items were used later than announced on average; not sooner. So a source that
- * announces too little, but just within the window, gains nothing by it. */
+ * much as its items were used later than announced, in the geometric mean; not sooner. So a source
+ * that announces too little, but just within the window, gains nothing by it. */
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds);
 /* Returns the present belief in a source, from 0 to 1. */
 float announced_belief(const struct announced *a, uint32_t source);
