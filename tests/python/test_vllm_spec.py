@@ -5,7 +5,7 @@ vLLM is not needed. The scenarios are in vllm_spec_host.py, each a process of it
 import signal
 
 import pytest
-from vllm_processes import asked, ended, hangs, no_leases, on_two_hosts, restarted, restarted_at_once, start  # noqa: F401
+from vllm_processes import asked, ended, go_on, hangs, no_leases, on_two_hosts, restarted, restarted_at_once, start  # noqa: F401
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -50,6 +50,15 @@ def test_an_engine_that_only_loads_attaches_to_the_next_daemon(start, daemon):  
     process = start(daemon, "only_loads_after_a_restart")
     restarted_at_once(process, daemon)
     ended(process)
+
+
+def test_leases_in_the_memory_of_several_daemons_are_good(start, daemon):  # noqa: F811
+    process = start(daemon, "leases_in_as_many_pools_as_are_kept")
+    for _ in range(4):
+        restarted_at_once(process, daemon)
+        go_on(process)
+    ended(process)
+    no_leases(daemon)
 
 
 @pytest.mark.parametrize("program", ["daemon_hangs_before_the_load", "hung_while_it_stores", "hung_while_it_is_asked"])

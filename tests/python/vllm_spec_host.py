@@ -29,7 +29,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import breakeven, hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
+from kvcache.vllm import breakeven, hooks, identity, mover, page, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -437,6 +437,31 @@ def daemon_ends_before_the_load():
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
     assert not host.worker.mover.loads.rescued
     until(lambda: len(host.worker.mover._gpu.pools()) == 1, "the old daemon's memory stays registered")
+    host.close()
+
+
+def leases_in_as_many_pools_as_are_kept():
+    """Requests that wait hold leases in the memory of several daemons that have ended. Their loads are right, however many daemons follow."""
+    host, waiting = Host(), []
+    for n in range(page.MOST_POOLS):
+        keys = keys_of(f"of daemon {n}", 5)
+        found_again(host, keys)
+        waiting.append((keys, host.looked_up(f"waits {n}", keys, 5)))
+        told("restart")
+    one, tried = host.worker.mover, threading.Semaphore(0)
+    until(lambda: one._client.info() is not None, "the rank never connects to the last daemon")
+    again = one._attach_again
+    one._attach_again = lambda: (again(), tried.release())
+    for _ in range(2):  # a call may have been under way
+        one.attach_soon()
+        assert tried.acquire(timeout=60), "the rank never tries to attach to the last daemon"
+    del one._attach_again
+    for keys, context in waiting:
+        host.load(keys, context)
+        host.end(context)
+    assert not host.worker.mover.loads.rescued
+    found_again(host, keys_of("later", 4))
+    until(lambda: len(host.worker.mover._gpu.pools()) == 1, "the memory of earlier daemons stays registered")
     host.close()
 
 

@@ -27,7 +27,7 @@ from .canary import Canary, State
 from .cuda import Cuda
 from .identity import group_of, names_of
 from .loads import Ended, LoadPart, Loads
-from .page import RankPage, Seat
+from .page import MOST_POOLS, RankPage, Seat
 from .watchdog import Spent
 
 log = logging.getLogger("kvcache.vllm")
@@ -339,6 +339,10 @@ class Mover:
 
     def _attach_again(self) -> None:
         self._must_attach = False
+        if len(self._gpu.pools()) >= MOST_POOLS:
+            # The library would drop the oldest pool for that of a new daemon, and a load from it could neither be made nor be left out.
+            # _kept_pools() asks again when the leases in one of them have ended.
+            return
         try:
             self._attach()
         except Exception as e:
