@@ -61,7 +61,7 @@ def test_leases_in_the_memory_of_several_daemons_are_good(start, daemon):  # noq
     no_leases(daemon)
 
 
-@pytest.mark.parametrize("program", ["daemon_hangs_before_the_load", "hung_while_it_stores", "hung_while_it_is_asked"])
+@pytest.mark.parametrize("program", ["daemon_hangs_once_it_is_attached", "daemon_hangs_before_the_load", "hung_while_it_stores", "hung_while_it_is_asked"])
 def test_the_daemon_hangs_while_the_engine_is_at_it(start, daemon, program):  # noqa: F811
     process = start(daemon, program)
     hangs(process, daemon)

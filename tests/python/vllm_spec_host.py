@@ -465,6 +465,24 @@ def leases_in_as_many_pools_as_are_kept():
     host.close()
 
 
+def daemon_hangs_once_it_is_attached():
+    """An engine's start does not wait for a daemon whose memory is registered already, and which then hangs or gets no core."""
+    renew, renewed = kvcache._gpu.Gpu.renew, []
+
+    def renews(one, namespace):
+        renewed.append(renew(one, namespace))
+        told("stop")
+        return renewed[0]
+
+    kvcache._gpu.Gpu.renew = renews
+    spec = ours.KvcacheOffloadingSpec(config("one"))
+    worker = ours.KvcacheWorker(spec, caches(*[PAGE] * LAYERS), 0, lambda: stream.value)
+    kvcache._gpu.Gpu.renew = renew
+    assert renewed == [True] and worker.mover._attached.is_set(), "the start has waited for the daemon as long as it waits at all"
+    told("continue")
+    worker.shutdown()
+
+
 def only_loads_after_a_restart():
     """After a restart of the daemon, which keeps the chunks on disk, an engine that has nothing to store still has its memory registered."""
     host, keys = Host(ack="written"), keys_of("kept", 10)

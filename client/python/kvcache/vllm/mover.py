@@ -43,6 +43,7 @@ LOOK_S = 0.1        # interval between reads of the engine's page
 NO_PAGE_S = 0.05    # this interval before the page exists
 FLUSH_S = 0.1       # time that an engine waits for stores before the remaining ones are dropped
 NO_JOB = (1 << 64) - 1
+NOTICE_S = 0.25     # timeout of the get that attaching makes: the engine's start waits for it
 ATTACH_S = 10.0     # time that the engine's start waits for the GPU's attachment: vLLM captures its CUDA graphs next
 
 
@@ -324,14 +325,14 @@ class Mover:
                 self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
 
     def _attach(self) -> None:
-        """Registers the daemon's memory with the driver. Also makes the first get and the first copy of leased chunks, which creates
-        streams, so that the first load does not have to wait for that."""
+        """Registers the daemon's memory with the driver. The get notices a daemon that has been restarted; whether the answer comes does not
+        matter. The first copy of leased chunks creates streams, so that the first load does not have to wait for that."""
         self._gpu.gentle = self._attached.is_set()  # the engine computes
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)
             return
         self._gpu.get(next(iter(self._namespaces.values())), self._layouts[0], [0], [os.urandom(32)], stream=self._stream,
-                      timeout=self._timeout_s)
+                      timeout=NOTICE_S)
         if self._gpu.reason:
             self._complain(self._gpu.reason)
         else:
