@@ -23,7 +23,7 @@ def run(start):  # noqa: F811
 
 @pytest.mark.parametrize("scenario", ["chunk_of_three_blocks_from_the_middle", "regions_with_padding", "rescued_loads", "groups_of_unequal_pages",
                                       "window_tail_only", "window_behind_a_gap", "window_on_disk", "state_at_boundary",
-                                      "chunk_without_its_first_blocks", "told_apart", "refused", "jobs_that_do_not_fit"])
+                                      "chunk_without_its_first_blocks", "attached_whatever_the_size_of_a_chunk", "told_apart", "refused", "jobs_that_do_not_fit"])
 def test_scenario(scenario, run, daemon):
     ended(run(daemon, scenario))
     no_leases(daemon)

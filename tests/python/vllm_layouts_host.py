@@ -407,6 +407,15 @@ def window_from_the_shared_tier():
     host.close()
 
 
+def attached_whatever_the_size_of_a_chunk():
+    """Eight chunks and their padding are no whole number of pages, and the staging memory is."""
+    engine = Engine([group := Group(0, UNEQUAL)], per_chunk=300)
+    nbytes = 300 * group.block_bytes
+    assert nbytes > 16 << 20 and nbytes % 512, nbytes
+    assert engine.worker.mover._gpu.attached, engine.worker.mover._gpu.reason
+    engine.close()
+
+
 def told_apart():
     """Chunks with other pages, another order or another number of blocks are never found. The namespaces of plain caches keep their names."""
     def names(groups, per_chunk=1):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import mmap
 import os
 import threading
 import time
@@ -85,12 +86,12 @@ class Mover:
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
         self._client = Client(socket, "vllm-worker", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
-        chunk = max(b.chunk_bytes for b in blocks)
+        chunk = -(-max(b.chunk_bytes for b in blocks) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fields = fields
         self._canary = canary
         self._canary.enter(self._state_of)
         self._open()
-        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)), leased=True, explicit=True)
+        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True)
         self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
                            self.attach_soon)
         self._changed = threading.Condition()
