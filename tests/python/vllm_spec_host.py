@@ -741,6 +741,31 @@ def prefill_rate():
     host.close()
 
 
+def prefill_rate_of_chunks_that_others_computed():
+    """A request that waits is asked about several times. Chunks that the engine's own prefix cache got meanwhile were computed by another
+    request, or by this one before a preemption, and say nothing of the rate of prefill."""
+    host, keys, submitted = Host(load_policy="auto"), keys_of("shared", 80), []
+    host.stored("0", keys_of("first", 1))
+    context = host.begin("1")
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    assert host.manager.lookup(keys[0], context) is LookupResult.MISS  # there is no room for it
+    host.step()
+    assert host.manager.lookup(keys[40], context) is LookupResult.MISS  # 40 are in the GPU now
+    submitted.append(host.manager.prepare_store(keys[:60], context).store_spec.tokens)
+    host.step()
+    submitted.append(host.manager.prepare_store(keys[60:], context).store_spec.tokens)
+    host.step()
+    host.manager.lookup(keys_of("another end", 1)[0], context)
+    submitted.append(host.manager.prepare_store(keys, context).store_spec.tokens)  # it was preempted, and all is in the GPU
+    other = host.begin("2")
+    host.manager.lookup(keys_of("others", 60)[0], other)
+    host.step()
+    submitted.append(host.manager.prepare_store(keys_of("others", 60), other).store_spec.tokens)  # all of it came to be in the GPU
+    assert submitted == [320, 320, 0, 0], submitted
+    host.close()
+
+
 def captures():
     """No call of ours invalidates the capture of a CUDA graph by another thread, whatever call of the driver it begins at, and each call
     restores its thread's capture mode."""

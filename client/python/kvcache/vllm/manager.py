@@ -56,10 +56,12 @@ COUNTERS = {
 
 class _Request:
     __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
-                 "has_parents")
+                 "has_parents", "missed", "offered")
 
     def __init__(self) -> None:
-        self.computes = False  # all chunks that it offers for storing are computed in the same step
+        self.computes = False  # all new chunks that it offers for storing are computed in the same step
+        self.missed: dict[int, tuple[int, bytes]] = {}  # by group: the latest chunk that was answered to be absent, and the step
+        self.offered: set[bytes] = set()  # vLLM offers them again after a preemption, computed or not
         self.withheld: set[bytes] = set()  # stored chunks that the canary makes it compute
         self.has_parents: set[int] = set()  # groups of which it has loaded or offered chunks
         self.forget()
@@ -91,6 +93,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._step = 0
         self._hints = Hints({number for number, g in zip(spec.tokens, spec.config.groups)
                              if getattr(g, "sliding_window_size_in_chunks", None) is None})
         self._learned = Learned()
@@ -165,17 +168,21 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             if worth is None:
                 return LookupResult.HIT_PENDING
         if not worth:
-            request.computes = False
-            return LookupResult.MISS
+            return self._missed(key, request)
         state = promises.state(name, key)
         if state is None:
             return LookupResult.HIT_PENDING
         if not state:
             self._counts["failed_loads"] += 1
             request.answers[key] = False
-            return LookupResult.MISS
+            return self._missed(key, request)
         request.ready.update(promises.leased(name))
         return LookupResult.HIT
+
+    def _missed(self, key: bytes, request: _Request) -> LookupResult:
+        request.computes = False
+        request.missed[identity.group_of(key)] = self._step, key
+        return LookupResult.MISS
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
         """Returns whether a chunk is worth loading; None: the answer follows at the end of the step.
@@ -481,18 +488,22 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
         """Returns the number of tokens of these chunks that the step being scheduled computes; 0: too few, or unknown. vLLM also offers chunks
-        of its own prefix cache, so the computed ones begin at the first that the lookup missed."""
+        of its own prefix cache. So the computed ones begin at the first that the lookup of the same step missed, and were not offered before:
+        an older answer may be about chunks that another request has computed since."""
         request = self._requests.get(context.req_id)
         if request is None:
             return 0
         most = 0
         for group, keys in groups.items():
-            if not request.computes:
-                at = next((i for i, k in enumerate(keys) if request.answers.get(k) is False), None)
-                if at is None:
-                    continue
-                keys = keys[at:]
-            most = max(most, len(keys) * self._spec.tokens.get(group, 0))
+            step, missed = request.missed.get(group, (-1, b""))
+            if request.computes:
+                at = 0
+            elif step == self._step and missed in keys:
+                at = keys.index(missed)
+            else:
+                at = len(keys)
+            most = max(most, sum(k not in request.offered for k in keys[at:]) * self._spec.tokens.get(group, 0))
+            request.offered.update(keys)
         request.computes = request.computes or most > 0
         return most if most >= LEAST_PREFILL_TOKENS else 0
 
@@ -520,6 +531,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def on_schedule_end(self, context: Any) -> None:
         self._end_step()
+        self._step += 1
         self._watchdog.end_step(len(self._requests))
 
     @timed
