@@ -413,6 +413,20 @@ def test_a_lease_that_is_forgotten_is_released(client, blocks, daemon):
     wait_until(lambda: leases(daemon) == 0, "the leases are released")
 
 
+def test_a_released_lease_is_owed_until_a_message_was_sent(client, blocks, daemon):
+    keys, values = pairs("owed", 2)
+    blocks.put(keys, values)
+    wait_until(lambda: all(blocks.tiers(keys)) and client.info().lookup_bytes, "the lookup index answers")
+    leased = blocks.get_map(keys)
+    del leased
+    assert client.owes
+    assert all(blocks.tiers(keys))  # answered without a message
+    assert client.owes and leases(daemon) == 2
+    client.flush()
+    assert not client.owes
+    wait_until(lambda: leases(daemon) == 0, "the leases are released")
+
+
 def test_leased_bytes_outlive_the_client(daemon):
     client = kvcache.Client(daemon.socket)
     blocks = client.namespace("test", {})

@@ -188,7 +188,7 @@ class Client:
     def owes(self) -> bool:
         """Returns whether the daemon has yet to be notified of released memory. The next request, or flush(), sends the message."""
         handle = self._handle
-        return handle is not None and bool(handle.returned)
+        return handle is not None and (bool(handle.returned) or handle.is_unsent)
 
     def info(self) -> Info | None:
         """Returns facts about the connection, or None if no daemon answers."""
@@ -333,6 +333,7 @@ class Client:
             if handle is not None:
                 self._give_back(handle)
                 c.flush(handle.kv)
+                handle.is_unsent = False
 
     # --- inside ---
 
@@ -541,6 +542,7 @@ class Client:
             leases += handle.returned.popleft()
         if leases:
             c.release(handle.kv, leases, len(leases) // 8)
+            handle.is_unsent = True
 
     def _give_back_if_free(self) -> None:
         """Releases memory at the daemon, unless another thread is in a call: that thread's next call does it."""

@@ -47,6 +47,7 @@ class Handle:
         self.kv = kv
         self.closing = False
         self.spans: set[int] = set()
+        self.is_unsent = False  # libkvcache may hold releases back for the next message, which a lookup that its index answers is not
         self.returned: deque[bytes] = deque()  # written by finalizers, in any thread, whatever lock is held
         self._open = {"kv": kv}
 
