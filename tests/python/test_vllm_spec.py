@@ -40,6 +40,15 @@ def test_leases_end_with_the_request(scenario, start, daemon):  # noqa: F811
     ended(process)
 
 
+def test_leases_that_arrive_for_an_ended_request_are_released(start, daemon):  # noqa: F811
+    process = start(daemon, "ended_while_leases_are_asked_for")
+    hangs(process, daemon)
+    go_on(process)
+    asked(process, "leases")
+    no_leases(daemon)
+    ended(process)
+
+
 def test_the_daemon_ends_between_promise_and_load(start, daemon):  # noqa: F811
     process = start(daemon, "daemon_ends_before_the_load")
     restarted(process, daemon)

@@ -533,6 +533,29 @@ def ended_or_reset_before_the_load():
     host.close()
 
 
+def ended_while_leases_are_asked_for():
+    """A request ends before the daemon has answered, and the engine has nothing else to do. The spec asks for steps until the leases that
+    arrive were released."""
+    host, keys = Host(), keys_of("asked", 10)
+    assert host.stored("1", keys) == 10 and host.found("2", keys) == 10
+    until(lambda: (host.step(), not host.manager.has_pending_work())[1], "the spec never comes to rest")
+    until(lambda: host.manager._promises.where(keys) and host.manager._promises._client.info().lookup_bytes, "the index never answers")
+    told("stop")
+    context = host.begin("3")
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    while not host.manager._promises._requests or not host.manager._promises._requests["3"].asked:
+        assert all(host.manager.lookup(k, context) is LookupResult.HIT_PENDING for k in keys)
+        host.step()
+    host.end(context)
+    waits = host.manager.has_pending_work()
+    told("continue")
+    assert waits, "the engine rests, and leases will arrive"
+    until(lambda: (host.step(), not host.manager.has_pending_work())[1], "the spec never comes to rest")
+    told("leases")
+    host.close()
+
+
 def aborted_while_it_loads():
     """A request may end before its load does, after which the engine steps only as long as the spec asks for it."""
     host, keys = Host(), keys_of("aborted", 10)

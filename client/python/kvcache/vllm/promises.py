@@ -165,8 +165,9 @@ class Promises:
 
     @property
     def pending(self) -> bool:
-        """Returns whether answers may be reaped or requests are to be sent."""
-        return self._client.owes or any(r.wanted or r.asked for r in self._requests.values())
+        """Returns whether leases may arrive, also for requests that have ended, or requests are to be sent. No other answer is waited for."""
+        others = self._advising + (self._probed_at > 0)
+        return self._client.owes or self._client.inflight > others or any(r.wanted for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Returns one byte a key, for keys of one group: 0, or the tiers that have all its shards. None: unknown now."""
