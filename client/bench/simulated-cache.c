@@ -180,7 +180,9 @@ static bool believe(struct simulated_cache *c, const struct simulated_hint *hint
                                                 now_ns);
 
         *ret = advice_of(hint, belief, c->request);
-        ret->promise.seconds = announced_seconds(c->announced, hint->user, ret->promise.seconds);
+        if (c->announced)
+                ret->promise.seconds =
+                        announced_seconds(c->announced, hint->user, ret->promise.seconds);
         return belief > 0;
 }
 
