@@ -124,8 +124,8 @@ void status_print_tenants(cJSON *status, bool detail)
         const char *row[TABLE_MAX_COLUMNS];
         unsigned n = 0;
 
-        /* A single tenant's numbers are shown above already. */
-        if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
+        /* The summary shows a single tenant's numbers in other sections. */
+        if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < (detail ? 1 : 2))
                 return;
         section_begin("Tenants");
         row[n++] = "name";
@@ -195,10 +195,13 @@ void status_print_limits(cJSON *status, bool detail)
                         text_table_color(table, COLOR_WARNING, section_colored());
                 rows++;
         }
-        if (rows == 0)
+        if (rows == 0 && !(detail && resources && resources->child))
                 return;
         section_begin("Limits that were reached, or nearly");
-        print_table(table);
+        if (rows == 0)
+                fputs("  none\n", section_out());
+        else
+                print_table(table);
 }
 
 /* Takes the fingerprint as --fingerprint accepts it, with its lines joined: "dtype=fp8,model=x". */

@@ -458,6 +458,12 @@ static void tenants_section_has_the_largest_first(void **state)
                 "0 B               0"
                 "        0\n");
         section(NULL, "{'tenants':[{'name':'alone'}]}", "");
+        section("tenants", "{'tenants':[{'name':'alone'}]}",
+                "\nTenants\n"
+                "  name   pool  stored  connections  leased  stagings  registered  keys in flight"
+                "  refused\n"
+                "  alone   0 B     0 B            0     0 B       0 B         0 B               0"
+                "        0\n");
         fake.status = ctl_json(
                 "{'tenants':[{'name':'a'},{'name':'b'},{'name':'c'},{'name':'d'},{'name':'e'},"
                 "{'name':'f'},{'name':'g'}]}");
@@ -489,6 +495,9 @@ static void limits_section_shows_what_was_refused_or_is_nearly_used_up(void **st
         has(ctl_out, "\n  \033[33mleases  ");
         lacks(ctl_out, "\033[33mconnections");
         section("limits", "{'resources':{}}", "");
+        section(NULL, "{'resources':{'keys':{'largest_user':1,'user_limit':10,'refused':0}}}", "");
+        section("limits", "{'resources':{'keys':{'largest_user':1,'user_limit':10,'refused':0}}}",
+                "\nLimits that were reached, or nearly\n  none\n");
 }
 
 static void namespaces_section_joins_fingerprints_and_counts_hits(void **state)
