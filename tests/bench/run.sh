@@ -7,6 +7,10 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$root/build-bench
 
+case " $* " in
+*" --help "* | *" -h "*) exec python3 "$root/tests/bench/bench.py" --build "$build" --help ;;
+esac
+
 for tool in meson ninja python3; do
         if ! command -v "$tool" >/dev/null 2>&1; then
                 echo "run.sh: $tool is missing" >&2

@@ -2,6 +2,7 @@
 """The benchmark's own programs do what their figures are named for; and how a figure is judged."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -26,6 +27,15 @@ def bench(daemon, mode, *arguments, steps="", check=0):
                           capture_output=True, text=True, timeout=120 * harness.slow())
     assert (done.returncode == 0) == (check == 0), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_help_builds_nothing(tmp_path):
+    for tool in "meson", "ninja":
+        (tmp_path / tool).write_text("#!/bin/sh\nexit 9\n")
+        (tmp_path / tool).chmod(0o755)
+    done = subprocess.run(["sh", harness.SOURCE / "tests/bench/run.sh", "--help"], capture_output=True, text=True,
+                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 0 and done.stdout.startswith("usage: tests/bench/run.sh") and "ninja" not in done.stderr, done.stderr
 
 
 def test_an_entry_is_to_stay_as_small_as_the_recorded_figure():
