@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that names in the pages of this tree exist: targets of links, files, functions, metrics, and keys of the configuration.
+Checks that a reader who runs the commands of several pages in one checkout is not surprised: git ignores the folders that they
+make, and all pages set up a build folder with the same options, since meson ignores those of a second setup.
 
     check-docs.py [ROOT]        prints PAGE:LINE: each name that does not exist
     check-docs.py --self-test
@@ -9,6 +11,7 @@ Pages are README.md and all other *.md files, and for keys of the configuration 
 style: `function()`, `folder/file.c`, `kvcache_metric`; a key of the configuration is recognized wherever it stands.
 """
 
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -93,6 +96,34 @@ def wrong_keys(tree, page, text):
             yield m.start(), f"no key {m[0]} of the configuration"
 
 
+MAKES_FOLDER = re.compile(r"(meson setup|python3 -m venv)((?: +[^\s|`;#>&)]+)*)")
+
+
+def folders(text):
+    """Yields the place, the name and the options of each folder that a command of a page makes in the checkout."""
+    for m in MAKES_FOLDER.finditer(text):
+        words = m[2].split()
+        names = [w for w in words if re.fullmatch(r"[\w.-]+", w) and not w.startswith("-")]
+        if names:
+            yield m.start(), names[0], " ".join(w for w in words if w != names[0])
+
+
+def wrong_folders(tree, pages):
+    """Finds folders that git does not ignore, and build folders that pages set up in different ways."""
+    ignore = tree.root / ".gitignore"
+    ignored = [line.strip("/") for line in ignore.read_text().split()] if ignore.exists() else []
+    first = {}
+    for page in pages:
+        text = (tree.root / page).read_text()
+        for at, name, options in folders(text):
+            line = f"{page}:{text[:at].count(chr(10)) + 1}"
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored):
+                yield f"{line}: git does not ignore the folder {name}"
+            other, theirs = first.setdefault(name, (line, options))
+            if theirs != options:
+                yield f"{line}: {other} sets up the folder {name} with other options"
+
+
 def without_head(tree):
     """Files of daemon/ whose licence is not followed by a comment."""
     for file in sorted(tree.files):
@@ -112,17 +143,20 @@ def check(root):
         if page in pages:
             found += list(wrong_links(tree, page, text)) + list(wrong_names(tree, page, text))
         wrong += [f"{page}:{text[:at].count(chr(10)) + 1}: {what}" for at, what in found]
+    wrong += wrong_folders(tree, pages)
     wrong += without_head(tree)
     return len(pages) + len(manual), wrong
 
 
 def self_test():
     page = ("# A page\n[good](#a-page) [good](daemon/a.c) [bad](b.md) [bad](#nothing)\n`run()` `walk()` `daemon/a.c` `daemon/b.c`\n"
-            "`kvcache_hits_total` `kvcache_misses` store.limit store.limits\n")
-    expected = ["no file b.md", "no heading #nothing", "no function walk()", "no file daemon/b.c", "no metric", "no key store.limits", "c.c:2: no head"]
+            "`kvcache_hits_total` `kvcache_misses` store.limit store.limits\n"
+            "    meson setup build && ninja -C build\n`meson setup build --prefix=/usr && ninja`\n    python3 -m venv env\n")
+    expected = ["no file b.md", "no heading #nothing", "no function walk()", "no file daemon/b.c", "no metric", "no key store.limits", "c.c:2: no head",
+                "README.md:6: README.md:5 sets up the folder build with other options", "README.md:7: git does not ignore the folder env"]
     with tempfile.TemporaryDirectory() as at:
         root = pathlib.Path(at)
-        for name, text in (("README.md", page), ("daemon/a.c", "/* SPDX */\n/* A. */\nint run(void)\n{\n}\n"),
+        for name, text in (("README.md", page), (".gitignore", "/build*/\n"), ("daemon/a.c", "/* SPDX */\n/* A. */\nint run(void)\n{\n}\n"),
                            ("daemon/c.c", "/* SPDX */\n#include <a.h>\n"),
                            ("daemon/report/metrics.def", 'METRICS_COUNTER(A, "hits", "x")\n'),
                            ("daemon/config/config.def", "ROW(SIZE, store, limit, 1)\n")):
