@@ -67,7 +67,7 @@ static const struct option_row remote_options[] = {
         { 'b', "block-bytes", "SIZE", "bytes of a block, at most 64MiB (default: 2MiB)" },
         { 'd', "depth", "N", "operations at a time (default: 16)" },
         { OPTION_TIMEOUT, "timeout", "SECONDS", "of an operation (default: 30)" },
-        { OPTION_BARE, "bare", NULL, "measure the engine alone, without a daemon", NULL },
+        { OPTION_BARE, "bare", NULL, "measure the storage alone, without a daemon", NULL },
         { 0 },
 };
 
@@ -166,7 +166,7 @@ static int check_arguments(const struct command *self, struct arguments *a, cons
                 snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", engines[i]->name);
         }
         if (!a->job.engine)
-                return usage_error(self, "'%s' is not an engine; use one of: %s", engine, known);
+                return usage_error(self, "'%s' is not a back end; use one of: %s", engine, known);
         if (a->bytes == 0 || a->bytes > REMOTE_CHUNK_MAX)
                 return usage_error(self, "--block-bytes: 1 byte to 64MiB");
         if (a->prefix && !is_prefix(a->prefix))
@@ -212,7 +212,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first != 1)
-                return usage_error(self, "ENGINE is missing, or there are several");
+                return usage_error(self, "BACKEND is missing, or there are several");
         r = check_arguments(self, a, argv[first]);
         if (r != EXIT_OK)
                 return r;
@@ -253,9 +253,9 @@ static void print_table(const struct remote_job *job, struct figures *writes, st
         printf("%s: %s of %s, %u at a time\n\n", job->engine->name, count,
                units_bytes(job->object_bytes, bytes), job->depth);
         text_table_row(table, "", "", "rate", "objects/s", "p50", "p99", "ratio");
-        add_row(table, "write", "engine alone", &writes->bare, NULL);
+        add_row(table, "write", "storage alone", &writes->bare, NULL);
         add_row(table, "", "daemon", &writes->daemon, &writes->bare);
-        add_row(table, "read", "engine alone", &reads->bare, NULL);
+        add_row(table, "read", "storage alone", &reads->bare, NULL);
         add_row(table, "", "daemon", &reads->daemon, &reads->bare);
         text_table_print(table, "  ", stdout);
 }
@@ -374,19 +374,16 @@ static const char *const remote_engines[] = { "directory", "rados", "s3", NULL }
 
 const struct command command_remote = {
         .name = "remote",
-        .arguments = "ENGINE",
-        .summary = "measure the storage engine of a shared tier, alone and through the daemon",
-        .help = "Writes objects to a storage engine that the shared tier could use "
-                "(remote.backend), "
-                "reads\n"
-                "them, and deletes them: first the engine alone, by the daemon's own code, with "
-                "--depth\n"
+        .arguments = "BACKEND",
+        .summary = "measure the storage of a shared tier, alone and through the daemon",
+        .help = "Writes objects to storage that the shared tier could use (remote.backend), reads\n"
+                "them, and deletes them: first by the daemon's own code alone, with --depth\n"
                 "operations at a time; then through two daemons that are started for it, one that "
                 "writes\n"
                 "what a client puts, and one with an empty store that reads it. Prints the rates, "
                 "the time\n"
-                "of an object, and what share of the engine's rate the daemon has.\n"
-                "ENGINE is directory, rados or s3; what each needs is as in the configuration.\n"
+                "of an object, and what share of the storage's rate the daemon has.\n"
+                "BACKEND is directory, rados or s3; what each needs is as in the configuration.\n"
                 "Needs no daemon.\n",
         .options = remote_options,
         .actions = remote_engines,

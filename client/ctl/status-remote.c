@@ -72,7 +72,7 @@ static void print_writes(cJSON *remote)
         section_line("", "queued: %s as they were used again, %s as they were about to be evicted",
                      puts, dropped);
         if (full)
-                section_warn(COLOR_WARNING, "FULL", "the engine has no room: nothing is written");
+                section_warn(COLOR_WARNING, "FULL", "the storage has no room: nothing is written");
         human_things(section_count(remote, "queued"), "chunk", text);
         units_bytes(section_count(remote, "queued_bytes"), bytes);
         section_line("queue", "%s, %s", text, bytes);
@@ -86,7 +86,7 @@ static void print_detail(cJSON *remote, const char *backend)
         uint64_t unknown, rejected;
         bool sweeping = false;
 
-        print_breaker(remote, "engine", backend);
+        print_breaker(remote, "backend", backend);
         print_reads(remote);
         print_writes(remote);
         human_count(section_count(remote, "namespaces"), a);

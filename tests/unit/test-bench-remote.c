@@ -72,8 +72,8 @@ static void the_table_has_a_row_for_each_direction(void **state)
                          EXIT_OK);
         assert_out("directory: 3 objects of 64 KiB, 8 at a time\n");
         assert_out(" rate objects/s p50 p99 ratio\n");
-        assert_out(" write engine alone ");
-        assert_out(" read engine alone ");
+        assert_out(" write storage alone ");
+        assert_out(" read storage alone ");
         assert_null(strstr(bench_out(), "daemon"));
         rmdir(bench_path("shared/a"));
         assert_removed();
@@ -93,9 +93,9 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         static const struct {
                 const char *arguments[4], *message;
         } cases[] = {
-                { { NULL }, "ENGINE is missing, or there are several" },
-                { { "directory", "s3" }, "ENGINE is missing, or there are several" },
-                { { "nfs" }, "'nfs' is not an engine; use one of: directory, rados, s3" },
+                { { NULL }, "BACKEND is missing, or there are several" },
+                { { "directory", "s3" }, "BACKEND is missing, or there are several" },
+                { { "nfs" }, "'nfs' is not a back end; use one of: directory, rados, s3" },
                 { { "directory", "-b", "0" }, "--block-bytes: 1 byte to 64MiB" },
                 { { "directory", "-b", "65MiB" }, "--block-bytes: 1 byte to 64MiB" },
                 { { "directory", "-b", "x" }, "--block-bytes: 'x' is not a size" },
@@ -114,7 +114,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 assert_err(cases[i].message);
         }
         assert_int_equal(remote("--help"), EXIT_OK);
-        assert_out("ENGINE is directory, rados or s3");
+        assert_out("BACKEND is directory, rados or s3");
 }
 
 static void a_payload_belongs_to_one_object_alone(void **state)

@@ -162,14 +162,14 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
 
         section("remote", open,
                 "\nShared tier\n"
-                "  engine            s3, NOT IN USE for 1 min 30 s: timeout\n"
+                "  backend           s3, NOT IN USE for 1 min 30 s: timeout\n"
                 "  reads             10 found, 2 not there, 1 late\n"
                 "                    1 MiB/s, 10 ms each, lately\n"
                 "                    512 B being read\n"
                 "  writes            evicted; 5 written, 1 dropped; at most 2 KiB/s\n"
                 "                    queued: 3 as they were used again, 4 as they were about to be "
                 "evicted\n"
-                "  FULL              the engine has no room: nothing is written\n"
+                "  FULL              the storage has no room: nothing is written\n"
                 "  queue             1 chunk, 1 KiB\n"
                 "                    2 KiB being written\n"
                 "  namespaces        4, 1 of which are not asked for yet, as it is not known "
@@ -186,7 +186,7 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
                 "  shared tier       rados, in use for 5.0 s; last error: e\n");
         section("remote", "{'remote':{'backend':'rados','breaker':'closed','write':'all'}}",
                 "\nShared tier\n"
-                "  engine            rados, in use for 0.0 s\n"
+                "  backend           rados, in use for 0.0 s\n"
                 "  reads             0 found, 0 not there, 0 late\n"
                 "  writes            all; 0 written, 0 dropped; at most as fast as it goes\n"
                 "                    queued: 0 as they were used again, 0 as they were about to be "
@@ -200,7 +200,7 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
         section(NULL, "{'remote':{'backend':'off','breaker':'open'}}", "");
         fake.status = ctl_json(open);
         assert_int_equal(ctl("remote", "status"), EXIT_OK);
-        assert_ptr_equal(strstr(ctl_out, "\nShared tier\n  engine            s3, NOT IN USE"),
+        assert_ptr_equal(strstr(ctl_out, "\nShared tier\n  backend           s3, NOT IN USE"),
                          ctl_out);
 }
 
