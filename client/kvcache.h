@@ -2,11 +2,11 @@
 /* libkvcache: the client library of kvcache-daemon, which keeps the KV-cache blocks of LLM engines
  * in memory and on disk. The calls that administer a daemon are in <kvcache-admin.h>.
  *
- * The library starts no threads, installs no signal handlers, prints nothing and never exits. Every
- * call that can wait takes a timeout or uses the handle's. A handle belongs to one thread at a
- * time; several handles in one process are independent. After fork(), every call on a handle of the
- * parent returns -ECHILD in the child. When the daemon restarts, requests in flight end with a
- * status, and the next call connects again and maps the new memory.
+ * The library starts threads for GPUDirect Storage only, installs no signal handlers, prints
+ * nothing and never exits. Every call that can wait takes a timeout or uses the handle's. A handle
+ * belongs to one thread at a time; several handles in one process are independent. After fork(),
+ * every call on a handle of the parent returns -ECHILD in the child. When the daemon restarts,
+ * requests in flight end with a status, and the next call connects again and maps the new memory.
  *
  * Return values, for every function that returns int:
  *   0       success
