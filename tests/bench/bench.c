@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench: the load side of the benchmark, one mode a process. bench.py starts it, signals
+/* measure: the load side of the benchmark, one mode a process. bench.py starts it, signals
  * when to run (--steps: a line of standard input is one slice) and compares; alone it measures one
  * slice and prints it.
  *
- *   kvcache-bench put --socket S --size 2097152 --batch 16 --ack written --seconds 1
- *   kvcache-bench get --socket S --size 2097152 --batch 8 --count 512 --seconds 1
+ *   measure put --socket S --size 2097152 --batch 16 --ack written --seconds 1
+ *   measure get --socket S --size 2097152 --batch 8 --count 512 --seconds 1
  *
  * Every answer is one line of JSON on standard output. Failures are one line on standard error and
  * exit status 1. */
@@ -65,7 +65,7 @@ int bench_fail(const char *format, ...)
 {
         va_list arguments;
 
-        fputs("kvcache-bench: ", stderr);
+        fputs("measure: ", stderr);
         va_start(arguments, format);
         vfprintf(stderr, format, arguments);
         va_end(arguments);
@@ -239,7 +239,7 @@ static const struct option long_options[] = {
 
 static int usage(FILE *out, int status)
 {
-        fputs("usage: kvcache-bench MODE [OPTIONS]\n\nModes:\n", out);
+        fputs("usage: measure MODE [OPTIONS]\n\nModes:\n", out);
         for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
                 fprintf(out, "  %-8s %s\n", modes[i].name, modes[i].help);
         fputs("\nOptions (sizes in bytes):\n", out);
@@ -408,5 +408,5 @@ int main(int argc, char *argv[])
         for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
                 if (strcmp(argv[1], modes[i].name) == 0)
                         return modes[i].run(&o);
-        return usage(stderr, strcmp(argv[1], "--help") == 0 ? 0 : 2);
+        return strcmp(argv[1], "--help") == 0 ? usage(stdout, 0) : usage(stderr, 2);
 }

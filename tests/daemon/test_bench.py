@@ -38,6 +38,13 @@ def test_help_builds_nothing(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("usage: tests/bench/run.sh") and "ninja" not in done.stderr, done.stderr
 
 
+def test_measure_calls_itself_by_its_name():
+    help = subprocess.run([BENCH, "--help"], capture_output=True, text=True)
+    assert help.returncode == 0 and help.stdout.startswith("usage: measure "), help.stdout
+    lonely = subprocess.run([BENCH, "get", "--socket", "/nowhere"], capture_output=True, text=True)
+    assert lonely.returncode != 0 and lonely.stderr.startswith("measure: "), lonely.stderr
+
+
 def test_an_entry_is_to_stay_as_small_as_the_recorded_figure():
     for more, reached in (-0.1, True), (8, False):
         report = {"bytes_per_entry": figures.measured([figures.ENTRY_BYTES + more] * 2, "B", "")}
