@@ -231,7 +231,7 @@ class Engine(layouts.Engine):
         request.state = "waits"
 
     def end_request(self, request):
-        """Its chunks are offered in the next step, when other requests may have its blocks."""
+        """Ends a request. The next step offers its chunks, when other requests may have its blocks."""
         self.finished.append((request, request.computed, [list(t) for t in request.tables]))
         if request.state == "loads":
             request.state = "is aborted"

@@ -780,7 +780,7 @@ def prefill_rate_of_chunks_that_others_computed():
     submitted.append(host.manager.prepare_store(keys[60:], context).store_spec.tokens)
     host.step()
     host.manager.lookup(keys_of("another end", 1)[0], context)
-    submitted.append(host.manager.prepare_store(keys, context).store_spec.tokens)  # it was preempted, and all is in the GPU
+    submitted.append(host.manager.prepare_store(keys, context).store_spec.tokens)  # the request was preempted, and all is in the GPU
     other = host.begin("2")
     host.manager.lookup(keys_of("others", 60)[0], other)
     host.step()
