@@ -200,6 +200,27 @@ static void few_files_are_given_up_in_vain(void **state)
         stop();
 }
 
+/* A put that is tried again moves to another segment, or waits without one. A pin counts in the
+ * segment of its chunk, so a pin during the put is refused. */
+static void puts_on_a_full_file_system_cannot_be_pinned(void **state)
+{
+        struct store_tenant_usage usage;
+
+        start_sparse();
+        put_range(0, 400, 65536);
+        settle();
+        limit_room(0, false);
+        for (unsigned i = 0; i < DEPTH; i++)
+                assert_int_equal(submit_put(1000 + i, 1 << 20, false), 0);
+        for (unsigned i = 0; i < DEPTH; i++)
+                assert_int_equal(store_retain(t.s, slots[i].req.ref, true, UINT64_MAX), STORE_MISS);
+        turn(puts_none, NULL);
+        fault_set(NULL);
+        store_get_tenant(t.s, t.tenant, &usage);
+        assert_int_equal(usage.retained, 0);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -208,6 +229,7 @@ int main(int argc, char **argv)
                 TEST(the_table_and_the_namespaces_get_room_on_a_full_file_system),
                 TEST(a_store_starts_on_a_file_system_that_refuses_every_write),
                 TEST(few_files_are_given_up_in_vain),
+                TEST(puts_on_a_full_file_system_cannot_be_pinned),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

@@ -174,9 +174,11 @@ uint32_t volume_demoted(const struct volume *v)
         return v->evict ? evict_demoted(v->evict) : 0;
 }
 
+/* A put in flight may move its chunk to another segment, or to none, so only a published chunk is
+ * counted as retained. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained)
 {
-        if (group_of(v, ref) < 0)
+        if (group_of(v, ref) < 0 || volume_chunk_at(v, ref.index)->flags & CHUNK_PENDING)
                 return STORE_MISS;
         chunk_retain(v, ref.index, retained);
         return 0;
