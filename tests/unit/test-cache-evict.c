@@ -277,6 +277,51 @@ static void an_evicted_chunk_is_not_found_during_its_sync(void **state)
         expect_get(1, CACHE_OK, 2);
 }
 
+static uint64_t table_writes(void)
+{
+        struct store_stats s;
+
+        store_get_stats(t.store, &s);
+        return s.table_writes;
+}
+
+/* A failed sync of the table lets the entry of the put reach the disk, but no tombstone after it.
+ */
+static void an_eviction_is_lost_if_its_put_ends_on_a_bypassed_volume(void **state)
+{
+        struct fault_plan one = { .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1 };
+        struct req evicted, synced;
+        uint64_t before;
+        struct settle s;
+
+        expect_put(2, CACHE_WRITTEN, CACHE_OK);
+        fault_set(&one); /* the payload */
+        put(&evicted, 1, CACHE_WRITTEN);
+        tiers_wait_hits(&t, 1);
+        before = table_writes();
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(&s);
+        while (table_writes() == before) { /* the tombstone of older chunks of the key */
+                tiers_iterate(&t);
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+        }
+        fault_set(&one); /* the entry */
+        fault_release();
+        tiers_wait_hits(&t, 1);
+        refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
+        put(&synced, 2, CACHE_DURABLE);
+        expect(&synced, CACHE_NOT_DURABLE);
+        assert_int_equal(store_volumes_up(t.store), 0);
+        release();
+        expect(&evicted, CACHE_OK);
+        tiers_wait(&t, &s.done);
+        assert_int_equal(s.req.result, STORE_BYPASSED);
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+}
+
 /* The end of the first write does not drop the chunk that was written after the eviction. */
 static void a_put_after_an_eviction_during_a_sync_stays_written(void **state)
 {
@@ -430,6 +475,7 @@ int main(int argc, char **argv)
                 TEST(what_was_evicted_while_written_can_be_put_again_at_once),
                 TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),
                 TEST(an_evicted_chunk_is_not_found_during_its_sync),
+                TEST(an_eviction_is_lost_if_its_put_ends_on_a_bypassed_volume),
                 TEST(a_put_after_an_eviction_during_a_sync_stays_written),
                 TEST(chunks_in_memory_are_counted_without_what_was_purged),
                 TEST(a_count_does_not_wait_for_a_purge),

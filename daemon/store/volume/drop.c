@@ -2,7 +2,11 @@
 /* Tombstones of dropped chunks, and the requests that wait until these are written.
  *
  * A tombstone is handled like an entry: it is queued for the table, filled in when its page is
- * composed, and notified of the result. A drop needs memory only for its tombstone. Loop thread. */
+ * composed, and notified of the result. A drop needs memory only for its tombstone. Loop thread.
+ *
+ * The store learns of tombstones that are lost with a volume when the volume is bypassed. One that
+ * is queued later, because a put in flight was to be dropped, is reported at once: its key may be
+ * back. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -52,6 +56,8 @@ static int queue(struct volume *v, uint32_t namespace_id, const struct key *key,
         v->tombstones++;
         v->drops_begun += is_asked_for;
         table_add(v, &t->work.item);
+        if (v->bypassed && is_asked_for)
+                v->ops.doubtful(v->ops.userdata, v);
         return 0;
 }
 
