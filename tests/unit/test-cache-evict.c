@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache: evictions and purges, in every state that a chunk can be in. */
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 
@@ -90,6 +91,34 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
                 settle(&s);
                 tiers_wait(&t, &s.done);
         } while (s.req.result != 0);
+}
+
+/* The chunk on disk is found after a kill, because its purge could not be written. */
+static void an_evict_fails_on_a_volume_that_lost_a_purge(void **state)
+{
+        struct settle s;
+        struct purge p;
+
+        expect_put(1, CACHE_WRITTEN, CACHE_OK);
+        refuse(KIO_WRITE, 1, FAULT_FOR_EVER);
+        purge(&p);
+        tiers_wait(&t, &p.done);
+        assert_true(p.req.store.result < 0);
+        fault_set(&(struct fault_plan){ .kind = FAULT_ERROR,
+                                        .error = EROFS,
+                                        .ops = 1u << KIO_WRITE,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        expect_put(2, CACHE_WRITTEN, CACHE_FAILED);
+        assert_int_equal(store_volumes_up(t.store), 0);
+        expect_put(1, CACHE_ACCEPTED, CACHE_OK);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(&s);
+        tiers_wait(&t, &s.done);
+        assert_int_equal(s.req.result, STORE_BYPASSED);
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
 }
 
 /* The write may complete, and be found after a kill: each waiter learns of that. */
@@ -469,6 +498,7 @@ int main(int argc, char **argv)
         const struct CMUnitTest tests[] = {
                 TEST(an_evict_is_settled_after_a_purge_that_overtook_it),
                 TEST(an_evict_fails_with_the_purge_that_overtook_it),
+                TEST(an_evict_fails_on_a_volume_that_lost_a_purge),
                 TEST(an_eviction_that_a_hung_write_may_undo_fails_for_all_waiters),
                 TEST(an_evict_that_a_resume_undoes_fails),
                 TEST(evict_takes_a_key_out_in_every_state),

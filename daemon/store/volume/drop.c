@@ -156,5 +156,6 @@ void volume_settle_drops(struct volume *v, struct store_put *req)
 
 bool volume_loses_drops(const struct volume *v)
 {
-        return v->open && (v->drops_lost || v->drops_begun != v->drops_over);
+        return v->open && (v->drops_lost || v->drops_begun != v->drops_over ||
+                           namespaces_purge_is_lost(v->namespaces));
 }

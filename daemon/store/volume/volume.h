@@ -228,7 +228,8 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
 /* Returns whether recovery could find a chunk of this key; false only if it certainly could not. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
-/* Returns whether the tombstone of a drop is not written yet, or was lost. */
+/* Returns whether the tombstone of a drop is not written yet, or was lost, or a purge was: no
+ * tombstone is queued for a purged chunk. */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* Purges chunks. `set` is written with the purge; it is NULL in a store of one volume. */
