@@ -32,12 +32,29 @@ static void open_pool(struct tiers *t)
         }
 }
 
+static void on_volume(void *userdata, unsigned volume, enum store_volume_event event,
+                      const char *text)
+{
+        struct tiers *t = userdata;
+
+        t->emptied += event == STORE_VOLUME_IS_EMPTIED;
+}
+
+static void make_dir(struct tiers *t)
+{
+        const char *base = getenv("TMPDIR");
+
+        snprintf(t->dir, sizeof(t->dir), "%s/kvcache-tiers-XXXXXX", base ? base : "/var/tmp");
+        assert_non_null(mkdtemp(t->dir));
+}
+
 void tiers_open(struct tiers *t)
 {
-        const char *paths[] = { t->dir };
+        char names[STORE_MAX_VOLUMES][sizeof(t->dir) + 4];
+        const char *paths[STORE_MAX_VOLUMES] = { t->dir };
         struct store_params params = {
                 .paths = paths,
-                .n_paths = 1,
+                .n_paths = t->volumes ? t->volumes : 1,
                 .limit = t->limit ? t->limit : 256 * MIB,
                 .segment_bytes = 4 * MIB,
                 .prewrite = false, /* keeps the writes of a plan free of preformatting */
@@ -46,6 +63,9 @@ void tiers_open(struct tiers *t)
                 .secret = { { 1, 2 } },
                 .lock_wait_ms = 30000,
                 .hang_ms = t->hang_ms,
+                .error_budget = t->error_budget,
+                .on_volume = on_volume,
+                .userdata = t,
         };
         struct kio_params io = {
                 .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1
@@ -53,12 +73,11 @@ void tiers_open(struct tiers *t)
         int locks[STORE_MAX_VOLUMES];
         char error[512] = "";
 
-        if (!t->dir[0]) {
-                const char *base = getenv("TMPDIR");
-
-                snprintf(t->dir, sizeof(t->dir), "%s/kvcache-tiers-XXXXXX",
-                         base ? base : "/var/tmp");
-                assert_non_null(mkdtemp(t->dir));
+        if (!t->dir[0])
+                make_dir(t);
+        for (unsigned i = 0; i < t->volumes; i++) {
+                snprintf(names[i], sizeof(names[i]), "%s/%u", t->dir, i);
+                paths[i] = names[i];
         }
         fault_set(NULL);
         open_pool(t);
@@ -100,11 +119,24 @@ void tiers_close(struct tiers *t)
         t->pool = pool_free(t->pool);
 }
 
+/* All operations in flight are independent of each other, and none is begun meanwhile. So whatever
+ * of them the copy has, a killed daemon can leave. */
+void tiers_kill(struct tiers *t)
+{
+        struct tiers copy = *t;
+        char command[3 * sizeof(t->dir)];
+
+        make_dir(&copy);
+        snprintf(command, sizeof(command), "cp -r --sparse=always '%s/.' '%s'", t->dir, copy.dir);
+        assert_int_equal(system(command), 0);
+        tiers_remove(t);
+        memcpy(t->dir, copy.dir, sizeof(t->dir));
+}
+
 void tiers_remove(struct tiers *t)
 {
         tiers_close(t);
-        folder_empty(t->dir);
-        assert_int_equal(rmdir(t->dir), 0);
+        assert_int_equal(folder_remove(t->dir), 0);
         t->dir[0] = '\0';
 }
 

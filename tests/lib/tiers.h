@@ -15,6 +15,8 @@ enum { TIERS_WAIT_MS = 60000 };
 struct tiers {
         char dir[256];
         uint64_t pool_bytes, limit;  /* 0: 16 MiB, 256 MiB */
+        unsigned volumes;            /* 0: one, in `dir` itself; otherwise in folders of it */
+        uint32_t error_budget;       /* store.error_budget; 0: its default */
         uint64_t hang_ms;            /* io.hang; 0: nothing hangs */
         struct admission *admission; /* for the cache; may be NULL */
         struct pool *pool;
@@ -23,12 +25,16 @@ struct tiers {
         struct cache *cache;
         uint32_t ns;
         uint64_t later_ns; /* lead of the clock that cache_iterate() sees */
+        unsigned emptied;  /* counts the volumes that returned empty, because they missed a drop */
 };
 
 /* Opens the store in `dir`, or creates it, with assertions. */
 void tiers_open(struct tiers *t);
 /* Closes everything; nothing may be pending. */
 void tiers_close(struct tiers *t);
+/* Copies the folder while I/O is in flight, closes everything, and continues in the copy: it has
+ * what a killed daemon would leave. The caller opens it again. */
+void tiers_kill(struct tiers *t);
 /* Closes everything, and removes the folder. */
 void tiers_remove(struct tiers *t);
 uint32_t tiers_namespace(struct tiers *t, const char *name);

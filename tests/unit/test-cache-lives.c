@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random histories of a cache that lives several times: it is stopped, or killed with operations in
+ * flight, and opened again. Its devices work, stand still, fail or are full; with several volumes
+ * some are suspended and resumed. What is found agrees with a model: no older bytes, nothing that
+ * was dropped, and all that was answered as written.
+ *
+ * `test-cache-lives FIRST COUNT` runs the histories of these seeds. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "history-actions.h"
+#include "history-model.h"
+
+enum { LIVES = 3, STEPS = 250 };
+
+static unsigned first_seed = 1, n_seeds = 2;
+static uint64_t evictions, found_on_disk;
+static struct store_device devices[STORE_MAX_VOLUMES];
+static bool fails;
+
+static bool all_up(void)
+{
+        return store_volumes_up(t.store) == store_volumes(t.store);
+}
+
+/* --- devices --- */
+
+/* No read fails, because that would lose a chunk. */
+static void change_device(void)
+{
+        static const unsigned ops[] = { 1U << KIO_WRITE, 1U << KIO_SYNC, 1U << KIO_READ,
+                                        1U << KIO_WRITE | 1U << KIO_SYNC };
+        static const int errors[] = { EIO, EIO, EIO, ENOSPC, EROFS };
+        struct fault_plan plan = { .kind = FAULT_NEVER,
+                                   .ops = ops[draw(ARRAY_SIZE(ops))],
+                                   .volume = draw(t.volumes + 1),
+                                   .first = 1 + draw(3),
+                                   .count = draw(3) ? FAULT_FOR_EVER : 1 + draw(4) };
+
+        if (draw(2) == 0) {
+                release();
+                if (!fails || draw(6) > 0)
+                        return;
+                plan.kind = FAULT_ERROR;
+        }
+        if (fails && !(plan.ops & 1U << KIO_READ) && (plan.kind == FAULT_ERROR || draw(6) == 0)) {
+                plan.error = errors[draw(ARRAY_SIZE(errors))];
+                plan.count = MIN(plan.count, (uint64_t)4);
+        }
+        if (plan.kind == FAULT_NEVER || plan.error)
+                fault_set(&plan);
+}
+
+static void on_device(struct store_device *d)
+{
+        d->complete = NULL;
+        model_volume_is_back();
+}
+
+static void change_volume(unsigned i)
+{
+        struct store_volume_stats st;
+        bool resumes;
+
+        assert_true(store_get_volume_stats(t.store, i, &st));
+        resumes = st.state != STORE_VOLUME_UP;
+        if (devices[i].complete || (!resumes && (store_volumes_up(t.store) < 2 || draw(3) > 0)))
+                return;
+        model.may_hide = true;
+        devices[i] = (struct store_device){ .volume = i, .complete = on_device };
+        (resumes ? store_resume : store_suspend)(t.store, &devices[i]);
+}
+
+/* --- histories --- */
+
+static void note_losses(void)
+{
+        struct store_stats s;
+
+        store_get_stats(t.store, &s);
+        if (s.evictions != evictions || t.emptied > 0)
+                model_disk_loses();
+        evictions = s.evictions;
+        t.emptied = 0;
+}
+
+static void step(void)
+{
+        uint32_t n = draw(MODEL_KEYS), what = draw(100);
+
+        model.now++;
+        note_losses();
+        end_requests(false);
+        model.may_hide = model.may_hide || !all_up();
+        if (what < 36)
+                put_one(n);
+        else if (what < 56)
+                get_one(n);
+        else if (what < 64)
+                evict_one(n);
+        else if (what < 67)
+                (void)evict(n, true);
+        else if (what == 67 && draw(3) == 0)
+                purge_all();
+        else if (what < 71)
+                expire_one(n);
+        else if (what < 73)
+                pin_one(n);
+        else if (what < 76)
+                retain_one(n);
+        else if (what < 78)
+                (void)prefetch(n);
+        else if (what < 83)
+                change_device();
+        else if (what < 85)
+                change_volume(draw(store_volumes(t.store)));
+        else {
+                t.later_ns += draw(4) == 0 ? UINT64_C(10000000000) : 0;
+                kio_reap(t.io);
+                tiers_iterate(&t);
+        }
+}
+
+static void settle(void)
+{
+        do
+                tiers_settle(&t);
+        while (cache_has_work(t.cache));
+        end_requests(false);
+}
+
+static void end_everything(void)
+{
+        release();
+        settle();
+        note_losses();
+        assert_all_have_ended();
+        assert_int_equal(t.cache->unwritten, 0);
+        assert_int_equal(t.cache->copying, 0);
+        assert_int_equal(stats().putting_users, 0);
+        assert_int_equal(stats().queued_writes, 0);
+        assert_int_equal(stats().queued_reads, 0);
+        assert_int_equal(stats().direct_bytes, 0);
+}
+
+static void check_keys(const char *when)
+{
+        note_losses();
+        for (uint32_t n = 0; n < MODEL_KEYS; n++) {
+                bool is_on_disk = tiers_of(n) & CACHE_DISK;
+                enum cache_status status;
+
+                if (model.keys[n].is_on_disk && !is_on_disk)
+                        fail_msg("key %u is not on disk %s", n, when);
+                status = get_now(n);
+                /* the slot of one that was evicted or expired may have other bytes */
+                if (model.keys[n].is_on_disk)
+                        assert_int_equal(status, CACHE_OK);
+                found_on_disk += is_on_disk;
+        }
+}
+
+static void resume_all(void)
+{
+        for (unsigned i = 0; i < store_volumes(t.store); i++) {
+                struct store_volume_stats st;
+
+                assert_true(store_get_volume_stats(t.store, i, &st));
+                if (st.state == STORE_VOLUME_UP)
+                        continue;
+                change_volume(i);
+                settle();
+        }
+        if (!all_up())
+                model_disk_loses();
+}
+
+static bool has_device_call(void)
+{
+        for (unsigned i = 0; i < store_volumes(t.store); i++)
+                if (devices[i].complete)
+                        return true;
+        return false;
+}
+
+static void end_life(unsigned how)
+{
+        unpin_pinned();
+        model.now++;
+        note_losses();
+        end_requests(false);
+        if (how == 0) {
+                end_everything();
+                resume_all();
+                check_keys("while it lives on");
+                return;
+        }
+        if (how == 1 || has_device_call()) { /* a resume makes files that cannot be copied */
+                cache_stop(t.cache);
+                end_everything();
+                tiers_close(&t);
+                history_crashes();
+        } else {
+                history_crashes();
+                tiers_kill(&t);
+                end_requests(true);
+        }
+        model_crashed();
+        tiers_open(&t);
+        evictions = 0;
+        model.now++;
+        check_keys(how == 1 ? "after a stop" : "after a kill");
+}
+
+static void run_histories(void **state, unsigned volumes, bool with_failures)
+{
+        for (uint32_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+                teardown(state);
+                t = (struct tiers){ .volumes = volumes, .error_budget = UINT16_MAX };
+                tiers_open(&t);
+                fails = with_failures;
+                history_begin(seed);
+                evictions = found_on_disk = 0;
+                print_message("seed %u\n", seed);
+                for (unsigned i = 0; i < LIVES; i++) {
+                        for (unsigned n = 0; n < STEPS; n++)
+                                step();
+                        end_life(draw(4) == 0 ? 0 : 1 + draw(2));
+                }
+                end_everything();
+                assert_true(found_on_disk > 0);
+        }
+}
+
+static void a_cache_finds_what_was_written_and_nothing_that_was_dropped(void **state)
+{
+        run_histories(state, 0, false);
+}
+
+static void a_cache_on_a_device_that_fails_finds_nothing_that_was_dropped(void **state)
+{
+        run_histories(state, 0, true);
+}
+
+static void a_cache_on_several_volumes_finds_nothing_that_was_dropped(void **state)
+{
+        run_histories(state, 3, true);
+}
+
+int main(int argc, char **argv)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(a_cache_finds_what_was_written_and_nothing_that_was_dropped),
+                TEST(a_cache_on_a_device_that_fails_finds_nothing_that_was_dropped),
+                TEST(a_cache_on_several_volumes_finds_nothing_that_was_dropped),
+        };
+
+        if (getenv("KVCACHE_TEST_LONG"))
+                n_seeds = 200;
+        if (argc == 3) {
+                first_seed = (unsigned)strtoul(argv[1], NULL, 10);
+                n_seeds = (unsigned)strtoul(argv[2], NULL, 10);
+        }
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
