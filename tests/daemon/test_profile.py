@@ -553,9 +553,9 @@ def test_commands_of_the_documentation(directory, words, takes_gpu):
 # --- the tutorial ---
 
 def tutorial_commands():
-    """Yields the tutorial's commands: lines that begin with " $ ", with their continuations after a backslash."""
+    """Yields the tutorial's commands before its C program: lines that begin with " $ ", with their continuations after a backslash."""
     commands, open_line = [], False
-    for line in (SOURCE / "client/TUTORIAL.md").read_text().splitlines():
+    for line in (SOURCE / "client/TUTORIAL.md").read_text().split("```c\n")[0].splitlines():
         if line.startswith("    $ ") or open_line:
             text = line[6:] if not open_line else " " + line.strip()
             commands[len(commands):] = [text.rstrip("\\").rstrip()] if not open_line else []
