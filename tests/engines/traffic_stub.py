@@ -4,7 +4,7 @@
 A block's bytes are computed from its tokens and the engine's description. With `spec` and `tier` they are stored in and loaded from a real
 daemon, so that a daemon that is killed, hangs or is full affects this engine like a real one. KVCACHE_STUB_FAULT plants a fault that the
 tests of the driver expect to be reported: start, die, orphan (dies, and leaves a worker), hang, fail, wait, share (two engines read each
-other's blocks), or bytes (what is loaded is wrong).
+other's blocks), or bytes (what is loaded is wrong). KVCACHE_STUB_TIMEOUT_S is how long a call to the daemon may take.
 """
 
 import collections
@@ -50,7 +50,8 @@ class Daemon:
     def __init__(self, socket, description):
         import kvcache
 
-        self.client = kvcache.Client(socket, timeout=0.3, connect_timeout=0.2)
+        self.patience_s = float(os.environ.get("KVCACHE_STUB_TIMEOUT_S", "0.3"))
+        self.client = kvcache.Client(socket, timeout=self.patience_s, connect_timeout=self.patience_s)
         self.space = self.client.namespace(f"stub/{hashlib.sha256(description).hexdigest()[:12]}", {"engine": description.decode()})
         self.quiet_until, self.counts = 0.0, collections.Counter()
 
@@ -75,7 +76,7 @@ class Daemon:
             self._note(began)
 
     def _note(self, began):
-        if time.monotonic() - began > 0.25:
+        if time.monotonic() - began > 0.8 * self.patience_s:
             self.quiet_until = time.monotonic() + 1
 
 

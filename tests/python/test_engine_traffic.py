@@ -48,7 +48,8 @@ class Drive:
         self.out, self.scratch = pathlib.Path(directory) / "out", pathlib.Path(directory) / "scratch"
         self.scratch.mkdir(exist_ok=True)
         self.mark = uuid.uuid4().hex
-        env = dict(os.environ, KVCACHE_STUB_FAULT=fault, KVCACHE_TRAFFIC_MARK=self.mark, TMPDIR=str(self.scratch))
+        env = dict(os.environ, KVCACHE_STUB_FAULT=fault, KVCACHE_TRAFFIC_MARK=self.mark, TMPDIR=str(self.scratch),
+                   KVCACHE_STUB_TIMEOUT_S=str(2 * harness.slow()))  # a busy machine must not cost hits
         each = () if "--each" in words else ("--each", str(40 * harness.slow()))
         command = [sys.executable, ENGINES / "traffic.py", *SMALL, "--budget", str(50 * harness.slow()), *each, "--out", self.out,
                    "--scratch", self.scratch, *words]
