@@ -1058,7 +1058,7 @@ static void words_and_counters_may_be_anything(void **state)
                                 x ^= x << 13;
                                 x ^= x >> 7;
                                 x ^= x << 17;
-                                table.now->buckets[b].words[i] = round % 3 ? x : UINT64_MAX;
+                                table.now->buckets[b].words[i] = round % 3 ? x : UINT32_MAX;
                         }
                 table.now->header->removals = x;
                 /* The reply's sizes are read only once. */
