@@ -50,8 +50,8 @@ class Daemon:
     def __init__(self, socket, description):
         import kvcache
 
-        self.patience_s = float(os.environ.get("KVCACHE_STUB_TIMEOUT_S", "0.3"))
-        self.client = kvcache.Client(socket, timeout=self.patience_s, connect_timeout=self.patience_s)
+        self.timeout_s = float(os.environ.get("KVCACHE_STUB_TIMEOUT_S", "0.3"))
+        self.client = kvcache.Client(socket, timeout=self.timeout_s, connect_timeout=self.timeout_s)
         self.space = self.client.namespace(f"stub/{hashlib.sha256(description).hexdigest()[:12]}", {"engine": description.decode()})
         self.quiet_until, self.counts = 0.0, collections.Counter()
 
@@ -76,7 +76,7 @@ class Daemon:
             self._note(began)
 
     def _note(self, began):
-        if time.monotonic() - began > 0.8 * self.patience_s:
+        if time.monotonic() - began > 0.8 * self.timeout_s:
             self.quiet_until = time.monotonic() + 1
 
 
