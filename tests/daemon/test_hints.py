@@ -117,7 +117,8 @@ def test_stat_says_why_a_chunk_would_be_evicted(small):
             first, last = standing(small, keys[0], tier), standing(small, keys[2], tier)
             assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after the chunks that continue it"
             assert last["class"] == "used once, end of a chain" and last["next"] and last["evicted"] == "next"
-            assert last["age_uses"] > first["age_uses"] > 0 and not last["pinned"]
+            # Ages in uses are estimated from the time, which is the same for the touches of one millisecond.
+            assert last["age_uses"] >= first["age_uses"] > 0 and not last["pinned"]
         leased = c.get(ns, keys)
         memory = standing(small, keys[2], "memory")
         assert memory["class"] == "used twice" and memory["pinned"] and "not while" in memory["evicted"]
