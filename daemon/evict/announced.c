@@ -9,6 +9,7 @@
 
 #include "base/pages.h"
 #include "checked.h"
+#include "evict/promise.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -17,7 +18,6 @@ enum {
         BUCKETS = 2 * ANNOUNCED_OPEN / WAYS, /* half of the places stay free */
         EXPIRED_AT_ONCE = 64, /* buckets that a call of announced_expire() examines */
         MEMORY = 64,          /* outcomes that the belief is made of, fading */
-        TOLERATED_S = 2,      /* times are announced in whole seconds */
         TOOL_CALL_S = 120,
         TURN_END_S = 20,
         TURN_END_MOST_S = 60, /* the outcome of an end of turn is known then */
@@ -204,7 +204,7 @@ static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 
 static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t seconds, uint64_t now)
 {
-        uint32_t least_s = seconds / 2 - MIN(seconds / 2, TOLERATED_S + 0U);
+        uint32_t least_s = seconds / 2 - MIN(seconds / 2, PROMISE_TOLERATED_S + 0U);
         /* from 0: the use may be reported with an earlier time */
         struct open o = { .id = id, .half_ns = UINT64_MAX };
 
@@ -213,7 +213,7 @@ static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t secon
                 o.due_ns = now + seconds * SECOND;
                 o.half_ns = now + seconds * SECOND / 2;
                 o.from_ns = least_s > 0 ? now + least_s * SECOND : 0;
-                o.to_ns = now + (2 * (uint64_t)seconds + TOLERATED_S) * SECOND;
+                o.to_ns = now + (2 * (uint64_t)seconds + PROMISE_TOLERATED_S) * SECOND;
                 break;
         case ANNOUNCED_TOOL_CALL:
                 o.due_ns = o.to_ns = now + TOOL_CALL_S * SECOND;

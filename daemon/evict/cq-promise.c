@@ -27,7 +27,6 @@ enum {
         /* Times are rounded up to this. A chain longer than a message is announced in parts, its
          * end first, and all parts should be due at once. */
         DUE_TICKS = 1024,
-        LATE_S = 2, /* tolerated, beside the announced time once more: the window of announced.c */
 };
 
 int cq_promises_init(struct cq_promises *p, uint32_t first_list)
@@ -121,7 +120,8 @@ static struct cq_promise *promise_of(struct cq *q, uint32_t group,
                 .due = round_up(q->time + (uint64_t)(announced->seconds * GAP_TICKS_PER_S),
                                 DUE_TICKS),
         };
-        one->late = one->due + (uint64_t)((announced->seconds + LATE_S) * GAP_TICKS_PER_S);
+        one->late =
+                one->due + (uint64_t)((announced->seconds + PROMISE_TOLERATED_S) * GAP_TICKS_PER_S);
         q->lists[p->first_list + number] = (struct cq_list){ 0 };
         at = position_of(p, one);
         memmove(&p->order[at + 1], &p->order[at], (p->n - at) * sizeof(p->order[0]));

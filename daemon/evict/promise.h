@@ -4,6 +4,10 @@
 
 #include <stdint.h>
 
+/* A use counts as announced until twice the announced time and these seconds have passed, because
+ * times are announced in whole seconds. */
+enum { PROMISE_TOLERATED_S = 2 };
+
 /* An announced use of a chain, in `seconds`. `belief` is the share of such announcements that come
  * true. `number` is not 0 and differs between announcements. */
 struct evict_promise {
