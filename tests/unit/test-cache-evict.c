@@ -282,10 +282,28 @@ static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **sta
         expect_get(1, CACHE_OK, 2);
 }
 
+/* Puts other bytes for an evicted key whose first put is held. They stay when the first put ends.
+ */
+static void put_while_held(struct req *first)
+{
+        struct req second;
+
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        expect(&second, CACHE_OK);
+        assert_false(first->done);
+        release();
+        expect(first, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
 /* The write of a durable put has ended, and its sync has not. */
 static void an_evicted_chunk_is_not_found_during_its_sync(void **state)
 {
-        struct req first, second;
+        struct req first;
 
         put_writing(&first, 1, CACHE_DURABLE);
         assert_int_equal(evict(1, false), CACHE_OK);
@@ -294,16 +312,7 @@ static void an_evicted_chunk_is_not_found_during_its_sync(void **state)
         tiers_wait_hits(&t, 1);
         assert_int_equal(tiers_of(1), 0);
         expect_get(1, CACHE_MISS, 0);
-        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
-        expect(&second, CACHE_OK);
-        assert_false(first.done);
-        release();
-        expect(&first, CACHE_OK);
-        tiers_settle(&t);
-        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
-        tiers_close(&t);
-        tiers_open(&t);
-        expect_get(1, CACHE_OK, 2);
+        put_while_held(&first);
 }
 
 static uint64_t table_writes(void)
@@ -354,22 +363,13 @@ static void an_eviction_is_lost_if_its_put_ends_on_a_bypassed_volume(void **stat
 /* The end of the first write does not drop the chunk that was written after the eviction. */
 static void a_put_after_an_eviction_during_a_sync_stays_written(void **state)
 {
-        struct req first, second;
+        struct req first;
 
         hold(KIO_SYNC, 1);
         put(&first, 1, CACHE_DURABLE);
         tiers_wait_hits(&t, 1);
         assert_int_equal(evict(1, false), CACHE_OK);
-        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
-        expect(&second, CACHE_OK);
-        assert_false(first.done);
-        release();
-        expect(&first, CACHE_OK);
-        tiers_settle(&t);
-        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
-        tiers_close(&t);
-        tiers_open(&t);
-        expect_get(1, CACHE_OK, 2);
+        put_while_held(&first);
 }
 
 static void counted(struct cache_count *count)
