@@ -3,6 +3,8 @@
  * fail. Deterministic. */
 #include "evict/ages.h"
 
+#include <stdbool.h>
+
 #include "checked.h"
 
 static const struct ages_sample *sample(const struct ages *a, unsigned level, uint64_t i)
@@ -31,59 +33,57 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns)
         a->now_ns = MAX(a->now_ns, now_ns);
 }
 
-/* Interpolates the time of a touch between two samples. */
-static uint64_t between(const struct ages_sample *before, const struct ages_sample *after,
-                        uint64_t touch)
+static uint64_t value_of(const struct ages_sample *s, bool by_time)
 {
-        double part = (double)(touch - before->touches) /
-                      (double)MAX(after->touches - before->touches, UINT64_C(1));
+        return by_time ? s->ns : s->touches;
+}
 
-        return before->ns + (uint64_t)((double)(after->ns - before->ns) * MIN(part, 1.0));
+/* Finds the latest sample whose time (or else number of touches) is below a limit. `after` has the
+ * present on entry, and the sample after the one found on return. */
+static bool find(const struct ages *a, bool by_time, uint64_t limit, struct ages_sample *before,
+                 struct ages_sample *after)
+{
+        for (unsigned level = 0; level < AGES_LEVELS; level++) {
+                uint64_t oldest = oldest_of(a, level);
+
+                if (a->n[level] == 0 || value_of(sample(a, level, oldest), by_time) >= limit)
+                        continue;
+                for (uint64_t i = a->n[level]; i-- > oldest;) {
+                        *before = *sample(a, level, i);
+                        if (value_of(before, by_time) < limit)
+                                return true;
+                        *after = *before;
+                }
+        }
+        return false;
+}
+
+/* Returns the y at x, on the line from (x0, y0) to (x1, y1), which ends there. */
+static uint64_t interpolate(uint64_t x, uint64_t x0, uint64_t x1, uint64_t y0, uint64_t y1)
+{
+        double part = (double)(x - x0) / (double)MAX(x1 - x0, UINT64_C(1));
+
+        return y0 + (uint64_t)((double)(y1 - y0) * MIN(part, 1.0));
 }
 
 uint64_t ages_time(const struct ages *a, uint64_t touch, uint64_t touches)
 {
-        struct ages_sample after = { .touches = MAX(touch, touches), .ns = a->now_ns };
+        struct ages_sample before, after = { .touches = MAX(touch, touches), .ns = a->now_ns };
 
-        for (unsigned level = 0; level < AGES_LEVELS; level++) {
-                uint64_t oldest = oldest_of(a, level);
-
-                if (a->n[level] == 0 || sample(a, level, oldest)->touches >= touch)
-                        continue;
-                for (uint64_t i = a->n[level]; i-- > oldest;) {
-                        const struct ages_sample *s = sample(a, level, i);
-
-                        if (s->touches < touch)
-                                return between(s, &after, touch);
-                        after = *s;
-                }
-        }
-        return a->now_ns - ages_known(a);
+        if (!find(a, false, touch, &before, &after))
+                return a->now_ns - ages_known(a);
+        return interpolate(touch, before.touches, after.touches, before.ns, after.ns);
 }
 
 uint64_t ages_touch(const struct ages *a, uint64_t ns, uint64_t touches)
 {
-        struct ages_sample after = { .touches = touches, .ns = a->now_ns };
+        struct ages_sample before, after = { .touches = touches, .ns = a->now_ns };
 
         if (ns >= a->now_ns)
                 return touches;
-        for (unsigned level = 0; level < AGES_LEVELS; level++) {
-                uint64_t oldest = oldest_of(a, level);
-
-                if (a->n[level] == 0 || sample(a, level, oldest)->ns > ns)
-                        continue;
-                for (uint64_t i = a->n[level]; i-- > oldest;) {
-                        const struct ages_sample *s = sample(a, level, i);
-
-                        if (s->ns <= ns)
-                                return s->touches +
-                                       (uint64_t)((double)(after.touches - s->touches) *
-                                                  (double)(ns - s->ns) /
-                                                  (double)(after.ns - s->ns));
-                        after = *s;
-                }
-        }
-        return 0;
+        if (!find(a, true, ns + 1, &before, &after))
+                return 0;
+        return interpolate(ns, before.ns, after.ns, before.touches, after.touches);
 }
 
 uint64_t ages_known(const struct ages *a)
