@@ -177,11 +177,13 @@ static inline void cache_set_waiting(struct cache_request *req, enum waiting wai
 
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
 
-/* --- cache.c --- */
+/* --- removal.c --- */
 
 /* Drops a chunk from the pool at once. If the chunk is being written, it is dropped from the store
  * when the write ends. */
 void cache_drop_from_pool(struct cache *c, uint32_t chunk);
+
+/* --- cache.c --- */
 
 void cache_request_init(struct cache *c, struct cache_request *req, int kind);
 /* Completes a request, now or in a later iteration. */
