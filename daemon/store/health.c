@@ -284,7 +284,7 @@ static int run_rest(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);
 
-        return volume_rest(p->volume, is_away(p));
+        return volume_rest(p->volume);
 }
 
 static void rested(struct kio_request *req)
@@ -292,6 +292,10 @@ static void rested(struct kio_request *req)
         struct member *p = container_of(req, struct member, call);
 
         p->calling = p->resting = false;
+        volume_end_rest(p->volume);
+        /* another volume may have been resumed meanwhile, and has continued without this one */
+        if (is_away(p) && !p->store->stopping)
+                volume_mark_away(p->volume);
         if (req->result < 0)
                 device_done(p, (int)req->result,
                             "the volume is suspended, but not everything could be synced");
@@ -314,6 +318,7 @@ void health_rest_when_quiet(struct member *p)
                 return;
         p->suspending = false;
         health_tell(p, STORE_VOLUME_IS_SUSPENDED, "");
+        volume_begin_rest(p->volume, is_away(p));
         call(p, run_rest, rested);
 }
 
@@ -383,7 +388,7 @@ static int run_resume(struct kio_request *req)
                         if (s->in_set && p->given == 0)
                                 return WANTS_NUMBER;
                         r = volume_make(v, s->in_set ? s->set : NULL, s->in_set ? p->given - 1 : 0,
-                                        s->in_set ? s->set_count : 1, p->error);
+                                        s->in_set ? p->set_count : 1, p->error);
                         if (r < 0)
                                 return r;
                 } else if (memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0) {
@@ -391,14 +396,12 @@ static int run_resume(struct kio_request *req)
                                            p->name);
                 }
                 for (unsigned i = 0; i < s->n_volumes; i++)
-                        if (i != p->number && s->volumes[i].volume &&
-                            volume_superblock(s->volumes[i].volume)->volume_index ==
-                                    sb->volume_index)
+                        if (p->numbers[i] == sb->volume_index + 1u)
                                 return store_error(p->error, -EPROTO,
                                                    "%s: has the same volume number as %s: one is a "
                                                    "copy of the other",
                                                    p->name, s->volumes[i].name);
-                membership_prepare_superblock(p, v);
+                membership_prepare_superblock(p, v, p->set_count);
                 if (p->volume)
                         volume_take_marks(v, p->volume);
                 r = volume_open(v, s->io, p->error);
@@ -434,6 +437,12 @@ static int submit_resume(struct member *p)
         p->join.empty = p->missed;
         p->join.witnessed = true; /* this process has witnessed the record */
         p->join_changes = s->changes;
+        p->set_count = s->set_count;
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct volume *v = i != p->number ? s->volumes[i].volume : NULL;
+
+                p->numbers[i] = v ? volume_superblock(v)->volume_index + 1u : 0;
+        }
         call(p, run_resume, resumed);
         return 0;
 }
@@ -472,7 +481,7 @@ static void left(struct kio_request *req)
 
 static void resume_failed(struct member *p, int r)
 {
-        if (p->next && p->join_rounds > 0 && is_away(p)) {
+        if (p->next && is_away(p)) {
                 p->leave_result = r;
                 call(p, run_leave, left);
         } else {

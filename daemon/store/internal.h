@@ -77,8 +77,12 @@ struct member {
         struct kio_request call;
         struct store_device *device; /* the request that waits for a suspend or resume */
 
-        /* State of a resume. */
+        /* State of a resume. The volume's thread must not read what the loop thread changes
+         * meanwhile, so it gets copies of the store's state. */
         struct volume *next;
+        unsigned set_count;
+        unsigned numbers[STORE_MAX_VOLUMES]; /* number in the set, plus 1, of each other volume that
+                                                could be opened; else 0 */
         struct namespaces_snapshot *snapshot;
         struct volume_join join;
         uint64_t join_changes;
@@ -232,9 +236,9 @@ uint64_t membership_bits_of(const struct store *s, const struct member *p);
 int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 /* Makes a set of the volumes: chooses its uuid and announces the numbers of new volumes. */
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
-/* Copies limit and set into the superblock of `v`, which volume_open() writes. Runs on any
- * thread. */
-void membership_prepare_superblock(struct member *p, struct volume *v);
+/* Copies limit and set into the superblock of `v`, which volume_open() writes. The set has given
+ * out `set_count` numbers. Runs on any thread. */
+void membership_prepare_superblock(const struct member *p, struct volume *v, unsigned set_count);
 /* Called when all volumes that are up have been opened: gives each volume the others' records, and
  * empties the volumes that have missed something. */
 int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);

@@ -238,9 +238,9 @@ int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         return is_all_there(s) ? 0 : leave_out_fresh(s, ret_error);
 }
 
-void membership_prepare_superblock(struct member *p, struct volume *v)
+void membership_prepare_superblock(const struct member *p, struct volume *v, unsigned set_count)
 {
-        struct store *s = p->store;
+        const struct store *s = p->store;
         struct disk_superblock *sb = volume_superblock(v);
 
         volume_set_limit(v, p->limit, p->entries);
@@ -248,7 +248,7 @@ void membership_prepare_superblock(struct member *p, struct volume *v)
                 return;
         sb->set_limit = s->params.limit;
         sb->set_volumes = s->n_volumes;
-        sb->volume_count = (uint16_t)s->set_count;
+        sb->volume_count = (uint16_t)set_count;
 }
 
 /* Returns the number of a volume that is up, or, with none left, of the last that was: this process

@@ -173,7 +173,8 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 return r;
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (s->volumes[i].volume)
-                        membership_prepare_superblock(&s->volumes[i], s->volumes[i].volume);
+                        membership_prepare_superblock(&s->volumes[i], s->volumes[i].volume,
+                                                      s->set_count);
         *ret = TAKE_PTR(s);
         return 0;
 }

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -626,6 +627,122 @@ static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **stat
         stop();
 }
 
+/* --- calls in progress while other volumes come and go --- */
+
+/* Occupies the thread of a volume's blocking calls, so that a later call of the volume waits. */
+struct gate {
+        struct kio_request req;
+        sem_t open;
+        bool done;
+};
+
+static int wait_at_gate(struct kio_request *req)
+{
+        struct gate *g = container_of(req, struct gate, req);
+
+        while (sem_wait(&g->open) < 0)
+                ;
+        return 0;
+}
+
+static void passed_gate(struct kio_request *req)
+{
+        container_of(req, struct gate, req)->done = true;
+}
+
+static void gate_close(struct gate *g, unsigned volume)
+{
+        *g = (struct gate){ .req = { .op = KIO_CALL,
+                                     .class = KIO_CLASS_PUT,
+                                     .volume = volume + 1,
+                                     .call = wait_at_gate,
+                                     .complete = passed_gate } };
+        list_init(&g->req.node);
+        assert_int_equal(sem_init(&g->open, 0, 0), 0);
+        kio_submit(t.io, &g->req, volume);
+}
+
+static void gate_open(struct gate *g)
+{
+        sem_post(&g->open);
+        wait_for(&g->done);
+        sem_destroy(&g->open);
+}
+
+static bool is_marked_away(unsigned volume)
+{
+        struct disk_superblock sb;
+        char path[300];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/superblock", t.dirs[volume]);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(pread(fd, &sb, sizeof(sb), 0), sizeof(sb));
+        close(fd);
+        return sb.away;
+}
+
+/* The last volume in use is being suspended when another comes back, and continues without it. */
+static void a_volume_that_is_being_suspended_is_marked_when_another_comes_back(void **state)
+{
+        struct device d = { .req = { .volume = 1, .complete = device_done } };
+        struct gate gate;
+
+        start("01");
+        put_range(0, 20);
+        assert_int_equal(device(store_suspend, 0), 0);
+        settle();
+        gate_close(&gate, 1);
+        store_suspend(t.s, &d.req);
+        while (t.events[STORE_VOLUME_IS_SUSPENDED] < 2)
+                turn();
+        assert_false(d.done);
+        assert_int_equal(device(store_resume, 0), 0);
+        gate_open(&gate);
+        wait_for(&d.done);
+        assert_int_equal(d.req.result, 0);
+        settle();
+        assert_true(is_marked_away(1));
+        assert_false(is_marked_away(0));
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_false(is_marked_away(1));
+        assert_int_equal(count_hits(0, 20), 20);
+        stop();
+}
+
+/* A resume that has taken longer than io.hang ends after its volume has joined the others. */
+static void a_volume_whose_resume_is_given_up_is_marked(void **state)
+{
+        struct device d = { .req = { .volume = 1, .complete = device_done } };
+        struct gate gate;
+
+        t.hang_ms = 200;
+        start("012");
+        put_range(0, 20);
+        assert_int_equal(device(store_suspend, 1), 0);
+        settle();
+        gate_close(&gate, 1);
+        store_resume(t.s, &d.req);
+        wait_state(1, STORE_VOLUME_BYPASSED);
+        assert_true(d.done);
+        assert_int_equal(d.req.result, -ETIMEDOUT);
+        /* the call reads nothing of another volume, which is replaced meanwhile */
+        assert_int_equal(device(store_suspend, 2), 0);
+        assert_int_equal(device(store_resume, 2), 0);
+        gate_open(&gate);
+        while (device(store_suspend, 1) == STORE_BUSY) {
+                wait_io();
+                turn();
+        }
+        settle();
+        assert_true(is_marked_away(1));
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_false(is_marked_away(1));
+        assert_int_equal(count_hits(0, 20), 20);
+        stop();
+}
+
 /* --- a change of the eviction policy --- */
 
 static unsigned switched;
@@ -688,6 +805,8 @@ int main(int argc, char **argv)
                 TEST(startup_without_one_of_its_volumes_goes_on),
                 TEST(test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers),
                 TEST(test_R15_a_suspend_does_not_wait_for_a_device_that_hangs),
+                TEST(a_volume_that_is_being_suspended_is_marked_when_another_comes_back),
+                TEST(a_volume_whose_resume_is_given_up_is_marked),
                 TEST(a_change_of_policy_without_memory_is_reported_and_costs_nothing_else),
         };
 

@@ -174,6 +174,7 @@ struct volume {
         unsigned number;     /* among the store's volumes */
         unsigned kio_volume; /* number of the volume in kio */
         bool open, stopping, bypassed;
+        bool resting;     /* volume_rest() runs, and writes `namespaces` and the superblock */
         bool abandoned;   /* volume_abandon() was called, because the device hangs */
         char reason[192]; /* why the volume was bypassed */
 

@@ -141,7 +141,7 @@ uint64_t volume_pending(const struct volume *v)
         if (!v->open)
                 return 0;
         return v->requests + v->operations + v->tombstones + v->n_sweeps +
-               namespaces_pending(v->namespaces);
+               (v->resting ? 0 : namespaces_pending(v->namespaces));
 }
 
 /* Syncs everything to stable storage, and only then marks the volume as clean. */
@@ -166,13 +166,21 @@ static int close_clean(struct volume *v)
         return dir_write_superblock(v->dir);
 }
 
-int volume_rest(struct volume *v, bool away)
+void volume_begin_rest(struct volume *v, bool away)
 {
-        struct disk_superblock *sb = &v->dir->superblock;
-        int r;
+        v->dir->superblock.away = away;
+        v->resting = true;
+}
 
-        sb->away = away;
-        r = v->sync_failed ? -EIO : close_clean(v);
+void volume_end_rest(struct volume *v)
+{
+        v->resting = false;
+}
+
+int volume_rest(struct volume *v)
+{
+        int r = v->sync_failed ? -EIO : close_clean(v);
+
         if (r < 0)
                 r = dir_write_superblock(v->dir);
         return r;

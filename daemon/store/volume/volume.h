@@ -143,9 +143,12 @@ void volume_abandon(struct volume *v);
 /* Returns whether no request is uncompleted and no tombstone, table write or sync is pending. */
 bool volume_is_quiet(const struct volume *v);
 /* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
- * succeeded; `away` marks it as offline. Returns 0, or -errno if the superblock could not be
- * written. Blocks. */
-int volume_rest(struct volume *v, bool away);
+ * succeeded. Returns 0, or -errno if the superblock could not be written. Blocks, and may run on
+ * any thread between volume_begin_rest(), which marks the volume as offline if it is away, and
+ * volume_end_rest(). Meanwhile the other threads do not look at what it writes. */
+void volume_begin_rest(struct volume *v, bool away);
+int volume_rest(struct volume *v);
+void volume_end_rest(struct volume *v);
 
 void volume_namespace_open(struct volume *v, struct store_namespace_open *req);
 const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id);
