@@ -24,5 +24,3 @@ enum { PAGE_NAMESPACES = 20 };
 
 /* Prints the page as a complete HTML document. */
 void page_print(FILE *out, const struct page *page);
-/* Returns advice for a reason of kvcache_degraded as HTML, or NULL if the reason is unknown. */
-const char *page_advice(const char *reason);

@@ -17,6 +17,7 @@
 #include "cleanup.h"
 #include "report/history.h"
 #include "report/metrics.h"
+#include "report/page-parts.h"
 #include "report/page.h"
 #include "report/plot.h"
 

@@ -144,7 +144,7 @@ void volume_abandon(struct volume *v);
 bool volume_is_quiet(const struct volume *v);
 /* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
  * succeeded. Returns 0, or -errno if the superblock could not be written. Blocks, and may run on
- * any thread between volume_begin_rest(), which marks the volume as offline if it is away, and
+ * any thread between volume_begin_rest(), which records `away` in the superblock, and
  * volume_end_rest(). Meanwhile the other threads do not look at what it writes. */
 void volume_begin_rest(struct volume *v, bool away);
 int volume_rest(struct volume *v);
