@@ -29,7 +29,7 @@ enum {
         ITERATION_WORDS = 1536,
         CATCH_UP_WORDS = 1024,
         /* Touches per step, per millisecond, and at most after a sleep */
-        TOUCHES_STEP = 512,
+        TOUCHES_STEP = 256,
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,

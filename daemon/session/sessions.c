@@ -32,7 +32,7 @@ enum {
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
-        SETTLE_STEPS = 256, /* steps of client_settle() per iteration, for all sessions */
+        SETTLE_STEPS = 128, /* steps of client_settle() per iteration, for all sessions */
         COSTLY_NS = 500000, /* per iteration, for all costly requests; the last one begun may exceed
                              * it */
 };
