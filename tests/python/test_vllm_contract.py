@@ -103,6 +103,26 @@ def test_what_is_slower_than_computing_is_declined(make, version, daemon):
     vllm_scenarios.check_load(quick, "c", keys)
 
 
+def test_after_a_reset_chunks_of_before_are_found_unless_the_tier_is_to_forget(make):
+    """vLLM resets its cache also for new weights, and does not say so. Its own tiers keep their chunks."""
+    keys, more = vllm_scenarios.keys_of("after-reset", 8), vllm_scenarios.keys_of("after-reset-more", 4)
+    keeps, forgets = make(), make(after_reset="forget")
+    vllm_scenarios.store(keeps, "a", keys)
+    keeps.reset()
+    context = forgets.begin("b")
+    assert forgets.lookup(keys, context) == ["RETRY"] * 8
+    forgets.reset()
+    assert forgets.lookup(keys, context) == ["MISS"] * 8, "the request goes on with what was found before"
+    forgets.finish(context)
+    vllm_scenarios.store(forgets, "c", more)
+    forgets.reset()
+    for at, host in enumerate((forgets, keeps)):
+        vllm_scenarios.check_load(host, f"more-{at}", more, found=0)
+    vllm_scenarios.check_load(keeps, "d", keys)
+    with pytest.raises(ValueError, match="after_reset must be 'keep' or 'forget', not True"):
+        make(after_reset=True)
+
+
 def hinted(daemon, kind):
     return daemon.metric(f'kvcache_hints_total{{hint="{kind}"}}')
 

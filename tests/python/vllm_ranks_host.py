@@ -523,6 +523,16 @@ def reset_while_it_loads():
     host.close()
 
 
+def forgotten_after_a_reset():
+    """All ranks store under the names that the scheduler's side looks for, before and after a reset that forgets."""
+    host, keys = Engine(after_reset="forget"), keys_of("forgotten", 10)
+    assert host.stored("1", keys) == 10 and host.found("2", keys) == 10
+    host.manager.reset_cache()
+    assert host.found("3", keys) == 0
+    assert host.stored("4", keys) == 10 and host.found("5", keys) == 10
+    host.close()
+
+
 def rank_killed():
     """When vLLM ends the engine, its leases end with the scheduler's connection, and another engine is not affected."""
     beside, mine = Engine("beside"), keys_of("beside", 10)

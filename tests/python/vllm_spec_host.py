@@ -230,13 +230,15 @@ class Host:
         assert [e.job_id for e in ended] == [number] and ended[0].success
         return ended[0]
 
-    def store(self, keys, context, first=0):
+    def store(self, keys, context, first=0, prepared=lambda: None):
+        """Stores what is missing. Calls prepared() between the scheduler's and the worker's part."""
         for i, key in enumerate(keys):
             for layer, one in enumerate(self.caches.tensors):
                 one.tensor.write(first + i, value_of(key, layer))
         output = self.timed(self.manager.prepare_store, keys, context)
         assert set(output.keys_to_store) <= set(keys) and not output.evicted_keys
         blocks = [first + keys.index(k) for k in output.keys_to_store]
+        prepared()
         self.number += 1
         assert self.timed(self.worker.submit_store, self.number, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]),
                           output.store_spec)
@@ -530,6 +532,34 @@ def ended_or_reset_before_the_load():
     host.load(keys, context)
     host.end(context)
     told("leases")
+    host.close()
+
+
+def forgotten_after_a_reset():
+    """With after_reset "forget", a reset ends the reuse of what was stored before, also of the engine's own chunks: the weights may be others.
+    A store that was prepared before the reset is not found after it. No other engine finds the chunks that are stored after it."""
+    beside, host, keys = Host("beside"), Host(after_reset="forget"), keys_of("forgotten", 10)
+    assert host.stored("1", keys[:5]) == 5 and host.found("2", keys) == 5 and beside.found("3", keys) == 5
+    context = host.begin("4")
+    assert host.lookup(keys, context) == 5
+    assert host.store(keys[5:], context, prepared=host.manager.reset_cache) == 5
+    assert host.lookup(keys, context) == 0, "the request goes on with what was found before"
+    host.end(context)
+    assert host.found("5", keys) == 0
+    assert beside.found("6", keys) == 10, "other engines lose the chunks"
+    for at in range(2):
+        assert host.stored(f"{at}", keys) == 10 and host.found(f"again {at}", keys) == 10
+        host.manager.reset_cache()
+        assert host.found(f"forgotten {at}", keys) == 0
+    mine = keys_of("of this engine alone", 4)
+    assert host.stored("7", mine) == 4 and host.found("8", mine) == 4 and beside.found("9", mine) == 0
+    try:
+        Host(after_reset="never")
+    except ValueError as e:
+        assert "after_reset must be 'keep' or 'forget', not 'never'" in str(e)
+    else:
+        raise AssertionError("an unknown value is accepted")
+    beside.close()
     host.close()
 
 

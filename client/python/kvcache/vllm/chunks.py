@@ -20,9 +20,9 @@ _GROUP_BYTES = 4
 
 class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
     """Chunks in the order of vLLM's blocks. A load has its number, the pool that all chunks lie in, and their offsets in it, the first rank's
-    first. A store has keys, the chunks that are compared and not stored, the tokens that are computed for it, and from when on."""
+    first. A store has keys and their salt, the chunks that are compared and not stored, the tokens that are computed for it, and from when on."""
 
-    __slots__ = ("count", "number", "pool", "offsets", "_hashes", "_hash_bytes", "_groups", "present", "checks", "tokens", "scheduled")
+    __slots__ = ("count", "number", "pool", "offsets", "_hashes", "_hash_bytes", "_groups", "present", "checks", "tokens", "scheduled", "salt")
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -31,7 +31,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
         self._hashes, self._hash_bytes, self._groups = b"", 0, array("Q")
         self.present = b""
         self.checks: tuple[int, ...] = ()
-        self.tokens, self.scheduled = 0, 0.0
+        self.tokens, self.scheduled, self.salt = 0, 0.0, b""
 
     @classmethod
     def of_load(cls, number: int, pool: int, offsets: Sequence[Sequence[int]]) -> KvcacheLoadStoreSpec:
@@ -43,7 +43,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
     @classmethod
     def of_store(cls, keys: Sequence[bytes], present: Sequence[Sequence[bool]] = (), tokens: int = 0,
-                 checks: Collection[bytes] = ()) -> KvcacheLoadStoreSpec:
+                 checks: Collection[bytes] = (), salt: bytes = b"") -> KvcacheLoadStoreSpec:
         """Makes the specification of a store. `present`: by rank, whether its shard of each chunk is stored; empty if no shard is."""
         self = cls(len(keys))
         hashes = [bytes(k[:-_GROUP_BYTES]) for k in keys]
@@ -57,7 +57,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
             bits = sum(1 << i for i, said in enumerate(itertools.chain.from_iterable(present)) if said)
             self.present = bits.to_bytes(-(-len(present) * len(keys) // 8), "little")
         self.checks = tuple(i for i, k in enumerate(keys) if k in checks) if checks else ()
-        self.tokens, self.scheduled = tokens, time.monotonic()
+        self.tokens, self.scheduled, self.salt = tokens, time.monotonic(), salt
         return self
 
     def __getstate__(self) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ __all__ = ["by_group", "compose", "fields_of", "group_of", "names_of", "namespac
 log = logging.getLogger("kvcache.vllm")
 
 KEY_BYTES = 32
+KEEP, FORGET = "keep", "forget"
 _LENGTH = "original_max_position_embeddings"
 _VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
               "VLLM_SSM_CONV_STATE_LAYOUT")
@@ -254,6 +255,32 @@ def namespace_base(prefix: str, fields: Mapping[str, object]) -> str:
     return f"{prefix}/{model_digest(fields)}"
 
 
+class Resets:
+    """The option after_reset: what a reset of vLLM's cache does to chunks that were stored before. vLLM resets it for sleep, for new weights in
+    place, and on request, and does not say why. `salt`: of the keys of all chunks from now on (parts_of())."""
+
+    def __init__(self, option: object) -> None:
+        if option not in (KEEP, FORGET):
+            raise ValueError(f"after_reset must be {KEEP!r} or {FORGET!r}, not {option!r}")
+        self._forgets = option == FORGET
+        self._has_said = False
+        self.salt = b""
+
+    def reset(self) -> bool:
+        """Returns whether the chunks of before are not found any more. They stay in the daemon, for other engines."""
+        if not self._has_said:
+            self._has_said = True
+            if self._forgets:
+                log.info("vLLM has reset its cache: this engine does not find chunks that were stored before, and no other engine finds those "
+                         "that it stores from now on (after_reset)")
+            else:
+                log.info("vLLM has reset its cache, and stored chunks are found as before. If its weights change in place, start it with "
+                         "after_reset 'forget': the KV caches of earlier weights are wrong for it")
+        if self._forgets:
+            self.salt = os.urandom(16)
+        return self._forgets
+
+
 def namespace_name(prefix: str, fields: Mapping[str, object], group: int) -> str:
     return f"{namespace_base(prefix, fields)}/g{group}"
 
@@ -275,13 +302,17 @@ def by_group(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
     return groups
 
 
-def names_of(keys: Sequence[bytes]) -> list[bytes]:
-    """Returns the daemon's key of each of vLLM's keys that is stored in one part."""
-    return [k[:-4] if len(k) == KEY_BYTES + 4 else parts_of(k, 1)[0] for k in keys]
+def names_of(keys: Sequence[bytes], salt: bytes = b"") -> list[bytes]:
+    """Returns the daemon's key of each of vLLM's keys that is stored in one part. `salt` is as in parts_of()."""
+    return [k[:-4] if len(k) == KEY_BYTES + 4 and not salt else parts_of(k, 1, salt)[0] for k in keys]
 
 
-def parts_of(key: bytes, parts: int) -> list[bytes]:
-    """The daemon's keys of one of vLLM's: a row longer than the daemon takes is stored in parts."""
+def parts_of(key: bytes, parts: int, salt: bytes = b"") -> list[bytes]:
+    """Returns the daemon's keys of one of vLLM's: a row longer than the daemon takes is stored in parts. With a `salt`, they are other keys,
+    which are not found without it."""
     block_hash = bytes(key[:-4])
-    own = block_hash.ljust(KEY_BYTES, b"\0") if len(block_hash) <= KEY_BYTES else hashlib.sha256(block_hash).digest()
+    if salt:
+        own = hashlib.sha256(salt + block_hash).digest()
+    else:
+        own = block_hash.ljust(KEY_BYTES, b"\0") if len(block_hash) <= KEY_BYTES else hashlib.sha256(block_hash).digest()
     return [own] + [hashlib.sha256(own + part.to_bytes(4, "big")).digest() for part in range(1, parts)]

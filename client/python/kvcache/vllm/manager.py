@@ -88,6 +88,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._shared: SharedTier | None = None
         self._canary: Canary | None = None  # the worker's canary, if the worker is in this process
         self._variant = 0  # number of the namespaces in use
+        self._resets = spec.resets
         self._loads = LoadsUnderWay()
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}  # all shards together
@@ -116,6 +117,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._canary = canary.here.get(str(spec.config.engine_id))
         self._variant = self._ranks.variant
         self._promises = Promises(self._shards(), socket=spec.socket, timeout_s=spec.timeout_s, serves=self._serves)
+        self._promises.salt = self._resets.salt
         if spec.remote and all(len(shards) == 1 for shards in self._ranks.shards.values()):
             fields = next(iter(self._ranks.shards.values()))[0].fields
             self._shared = SharedTier(self._names(), fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
@@ -281,7 +283,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     # --- chunks of the shared tier ---
 
     def _may_seek(self, group: int, request: _Request) -> bool:
-        return (self._shared is not None and self._shared.on and group not in request.declined
+        return (self._shared is not None and self._shared.on and not self._resets.salt and group not in request.declined
                 and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
@@ -346,20 +348,26 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
         """Returns how many leading chunks the canary permits to be loaded. The engine computes the others."""
-        n = self._canary.loadable(group, keys, self._variant) if self._canary is not None else len(keys)
+        n = self._canary.loadable(group, keys, self._variant) if self._canary is not None and not self._resets.salt else len(keys)
         request.withheld.update(keys[n:])
         if n:
             request.has_parents.add(group)
         return n
 
+    @property
+    def _comparing(self) -> Canary | None:
+        """The canary, if it compares chunks. It does not compare those with a salt, since they are this engine's own."""
+        return self._canary if self._canary is not None and self._canary.mode != canary.OFF and not self._resets.salt else None
+
     def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
         """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
-        if request is None or self._canary is None or self._canary.mode == canary.OFF:
+        comparing = self._comparing
+        if request is None or comparing is None:
             return None
         group = identity.group_of(keys[0])
         if any(self._is_tail(key, group, context) for key in keys):  # no chunk after the prefix is computed
             return None
-        chosen = self._canary.choose(keys, where, request.withheld, group in request.has_parents)
+        chosen = comparing.choose(keys, where, request.withheld, group in request.has_parents)
         request.has_parents.add(group)
         return chosen
 
@@ -368,7 +376,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if self._promises is None or self._ranks.variant == self._variant:
             return
         self._variant = self._ranks.variant
-        self.reset_cache()
+        self._forget()
         self._promises.rename(self._shards())
         if self._shared is not None:
             self._shared.rename(self._names())
@@ -453,7 +461,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._hints.saw(req_context.req_id, keys)
         self._watchdog.offered(len(keys) > len(groups))
         pauses = self._watchdog.stores_pause
-        if promises is None or pauses and (self._canary is None or self._canary.mode == canary.OFF):
+        if promises is None or pauses and self._comparing is None:
             self._watchdog.left_out(len(keys) if promises is not None else 0)
             return PrepareStoreOutput(keys_to_store=[], store_spec=KvcacheLoadStoreSpec.of_store([]), evicted_keys=[])
         missing: dict[bytes, bytes] = {}  # the tiers of each shard
@@ -475,7 +483,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         new = [k for k in keys if k in missing or k in checks]
         self._watchdog.begins_store(len(new))
         self._hints.stores(req_context.req_id, new)
-        spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
+        spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks,
+                                              self._resets.salt)
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
@@ -577,7 +586,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return bool(self._loads) or (self._promises is not None and (self._promises.pending or self._hints.has_work))
 
     def reset_cache(self) -> None:
-        """Keeps all chunks, because other engines use them, too. Promised chunks are looked up again. Loads under way keep their leases."""
+        """Chunks stay in the daemon. Whether this engine finds them after that, the option after_reset says."""
+        if self._resets.reset() and self._promises is not None:
+            self._promises.salt = self._resets.salt
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forgets what was found. Promised chunks are looked up again. Loads under way keep their leases."""
         self._loads.reset()
         self._watchdog.reset()
         self._hints.reset()

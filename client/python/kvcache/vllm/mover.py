@@ -50,12 +50,13 @@ ATTACH_S = 10.0     # time that the engine's start waits for the GPU's attachmen
 
 class Part(NamedTuple):
     """The blocks of a store that lie in one group, as many for each key as a chunk has. `is_check`: the canary compares the chunk, and it is
-    not stored."""
+    not stored. `salt`: of the keys; no other engine finds chunks with a salt, so the canary has nothing to say about them."""
 
     layout: int
     keys: list[bytes]
     blocks: list[int]
     is_check: bool = False
+    salt: bytes = b""
 
 
 class _Job:
@@ -389,7 +390,7 @@ class Mover:
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
         try:
-            status = call(namespace, self._layouts[part.layout], part.blocks, names_of(part.keys),
+            status = call(namespace, self._layouts[part.layout], part.blocks, names_of(part.keys, part.salt),
                           stream=self._stream, **options)
         except Exception as e:
             self._rest(str(e) or repr(e))
@@ -435,7 +436,7 @@ class Mover:
             for address, at, nbytes in blocks.pieces(block):
                 self._cuda.copy(ctypes.addressof(computed) + place * blocks.block_bytes + at, address, nbytes, self._stream)
         self._cuda.synchronize(self._stream)
-        with namespace.get_map(names_of(part.keys[:1]), timeout=min(self._timeout_s, CHECK_S)) as leased:
+        with namespace.get_map(names_of(part.keys[:1], part.salt), timeout=min(self._timeout_s, CHECK_S)) as leased:
             self._canary.compare(part.keys[0], computed.raw, leased[0])
         self._client.flush()  # without this, the release of the lease would wait for the next request
 
@@ -462,9 +463,9 @@ class Mover:
         self._follow()
         per_chunk = self.blocks[part.layout].per_chunk
         chunks = max(1, SLICE_BLOCKS // per_chunk)
-        now = Part(part.layout, part.keys[:chunks], part.blocks[:chunks * per_chunk])
+        now = Part(part.layout, part.keys[:chunks], part.blocks[:chunks * per_chunk], salt=part.salt)
         job.nbytes += sum(self._put(now)) * self.blocks[part.layout].chunk_bytes
-        rest = Part(part.layout, part.keys[chunks:], part.blocks[chunks * per_chunk:])
+        rest = Part(part.layout, part.keys[chunks:], part.blocks[chunks * per_chunk:], salt=part.salt)
         job.parts = ([rest] if rest.keys else []) + job.parts[1:]
         return not job.parts
 
@@ -472,12 +473,12 @@ class Mover:
         """Small stores, by one request a group: each costs the engine's thread as much of Python's lock as a large one."""
         self._wait_until_computed(jobs[-1])  # events of the engine's stream are over in the order of the jobs
         self._follow()
-        groups: dict[int, list[tuple[_Job, Part]]] = {}
+        groups: dict[tuple[int, bytes], list[tuple[_Job, Part]]] = {}
         for job in jobs:
             for part in job.parts:
-                groups.setdefault(part.layout, []).append((job, part))
-        for layout, listed in groups.items():
-            stored = self._put(Part(layout, [k for _, p in listed for k in p.keys], [b for _, p in listed for b in p.blocks]))
+                groups.setdefault((part.layout, part.salt), []).append((job, part))
+        for (layout, salt), listed in groups.items():
+            stored = self._put(Part(layout, [k for _, p in listed for k in p.keys], [b for _, p in listed for b in p.blocks], salt=salt))
             at = 0
             for job, part in listed:
                 job.nbytes += sum(stored[at:at + len(part.keys)]) * self.blocks[layout].chunk_bytes
@@ -485,12 +486,13 @@ class Mover:
 
     def _put(self, part: Part) -> list[bool]:
         """Returns whether each chunk was stored. The engine may overwrite the blocks when the job has ended, because put() has read them."""
-        if not part.keys or not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
+        if not part.keys or not part.salt and not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)
         status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S),
                             chunk_blocks=self.blocks[part.layout].per_chunk, wait=self._ack != "accepted")
         stored = [*map(status_ok, status)] or [False] * len(part.keys)
-        self._canary.stored([k for k, s in zip(part.keys, status) if status_ok(s) and s != EXISTS])
+        if not part.salt:
+            self._canary.stored([k for k, s in zip(part.keys, status) if status_ok(s) and s != EXISTS])
         self.stored_bytes += sum(stored) * self.blocks[part.layout].chunk_bytes
         self.failed_stores += len(stored) - sum(stored)
         return stored

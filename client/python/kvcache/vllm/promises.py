@@ -145,6 +145,7 @@ class Promises:
         self._requests: dict[str, _Request] = {}
         self._serves = serves
         self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool
+        self.salt = b""  # the salt of keys
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
@@ -186,7 +187,7 @@ class Promises:
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
             return None
         started, found = time.monotonic(), []
-        names = Keys(names_of(keys))
+        names = Keys(names_of(keys, self.salt))
         try:
             for namespace in namespaces:
                 found.append(namespace.tiers(names, timeout=LOOKUP_S))
@@ -216,7 +217,7 @@ class Promises:
         now = time.monotonic()
         if not keys or not self.well or now < max(self._no_advice_until, self._rest_until):
             return False
-        names = Keys(names_of(keys))
+        names = Keys(names_of(keys, self.salt))
         try:
             for namespace in self._namespaces.get(group_of(keys[0]), ()):
                 namespace.submit_advise(names, advice, return_s, tag=ADVICE, timeout=ADVICE_S)
@@ -321,7 +322,7 @@ class Promises:
             length = self._chunk_bytes.get(group, 0)
             namespaces = self._namespaces.get(group, [])
             asked = _Asked(name, mine, tuple(keys), now, sum(wanted[k] for k in keys) * length, self.asked_disk_bytes, len(namespaces))
-            names = Keys(names_of(keys))
+            names = Keys(names_of(keys, self.salt))
             try:
                 for shard, namespace in enumerate(namespaces):
                     namespace.submit_get_map(names, tag=(asked, shard), timeout=self._timeout_s)

@@ -128,13 +128,13 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             self.mover.left_out += left_out
             if not dst_spec.checks and not dst_spec.present and self.spec.shares[number].writers == 1:
                 if left_out < len(chunks):
-                    parts.append(Part(group, [keys[i] for i in chunks[left_out:]], placed))
+                    parts.append(Part(group, [keys[i] for i in chunks[left_out:]], placed, salt=dst_spec.salt))
                 continue
             listed = [(i, placed[at * k:(at + 1) * k]) for at, i in enumerate(chunks[left_out:])]
             moved = [(keys[i], chunk) for i, chunk in listed if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
             if moved:
-                parts.append(Part(group, [key for key, _ in moved], [b for _, chunk in moved for b in chunk]))
-            checks += [Part(group, [keys[i]], chunk, is_check=True) for i, chunk in listed if i in dst_spec.checks and NO_BLOCK not in chunk]
+                parts.append(Part(group, [key for key, _ in moved], [b for _, chunk in moved for b in chunk], salt=dst_spec.salt))
+            checks += [Part(group, [keys[i]], chunk, is_check=True, salt=dst_spec.salt) for i, chunk in listed if i in dst_spec.checks and NO_BLOCK not in chunk]
         if taken != len(keys):
             raise ValueError(f"job {job_id}: {len(keys)} chunks, {taken} of which have blocks")
         self.mover.submit(job_id, checks + parts, dst_spec.tokens, dst_spec.scheduled)
@@ -201,7 +201,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
-    load_policy, store_policy (watchdog.py), prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
+    load_policy, store_policy (watchdog.py), after_reset, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
     `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
     (kvcache.engine.former)."""
 
@@ -230,6 +230,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
             name: float(options.get(name, 0.0))
             for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
+        self.resets = identity.Resets(options.get("after_reset", identity.KEEP))
         self.remote = options.get("kvcache_remote", True)
         if not isinstance(self.remote, bool):
             raise ValueError(f"kvcache_remote must be true or false, not {self.remote!r}")

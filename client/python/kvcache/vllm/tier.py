@@ -68,6 +68,13 @@ class _Request:
         self.touched = False
         self.has_advice = has_advice
 
+    def forget(self) -> None:
+        """Forgets the answers and the searches, which the caller has dropped."""
+        self.answers.clear()
+        self.failed.clear()
+        self.sought.clear()
+        self.fetched.clear()
+
 
 class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     """Options, all of them keys of the tier's configuration:
@@ -82,6 +89,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     remote                 use what the tier has that the daemon shares with other hosts (true)
     part_bytes             rows longer than this are stored in parts (64 MiB)
     timeout_s              of a request to the daemon (10)
+    after_reset            "keep" (default), or "forget": after vLLM has reset its cache, chunks of before are not found (identity.Resets)
     enable_kv_events       report stored chunks as KV events, where vLLM publishes any
 
     The options of vLLM's fs tier are accepted, too (kvcache.engine.former)."""
@@ -94,6 +102,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                  ack: str = "accepted",
                  load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
                  disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0, remote: bool = True, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
+                 after_reset: str = identity.KEEP,
                  enable_kv_events: bool = False, locality: str | None = None, **others: Any) -> None:
         if backpressure_detector is None:
             super().__init__(offloading_spec, primary_kv_view, tier_type)
@@ -111,6 +120,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             raise ValueError(f"part_bytes must be a multiple of 4096, not {part_bytes!r}")
         if not isinstance(remote, bool):
             raise ValueError(f"remote must be true or false, not {remote!r}")
+        self._resets = identity.Resets(after_reset)
         self.locality = vllm_base.Locality(locality) if locality is not None else None
         assert primary_kv_view.strides is not None and primary_kv_view.shape is not None
         config = offloading_spec.config
@@ -227,7 +237,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
 
     def _may_seek(self, group: int, request: _Request) -> bool:
-        return (self._shared is not None and self._shared.on and group not in request.declined
+        return (self._shared is not None and self._shared.on and not self._transfers.salt and group not in request.declined
                 and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _seek(self, group: int, sought: Sought, key: bytes, request: _Request) -> bool:
@@ -385,7 +395,14 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return self._transfers.pending > 0 or self._hints.has_work
 
     def drain_jobs(self) -> None:
+        """vLLM calls this before it resets its cache."""
         self._transfers.drain()
+        if not self._resets.reset():
+            return
+        self._transfers.salt = self._resets.salt
+        for request in self._requests.values():
+            self._drop(request)
+            request.forget()
 
     def shutdown(self) -> None:
         if self._shared is not None:

@@ -66,6 +66,7 @@ class Transfers:
         self.rows, self.row_bytes, self.part_bytes, self.ack = rows, row_bytes, part_bytes, ack
         self.parts = -(-row_bytes // part_bytes)
         self.last_bytes = row_bytes - (self.parts - 1) * part_bytes
+        self.salt = b""  # the salt of keys, which changes only while no job is in flight
         self._lock = threading.Lock()
         self._declined: dict[int, int] = {}  # by group: keys that are still to be counted
         self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
@@ -168,12 +169,12 @@ class Transfers:
             if namespace is None:
                 return None
             if not self._client.inflight and self._events.poll(0):  # nothing was asked: has the daemon gone?
-                namespace.submit_touch(parts_of(keys[0], 1), tag=None, timeout=5.0)
+                namespace.submit_touch(parts_of(keys[0], 1, self.salt), tag=None, timeout=5.0)
                 if not self._client.connected:
                     self._ail(self._client.error)
                     return None
             started = time.monotonic()
-            found = namespace.tiers([p for k in keys for p in parts_of(k, self.parts)], timeout=LOOKUP_S)
+            found = namespace.tiers([p for k in keys for p in parts_of(k, self.parts, self.salt)], timeout=LOOKUP_S)
             if not self._client.connected:
                 self._ail(self._client.error)
                 return None
@@ -197,7 +198,7 @@ class Transfers:
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
-                namespace.submit_touch([p for k in keys for p in parts_of(k, self.parts)], tag=None, timeout=5.0)
+                namespace.submit_touch([p for k in keys for p in parts_of(k, self.parts, self.salt)], tag=None, timeout=5.0)
         except Error as e:
             self._ail(str(e))
         finally:
@@ -211,7 +212,7 @@ class Transfers:
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
-                namespace.submit_advise([p for k in keys for p in parts_of(k, self.parts)], advice, return_s, tag=None, timeout=5.0)
+                namespace.submit_advise([p for k in keys for p in parts_of(k, self.parts, self.salt)], advice, return_s, tag=None, timeout=5.0)
         except Error as e:
             self._ail(str(e))
         finally:
@@ -263,7 +264,7 @@ class Transfers:
                 if group not in self._namespaces:
                     job.bad.update(indices)
                     continue
-                names = [parts_of(job.keys[i], self.parts)[part] for i in indices]
+                names = [parts_of(job.keys[i], self.parts, self.salt)[part] for i in indices]
                 places = (self._region, [job.rows[i] * self.row_bytes + part * self.part_bytes for i in indices], length)
                 tag = (job, indices, length)
                 if job.is_load:
