@@ -24,9 +24,9 @@ enum waiting {
                           in the pool, or the put has ended */
         WAITING_WRITE, /* in the waiters of a chunk, until the store has answered its write, or the
                           device hangs */
-        WAITING_SYNC,  /* for the store, which syncs a chunk that is already written */
-        WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
-                          until that may start, or its client's end; also while it is tried */
+        WAITING_SYNC, /* for the store, which syncs or reads back a chunk that is already written */
+        WAITING_TURN, /* in the queue of its user's reads, to be read into the client's memory,
+                         until that may start, or its client's end; also while it is tried */
         WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the
                            deadline, or the client's end */
         WAITING_END,
@@ -92,6 +92,7 @@ struct cache {
         struct list_node counting; /* struct cache_count */
         struct list_node direct_puts[256]; /* puts from clients' memory, by key hash */
         uint64_t n_direct_puts;
+        uint64_t checking;         /* bytes of buffers of verify.c */
         struct list_node *fetches; /* struct fetch, by key hash in CACHE_FETCHES lists; NULL without
                                       a shared tier */
         uint64_t n_fetches,
@@ -240,6 +241,12 @@ void cache_fill_start(struct cache *c, struct store_read *read);
 /* Removes a get from the waiters of a read that waits for its turn. Abandons the read if no other
  * request needs it. */
 void cache_fill_leave(struct cache *c, struct cache_request *req);
+
+/* --- verify.c --- */
+
+/* Reads back the chunk that the store has of a put's key, and then tries the put again. Returns
+ * false if the put must wait, because many such reads are in flight. */
+bool cache_verify_existing(struct cache *c, struct cache_request *req);
 
 /* --- direct.c: the functions return false if the request must use the pool instead --- */
 

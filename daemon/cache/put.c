@@ -327,18 +327,26 @@ static void on_synced(struct store_sync *store)
                 cache_unpin(c, chunk);
 }
 
-/* Answers a put whose key the store has, after a sync if the put is durable. */
-static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
+/* Answers a put whose key the store has, after a sync if the put is durable. Returns false if the
+ * put must wait for room. */
+static bool finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
                             struct store_ref ref)
 {
+        if (store_is_unverified(c->params.store, ref)) {
+                if (cache_verify_existing(c, req))
+                        return true;
+                /* An accepted put that must not wait is not refused because of the disk. */
+                if (cache_needs_disk(req))
+                        return false;
+        }
         if (req->ack != CACHE_DURABLE) {
                 if (chunk != POOL_NONE) {
                         cache_finish_with(c, req, CACHE_EXISTS, chunk);
-                        return;
+                        return true;
                 }
                 req->place.ref = ref;
                 cache_finish(c, req, CACHE_EXISTS);
-                return;
+                return true;
         }
         if (chunk != POOL_NONE)
                 pool_pin(c->params.pool, chunk);
@@ -348,6 +356,7 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
         req->place.ref = ref;
         cache_set_waiting(req, WAITING_SYNC);
         store_sync(c->params.store, &req->sync.store);
+        return true;
 }
 
 bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req)
@@ -389,10 +398,8 @@ bool cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
                 cache_wait_on(c, req, chunk, WAITING_WRITE);
                 return true;
         }
-        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
-                finish_existing(c, req, chunk, ref);
-                return true;
-        }
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0)
+                return finish_existing(c, req, chunk, ref);
         /* Only the pool has the chunk, because its write failed, was refused or was postponed, or
          * the store evicted it. */
         if (cache_over_budget(c, req))
@@ -451,10 +458,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         if (chunk != POOL_NONE)
                 return cache_put_present(c, req, chunk);
-        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
-                finish_existing(c, req, POOL_NONE, ref);
-                return true;
-        }
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0)
+                return finish_existing(c, req, POOL_NONE, ref);
         if (cache_join_direct_put(c, req))
                 return true;
         if (cache_others_first(c, req))

@@ -345,6 +345,13 @@ int store_get(struct store *s, struct store_get *req)
         return volume == UINT32_MAX ? STORE_MISS : volume_get(s->volumes[volume].volume, req);
 }
 
+bool store_is_unverified(const struct store *s, struct store_ref ref)
+{
+        const struct volume *v = volume_of_ref(s, ref);
+
+        return v && volume_is_unverified(v, ref);
+}
+
 bool store_is_reading(const struct store *s, struct store_ref ref)
 {
         unsigned volume = ref.generation >> VOLUME_GENERATION_BITS;

@@ -231,6 +231,10 @@ void store_get_loans(const struct store *s, struct store_loan_stats *ret);
 unsigned store_volume_of(struct store_ref ref);
 /* Returns whether a volume is in use. Requests for any other volume fail at once. */
 bool store_volume_is_up(const struct store *s, unsigned volume);
+/* Returns whether the chunk was found at startup, or when its volume was resumed, and was not read
+ * back since. Such a chunk may have been evicted, and its slot may have other bytes. `ref` is from
+ * store_find(). */
+bool store_is_unverified(const struct store *s, struct store_ref ref);
 /* Returns whether a store_get() of the chunk is in flight. `ref` is from store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 

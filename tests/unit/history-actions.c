@@ -77,6 +77,8 @@ void end_requests(bool killed)
                         model_put_ended(q->n, q->version, &q->r.req, found);
                 else if (q->r.req.status == CACHE_OK && !killed)
                         model_get_ended(q->n, &q->get, found);
+                else if (q->r.req.status == CACHE_MISS && !killed)
+                        model_get_missed(q->n, &q->get);
                 requests[i] = requests[--n_requests];
                 free(q->memory);
                 free(q);

@@ -52,7 +52,7 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
         struct model_key *k = &model.keys[n];
         struct model_version *v = &k->versions[version];
         bool was_dropped = k->dropped_at >= v->began;
-        bool is_stored = !model.is_recovered || k->is_on_disk;
+        bool is_stored = true;
 
         model_put_was_killed(n, version);
         switch (req->status) {
@@ -60,7 +60,6 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
                 if (found != 0 && found != version)
                         fail_msg("the put of version %u of key %u has version %u", version, n,
                                  found);
-                is_stored = true;
                 if (!v->is_dropped)
                         replace(k, v->began, version, req->ack != CACHE_ACCEPTED && !was_dropped);
                 break;
@@ -83,8 +82,19 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
 void model_get_begins(uint32_t n, struct model_get *get)
 {
         get->began = model.now;
+        get->must_find = model.keys[n].is_on_disk;
         for (unsigned i = 1; i <= MODEL_VERSIONS; i++)
                 get->may_return[i] = i <= model.keys[n].n && model.keys[n].versions[i].now;
+}
+
+void model_get_missed(uint32_t n, const struct model_get *get)
+{
+        const struct model_key *k = &model.keys[n];
+
+        if (get->must_find && !model.may_hide && k->dropped_at < get->began &&
+            model.lost_at < get->began)
+                fail_msg("key %u is a miss; the get began in step %llu", n,
+                         (unsigned long long)get->began);
 }
 
 void model_get_ended(uint32_t n, const struct model_get *get, unsigned found)
@@ -133,7 +143,6 @@ void model_disk_loses(void)
 
 void model_crashed(void)
 {
-        model.is_recovered = true;
         for (unsigned n = 0; n < MODEL_KEYS; n++)
                 for (unsigned i = 1; i <= model.keys[n].n; i++)
                         model.keys[n].versions[i].now = model.keys[n].versions[i].after_crash;
@@ -141,7 +150,6 @@ void model_crashed(void)
 
 void model_volume_is_back(void)
 {
-        model.is_recovered = true;
         for (unsigned n = 0; n < MODEL_KEYS; n++)
                 for (unsigned i = 1; i <= model.keys[n].n; i++)
                         if (model.keys[n].versions[i].after_crash)

@@ -31,14 +31,12 @@ struct model {
         uint64_t now; /* counts the steps */
         uint64_t lost_at;
         bool may_hide;
-        /* Recovery may have found entries of chunks that were evicted or expired, and whose slots
-         * have other bytes. A put that is answered with one of them says nothing. */
-        bool is_recovered;
 };
 extern struct model model;
 
 struct model_get {
         bool may_return[MODEL_VERSIONS + 1];
+        bool must_find; /* The chunk is on disk. */
         uint64_t began;
 };
 
@@ -55,6 +53,8 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
 /* Ends a put whose answer the killed daemon did not give. */
 void model_put_was_killed(uint32_t n, unsigned version);
 void model_get_begins(uint32_t n, struct model_get *get);
+/* Ends a get that was answered as a miss. */
+void model_get_missed(uint32_t n, const struct model_get *get);
 void model_get_ended(uint32_t n, const struct model_get *get, unsigned found);
 /* Notes that a key was dropped from memory and disk. `flying`: the version in flight that was
  * dropped, too, or 0. */

@@ -83,6 +83,7 @@ static void note_losses(void)
                 model_disk_loses();
         evictions = s.evictions;
         t.emptied = 0;
+        model.may_hide = model.may_hide || !all_up();
 }
 
 static void step(void)
@@ -92,7 +93,6 @@ static void step(void)
         model.now++;
         note_losses();
         end_requests(false);
-        model.may_hide = model.may_hide || !all_up();
         if (what < 36)
                 put_one(n);
         else if (what < 56)
@@ -127,6 +127,7 @@ static void settle(void)
         do
                 tiers_settle(&t);
         while (cache_has_work(t.cache));
+        note_losses();
         end_requests(false);
 }
 
@@ -134,7 +135,6 @@ static void end_everything(void)
 {
         release();
         settle();
-        note_losses();
         assert_all_have_ended();
         assert_int_equal(t.cache->unwritten, 0);
         assert_int_equal(t.cache->copying, 0);
@@ -144,7 +144,9 @@ static void end_everything(void)
         assert_int_equal(stats().direct_bytes, 0);
 }
 
-static void check_keys(const char *when)
+/* After a restart some keys are not read, so that puts and gets of the next life meet chunks that
+ * its process has not read yet. */
+static void check_keys(const char *when, bool restarted)
 {
         note_losses();
         for (uint32_t n = 0; n < MODEL_KEYS; n++) {
@@ -153,11 +155,13 @@ static void check_keys(const char *when)
 
                 if (model.keys[n].is_on_disk && !is_on_disk)
                         fail_msg("key %u is not on disk %s", n, when);
+                found_on_disk += is_on_disk;
+                if (restarted && draw(2) == 0)
+                        continue;
                 status = get_now(n);
                 /* the slot of one that was evicted or expired may have other bytes */
                 if (model.keys[n].is_on_disk)
                         assert_int_equal(status, CACHE_OK);
-                found_on_disk += is_on_disk;
         }
 }
 
@@ -193,7 +197,7 @@ static void end_life(unsigned how)
         if (how == 0) {
                 end_everything();
                 resume_all();
-                check_keys("while it lives on");
+                check_keys("while it lives on", false);
                 return;
         }
         if (how == 1 || has_device_call()) { /* a resume makes files that cannot be copied */
@@ -210,18 +214,19 @@ static void end_life(unsigned how)
         tiers_open(&t);
         evictions = 0;
         model.now++;
-        check_keys(how == 1 ? "after a stop" : "after a kill");
+        check_keys(how == 1 ? "after a stop" : "after a kill", true);
 }
 
 static void run_histories(void **state, unsigned volumes, bool with_failures)
 {
+        found_on_disk = 0;
         for (uint32_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
                 teardown(state);
                 t = (struct tiers){ .volumes = volumes, .error_budget = UINT16_MAX };
                 tiers_open(&t);
                 fails = with_failures;
                 history_begin(seed);
-                evictions = found_on_disk = 0;
+                evictions = 0;
                 print_message("seed %u\n", seed);
                 for (unsigned i = 0; i < LIVES; i++) {
                         for (unsigned n = 0; n < STEPS; n++)
@@ -229,8 +234,8 @@ static void run_histories(void **state, unsigned volumes, bool with_failures)
                         end_life(draw(4) == 0 ? 0 : 1 + draw(2));
                 }
                 end_everything();
-                assert_true(found_on_disk > 0);
         }
+        assert_true(found_on_disk > 0);
 }
 
 static void a_cache_finds_what_was_written_and_nothing_that_was_dropped(void **state)

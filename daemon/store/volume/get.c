@@ -141,6 +141,13 @@ bool volume_is_reading(const struct volume *v, struct store_ref ref)
         return c && c->reading;
 }
 
+bool volume_is_unverified(const struct volume *v, struct store_ref ref)
+{
+        const struct chunk *c = volume_chunk_of(v, ref);
+
+        return c && c->seq <= v->opened_seq && !c->verified;
+}
+
 void gets_abandon(struct volume *v)
 {
         list_for_each_safe (&v->gets_flying, n) {

@@ -199,6 +199,7 @@ struct volume {
         struct scrub *scrub;
         uint64_t seq; /* the last sequence given: to a chunk, a tombstone, a purge or a segment's
                          cut */
+        uint64_t opened_seq; /* the last sequence given before volume_open() */
 
         /* sequence.c */
         uint64_t seq_ceiling, page_ceiling; /* ceilings in the superblock on the disk */

@@ -228,6 +228,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         r = recovery_run(v, ret_error);
         if (r < 0)
                 return r;
+        v->opened_seq = v->seq;
         index_populate_ahead(v->index, true);
         evict_populate_ahead(v->evict, true);
         if (v->n_segments == 0 && !v->params.as_is) {

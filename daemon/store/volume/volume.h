@@ -223,6 +223,8 @@ bool volume_give_back(struct volume *v, struct store_ref ref);
 /* Opens a data file for a client, like store_open_lent(). */
 int volume_open_lent(struct volume *v, struct store_lent_file *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
+/* Returns whether volume_open() found the chunk, and it was not read back since. */
+bool volume_is_unverified(const struct volume *v, struct store_ref ref);
 /* Drops a chunk and queues its tombstone. Returns 0; STORE_MISS if there is no such chunk; or
  * -ENOMEM, without having dropped it. `even_if_missing` queues a tombstone for a missing chunk too,
  * if the disk may have an older chunk of the key, which would come back after a restart. */
