@@ -224,8 +224,7 @@ bool cache_direct_store(struct store_write *queued)
                 d->is_at_store = true;
                 return true;
         }
-        /* EXISTS: the store is still dropping an older chunk of the key, which was evicted. */
-        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
+        if (cache_store_may_take(c, &d->put, r))
                 return false;
         put_end(d, r == STORE_EXISTS ? -EIO : r);
         return true;

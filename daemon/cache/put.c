@@ -148,6 +148,16 @@ static void on_write_abandoned(struct store_put *store)
         cache_kick(c);
 }
 
+bool cache_store_may_take(const struct cache *c, const struct store_put *put, int r)
+{
+        const struct store *s = c->params.store;
+
+        if (store_pending(s) == 0)
+                return false;
+        return r == STORE_FULL || (r == STORE_EXISTS && store_find(s, put->namespace_id, &put->key,
+                                                                   put->hash, NULL, NULL) != 0);
+}
+
 bool cache_write_store(struct store_write *queued)
 {
         struct write *w = container_of(queued, struct write, queued);
@@ -161,9 +171,7 @@ bool cache_write_store(struct store_write *queued)
         r = store_put(c->params.store, &w->store);
         if (r == 0)
                 return true;
-        /* EXISTS: the store is still dropping an older chunk of the key, which was evicted. That
-         * chunk does not have these bytes, even if it can be found. */
-        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
+        if (cache_store_may_take(c, &w->store, r))
                 return false;
         write_done(w, r == STORE_EXISTS ? -EIO : r);
         return true;

@@ -2,6 +2,8 @@
 /* Puts of keys that startup found: their chunks are read back before the answer, because their
  * slots may have other bytes. */
 #include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "cache-fixture.h"
@@ -248,6 +250,64 @@ static void a_put_is_answered_if_the_device_hangs_during_the_read(void **state)
         assert_int_equal(t.cache->checking, 0);
 }
 
+static void device_done(struct store_device *req)
+{
+        req->complete = NULL;
+}
+
+static void act(void (*change)(struct store *s, struct store_device *req))
+{
+        struct store_device req = { .volume = 0, .complete = device_done };
+
+        change(t.store, &req);
+        while (req.complete) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                poll(&p, 1, 5);
+                kio_reap(t.io);
+                tiers_iterate(&t);
+        }
+        assert_int_equal(req.result, 0);
+}
+
+/* The store works on other requests all the time, so the put must not wait for its rest. */
+static void a_put_whose_key_a_resume_brings_back_is_answered(void **state)
+{
+        static struct kio_region region; /* no ring knows it */
+
+        for (unsigned direct = 0; direct < 2; direct++) {
+                void *memory = aligned_alloc(4096, SMALL);
+                struct req a, busy;
+
+                put_cold(1);
+                put_cold(2);
+                act(store_suspend);
+                fault_gate_close();
+                start(&a, 1);
+                assert_non_null(memory);
+                fill(memory, 1, 2, SMALL);
+                a.req.memory = memory;
+                a.req.length = SMALL;
+                a.req.ack = CACHE_WRITTEN;
+                a.req.may_be_direct = direct;
+                a.req.region = direct ? &region : NULL;
+                cache_put(t.cache, &a.req);
+                kio_flush(t.io);
+                act(store_resume);
+                hold(KIO_READ, 1);
+                get(&busy, 2);
+                fault_gate_open();
+                expect(&a, CACHE_FAILED);
+                assert_false(busy.done);
+                release();
+                expect(&busy, CACHE_OK);
+                expect_get(1, CACHE_OK, 1);
+                free(memory);
+                teardown(state);
+                setup(state);
+        }
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -263,6 +323,7 @@ int main(void)
                 TEST(an_accepted_put_that_must_not_wait_is_not_refused),
                 TEST(a_put_that_waits_for_a_read_ends_with_the_cache),
                 TEST(a_put_is_answered_if_the_device_hangs_during_the_read),
+                TEST(a_put_whose_key_a_resume_brings_back_is_answered),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
