@@ -65,6 +65,7 @@ void tiers_open(struct tiers *t)
                 .hang_ms = t->hang_ms,
                 .error_budget = t->error_budget,
                 .on_volume = on_volume,
+                .on_finding = t->on_finding,
                 .userdata = t,
         };
         struct kio_params io = {

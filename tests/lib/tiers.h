@@ -25,7 +25,8 @@ struct tiers {
         struct cache *cache;
         uint32_t ns;
         uint64_t later_ns; /* lead of the clock that cache_iterate() sees */
-        unsigned emptied;  /* counts the volumes that returned empty, because they missed a drop */
+        void (*on_finding)(void *userdata, const struct store_finding *finding);
+        unsigned emptied; /* counts the volumes that returned empty, because they missed a drop */
 };
 
 /* Opens the store in `dir`, or creates it, with assertions. */

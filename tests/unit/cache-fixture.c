@@ -37,6 +37,14 @@ struct key key_of(uint32_t n)
         return k;
 }
 
+uint32_t number_of(const struct key *key)
+{
+        uint32_t n;
+
+        memcpy(&n, key->bytes + 4, sizeof(n));
+        return n;
+}
+
 /* The bytes under a key are pieces of one block of noise, each from a place that key, version and
  * piece determine. They are copied and compared as wholes, because single bytes would take most of
  * a test's time, and under ThreadSanitizer all of it. */
@@ -87,12 +95,11 @@ uint8_t version_of(const char *buf, uint32_t n, uint32_t length)
 static void completed(struct cache_request *req)
 {
         struct req *r = container_of(req, struct req, req);
-        uint32_t n;
+        uint32_t n = number_of(&req->key);
 
         assert_false(r->done);
         r->done = true;
         r->nth = ++completions;
-        memcpy(&n, req->key.bytes + 4, sizeof(n));
         if (req->chunk != POOL_NONE) {
                 r->length = pool_chunk(t.pool, req->chunk)->length;
                 r->version = version_of(pool_at(t.pool, req->chunk), n, r->length);

@@ -34,6 +34,7 @@ struct req {
 
 extern uint64_t completions;
 struct key key_of(uint32_t n);
+uint32_t number_of(const struct key *key);
 /* Fills a payload in which each byte depends on key and version, so that a mixture of two is
  * detected. */
 void fill(char *buf, uint32_t n, uint8_t version, uint32_t length);

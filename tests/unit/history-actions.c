@@ -7,6 +7,7 @@
 #include "checked.h"
 #include "history-model.h"
 #include "io/buffers.h"
+#include "store/internal.h"
 
 enum { USERS = 3, PINS = 6, MOST_FLYING = 3, REQUESTS = 300 };
 
@@ -31,12 +32,14 @@ struct drop {
 
 static struct request *requests[REQUESTS];
 static unsigned n_requests, n_drops, life;
+static uint64_t evictions;
 static uint32_t draws, pinned[PINS], n_pinned;
 
 void history_begin(uint32_t seed)
 {
         draws = seed * UINT32_C(2654435761) | 1;
         model = (struct model){ .now = 1 };
+        evictions = 0;
 }
 
 uint32_t draw(uint32_t below)
@@ -50,6 +53,7 @@ uint32_t draw(uint32_t below)
 void history_crashes(void)
 {
         life++;
+        evictions = 0;
 }
 
 static uint64_t hash_of(uint32_t n)
@@ -61,8 +65,23 @@ static uint64_t hash_of(uint32_t n)
 
 /* --- puts and gets --- */
 
+void note_losses(void)
+{
+        struct store_stats s;
+
+        store_get_stats(t.store, &s);
+        if (s.evictions != evictions || t.emptied > 0)
+                model_disk_loses();
+        evictions = s.evictions;
+        t.emptied = 0;
+        if (store_volumes_up(t.store) < store_volumes(t.store))
+                model.may_hide = true;
+}
+
 void end_requests(bool killed)
 {
+        if (!killed)
+                note_losses();
         for (unsigned i = 0; i < n_requests;) {
                 struct request *q = requests[i];
                 unsigned found = q->r.length > 0 ? q->r.version : 0;
@@ -222,6 +241,69 @@ void purge_all(void)
         for (uint32_t n = 0; n < MODEL_KEYS; n++)
                 model_drop(n, flying_in_pool(n, true), &d->keys[n]);
         cache_purge(t.cache, &d->purge);
+}
+
+struct removal {
+        struct store_namespace_remove req;
+        struct cache_purge purge;
+        bool done;
+};
+
+static void on_removed(struct store_namespace_remove *req)
+{
+        container_of(req, struct removal, req)->done = true;
+}
+
+static void on_purged_to_remove(struct cache_purge *purge)
+{
+        container_of(purge, struct removal, purge)->done = true;
+}
+
+/* Begins reads and writes that no request waits for, and which end after those that follow. */
+static void begin_late_io(void)
+{
+        for (unsigned i = 0; i < 4; i++) {
+                put_one(draw(MODEL_KEYS));
+                (void)prefetch(draw(MODEL_KEYS));
+        }
+        while (n_requests > 0) {
+                fault_set(&(struct fault_plan){ .ops = 1U << KIO_WRITE | 1U << KIO_READ,
+                                                .kind = FAULT_LATE,
+                                                .late_ns = 1000000,
+                                                .first = 1 + draw(4),
+                                                .count = 1 + draw(4) });
+                tiers_wait(&t, &requests[0]->r.done);
+                end_requests(false);
+        }
+}
+
+/* Purges, removes and opens the namespace. No request is in flight then, because the daemon refuses
+ * the removal otherwise; reads and writes that no request waits for may be. */
+void remove_namespace(void)
+{
+        struct removal r = { .purge = { .store.namespace_id = t.ns,
+                                        .complete = on_purged_to_remove },
+                             .req = { .id = t.ns, .complete = on_removed } };
+        struct model_drop drops[MODEL_KEYS];
+
+        begin_late_io();
+        for (uint32_t n = 0; n < MODEL_KEYS; n++)
+                model_drop(n, flying_in_pool(n, true), &drops[n]);
+        cache_purge(t.cache, &r.purge);
+        tiers_wait(&t, &r.done);
+        if (r.purge.store.result != 0)
+                return;
+        for (uint32_t n = 0; n < MODEL_KEYS; n++)
+                model_drop_is_kept(&drops[n]);
+        r.done = false;
+        store_namespace_remove(t.store, &r.req);
+        tiers_wait(&t, &r.done);
+        assert_in_range(r.req.result == STORE_BUSY || r.req.result <= 0, 1, 1);
+        if (r.req.result != STORE_BUSY && draw(2)) {
+                t.store->next_id = UINT32_MAX;
+                t.store->reused_id = t.ns - 1;
+        }
+        t.ns = tiers_namespace(&t, "a");
 }
 
 /* An expired chunk may be back after any restart. */

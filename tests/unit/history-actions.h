@@ -15,6 +15,9 @@ void put_one(uint32_t n);
 void get_one(uint32_t n);
 /* Waits for a get. */
 enum cache_status get_now(uint32_t n);
+/* Tells the model that chunks have left the disk for lack of room, or that a volume is not in use.
+ */
+void note_losses(void);
 /* Ends the requests that were answered. `killed`: their clients did not get the answers. */
 void end_requests(bool killed);
 void assert_all_have_ended(void);
@@ -22,6 +25,9 @@ void assert_all_have_ended(void);
 void evict_one(uint32_t n);
 void purge_all(void);
 void expire_one(uint32_t n);
+/* Purges and removes the namespace once the requests have ended, and makes it again, under the same
+ * id or a new one. */
+void remove_namespace(void);
 
 /* Pins a chunk in memory as a lease does, or ends an earlier pin. */
 void pin_one(uint32_t n);

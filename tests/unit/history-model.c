@@ -75,7 +75,7 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
                 if (v->was_alone) /* otherwise the others may have been answered with its bytes */
                         never(v);
         }
-        if (is_stored && req->ack != CACHE_ACCEPTED && !was_dropped && model.lost_at < v->began)
+        if (is_stored && req->ack != CACHE_ACCEPTED && !was_dropped && k->lost_at < v->began)
                 k->is_on_disk = true;
 }
 
@@ -92,7 +92,7 @@ void model_get_missed(uint32_t n, const struct model_get *get)
         const struct model_key *k = &model.keys[n];
 
         if (get->must_find && !model.may_hide && k->dropped_at < get->began &&
-            model.lost_at < get->began)
+            k->lost_at < get->began)
                 fail_msg("key %u is a miss; the get began in step %llu", n,
                          (unsigned long long)get->began);
 }
@@ -134,11 +134,16 @@ void model_drop_is_kept(const struct model_drop *drop)
                 model.keys[drop->key].versions[drop->versions[i]].after_crash = false;
 }
 
+void model_chunk_is_lost(uint32_t n)
+{
+        model.keys[n].lost_at = model.now;
+        model.keys[n].is_on_disk = false;
+}
+
 void model_disk_loses(void)
 {
-        model.lost_at = model.now;
-        for (unsigned n = 0; n < MODEL_KEYS; n++)
-                model.keys[n].is_on_disk = false;
+        for (uint32_t n = 0; n < MODEL_KEYS; n++)
+                model_chunk_is_lost(n);
 }
 
 void model_crashed(void)

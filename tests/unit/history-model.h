@@ -21,7 +21,7 @@ struct model_key {
         struct model_version versions[MODEL_VERSIONS + 1]; /* from 1 */
         unsigned n, n_flying;
         bool is_on_disk; /* a chunk must be found there */
-        uint64_t dropped_at;
+        uint64_t dropped_at, lost_at;
 };
 
 /* Chunks on disk can be hidden while a volume is not in use: they may be back, beside newer ones.
@@ -29,7 +29,6 @@ struct model_key {
 struct model {
         struct model_key keys[MODEL_KEYS];
         uint64_t now; /* counts the steps */
-        uint64_t lost_at;
         bool may_hide;
 };
 extern struct model model;
@@ -61,6 +60,8 @@ void model_get_ended(uint32_t n, const struct model_get *get, unsigned found);
 void model_drop(uint32_t n, unsigned flying, struct model_drop *ret);
 /* Notes that no crash can undo the drop. */
 void model_drop_is_kept(const struct model_drop *drop);
+/* Notes that the device could not read the chunk of a key, which is dropped. */
+void model_chunk_is_lost(uint32_t n);
 /* Notes that chunks may have left the disk for lack of room, or with a volume. */
 void model_disk_loses(void);
 void model_crashed(void);

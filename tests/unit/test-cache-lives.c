@@ -15,18 +15,14 @@
 enum { LIVES = 3, STEPS = 250 };
 
 static unsigned first_seed = 1, n_seeds = 2;
-static uint64_t evictions, found_on_disk;
+static uint64_t found_on_disk;
 static struct store_device devices[STORE_MAX_VOLUMES];
 static bool fails;
 
-static bool all_up(void)
-{
-        return store_volumes_up(t.store) == store_volumes(t.store);
-}
-
 /* --- devices --- */
 
-/* No read fails, because that would lose a chunk. */
+/* A chunk that the device cannot read is dropped, so no read fails unless the history allows for
+ * losses. */
 static void change_device(void)
 {
         static const unsigned ops[] = { 1U << KIO_WRITE, 1U << KIO_SYNC, 1U << KIO_READ,
@@ -44,12 +40,18 @@ static void change_device(void)
                         return;
                 plan.kind = FAULT_ERROR;
         }
-        if (fails && !(plan.ops & 1U << KIO_READ) && (plan.kind == FAULT_ERROR || draw(6) == 0)) {
-                plan.error = errors[draw(ARRAY_SIZE(errors))];
+        if (fails && (plan.kind == FAULT_ERROR || draw(6) == 0)) {
+                plan.error = plan.ops & 1U << KIO_READ ? EIO : errors[draw(ARRAY_SIZE(errors))];
                 plan.count = MIN(plan.count, (uint64_t)4);
         }
         if (plan.kind == FAULT_NEVER || plan.error)
                 fault_set(&plan);
+}
+
+static void on_finding(void *userdata, const struct store_finding *finding)
+{
+        if (finding->error != 0)
+                model_chunk_is_lost(number_of(&finding->chunk->key));
 }
 
 static void on_device(struct store_device *d)
@@ -74,16 +76,14 @@ static void change_volume(unsigned i)
 
 /* --- histories --- */
 
-static void note_losses(void)
+static void purge_or_remove(void)
 {
-        struct store_stats s;
-
-        store_get_stats(t.store, &s);
-        if (s.evictions != evictions || t.emptied > 0)
-                model_disk_loses();
-        evictions = s.evictions;
-        t.emptied = 0;
-        model.may_hide = model.may_hide || !all_up();
+        if (draw(3) > 0) {
+                purge_all();
+                return;
+        }
+        release();
+        remove_namespace();
 }
 
 static void step(void)
@@ -91,7 +91,6 @@ static void step(void)
         uint32_t n = draw(MODEL_KEYS), what = draw(100);
 
         model.now++;
-        note_losses();
         end_requests(false);
         if (what < 36)
                 put_one(n);
@@ -102,7 +101,7 @@ static void step(void)
         else if (what < 67)
                 (void)evict(n, true);
         else if (what == 67 && draw(3) == 0)
-                purge_all();
+                purge_or_remove();
         else if (what < 71)
                 expire_one(n);
         else if (what < 73)
@@ -127,7 +126,6 @@ static void settle(void)
         do
                 tiers_settle(&t);
         while (cache_has_work(t.cache));
-        note_losses();
         end_requests(false);
 }
 
@@ -176,7 +174,7 @@ static void resume_all(void)
                 change_volume(i);
                 settle();
         }
-        if (!all_up())
+        if (store_volumes_up(t.store) < store_volumes(t.store))
                 model_disk_loses();
 }
 
@@ -192,7 +190,6 @@ static void end_life(unsigned how)
 {
         unpin_pinned();
         model.now++;
-        note_losses();
         end_requests(false);
         if (how == 0) {
                 end_everything();
@@ -212,7 +209,6 @@ static void end_life(unsigned how)
         }
         model_crashed();
         tiers_open(&t);
-        evictions = 0;
         model.now++;
         check_keys(how == 1 ? "after a stop" : "after a kill", true);
 }
@@ -222,11 +218,12 @@ static void run_histories(void **state, unsigned volumes, bool with_failures)
         found_on_disk = 0;
         for (uint32_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
                 teardown(state);
-                t = (struct tiers){ .volumes = volumes, .error_budget = UINT16_MAX };
+                t = (struct tiers){ .volumes = volumes,
+                                    .error_budget = UINT16_MAX,
+                                    .on_finding = on_finding };
                 tiers_open(&t);
                 fails = with_failures;
                 history_begin(seed);
-                evictions = 0;
                 print_message("seed %u\n", seed);
                 for (unsigned i = 0; i < LIVES; i++) {
                         for (unsigned n = 0; n < STEPS; n++)
