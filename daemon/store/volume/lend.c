@@ -97,13 +97,12 @@ bool volume_give_back(struct volume *v, struct store_ref ref)
 static int open_file(struct kio_request *io)
 {
         struct store_lent_file *req = container_of(io, struct store_lent_file, io);
-        const struct segment *seg = req->segment;
         struct stat opened;
         char path[64];
 
         /* not by name, which may belong to another file; and cuFile refuses descriptors opened with
          * O_NOFOLLOW or O_NONBLOCK */
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", seg->fd);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", req->source);
         req->fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         if (req->fd < 0 || fstat(req->fd, &opened) < 0)
                 return -errno;
@@ -118,6 +117,7 @@ static void opened(struct kio_request *io)
         const struct segment *seg = req->segment;
 
         v->operations--;
+        close(req->source);
         req->result = (int)io->result;
         /* the file may have been emptied and passed to another tenant since */
         if (req->result == 0 && (seg->lent_as != req->file || v->bypassed))
@@ -142,6 +142,11 @@ int volume_open_lent(struct volume *v, struct store_lent_file *req)
         req->volume = v;
         req->segment = seg;
         req->fd = -1;
+        /* The loop may close the segment's own descriptor while the call runs, because the chunks
+         * are given back, and another file may get its number. */
+        req->source = fcntl(seg->fd, F_DUPFD_CLOEXEC, 0);
+        if (req->source < 0)
+                return STORE_STALE;
         req->io = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_GET,

@@ -364,6 +364,7 @@ struct store_borrower {
 struct store_lent_file {
         struct kio_request io; /* the store's */
         void *volume, *segment;
+        int source; /* the store's: a duplicate of the data file's descriptor */
         uint32_t file;
         uint16_t tenant;
         /* Set at completion: 0 and a descriptor, read-only and O_DIRECT, which the caller owns; or
