@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "cache/put-file.h"
 #include "history-actions.h"
 
 #include "checked.h"
@@ -9,7 +12,7 @@
 #include "io/buffers.h"
 #include "store/internal.h"
 
-enum { USERS = 3, PINS = 6, MOST_FLYING = 3, REQUESTS = 300 };
+enum { USERS = 3, PINS = 6, MOST_FLYING = 3, REQUESTS = 300, FILE_PUTS = 512 };
 
 /* A put or a get. */
 struct request {
@@ -18,6 +21,7 @@ struct request {
         unsigned version; /* version of a put; 0: a get */
         uint32_t n;
         char *memory;
+        struct put_file file; /* source of a put from a file */
 };
 
 /* A drop whose key may be back until it is settled. */
@@ -115,6 +119,43 @@ static struct request *request_new(uint32_t n)
         return q;
 }
 
+/* Returns a file that puts can take bytes from, or -1 if this host has none. */
+static int file_of_puts(void)
+{
+        static int fd = -2;
+        const char *wrong;
+
+        if (fd != -2)
+                return fd;
+        fd = open("/var/tmp", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+        if (fd >= 0 &&
+            (ftruncate(fd, FILE_PUTS * (off_t)MIB) < 0 || put_file_check(fd, 0, MIB, &wrong) < 0)) {
+                close(fd);
+                fd = -1;
+        }
+        return fd;
+}
+
+/* Moves the bytes of a put to the file, in which each put of a history has a range of its own. The
+ * file of some puts ends too early. */
+static void put_from_file(struct request *q)
+{
+        static unsigned puts;
+        uint64_t offset = puts++ % FILE_PUTS * (uint64_t)MIB;
+        uint32_t bytes = round_up(q->r.req.length, 4096U);
+
+        q->file = (struct put_file){ .fd = file_of_puts(), .offset = offset };
+        if (q->file.fd < 0)
+                return;
+        assert_int_equal(pwrite(q->file.fd, q->memory, bytes, (off_t)offset), bytes);
+        if (draw(8) == 0)
+                q->file.offset = FILE_PUTS * (uint64_t)MIB - (bytes - 4096);
+        q->r.req.file = &q->file;
+        q->r.req.memory = NULL;
+        q->r.req.may_be_direct = false;
+        q->r.req.region = NULL;
+}
+
 void put_one(uint32_t n)
 {
         static const uint32_t lengths[] = { 4 * KIB, 20000, SMALL, 300000, MIB };
@@ -140,6 +181,8 @@ void put_one(uint32_t n)
         q->r.req.ack = draw(3);
         q->r.req.user = draw(USERS);
         q->r.req.nowait = draw(2);
+        if (draw(4) == 0)
+                put_from_file(q);
         cache_put(t.cache, &q->r.req);
         kio_flush(t.io);
 }

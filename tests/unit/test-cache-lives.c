@@ -10,6 +10,7 @@
 
 #include "checked.h"
 #include "history-actions.h"
+#include "history-loans.h"
 #include "history-model.h"
 
 enum { LIVES = 3, STEPS = 250 };
@@ -110,9 +111,13 @@ static void step(void)
                 retain_one(n);
         else if (what < 78)
                 (void)prefetch(n);
-        else if (what < 83)
+        else if (what < 80)
+                lend_one(n);
+        else if (what < 82)
+                give_back_one();
+        else if (what < 87)
                 change_device();
-        else if (what < 85)
+        else if (what < 89)
                 change_volume(draw(store_volumes(t.store)));
         else {
                 t.later_ns += draw(4) == 0 ? UINT64_C(10000000000) : 0;
@@ -188,6 +193,7 @@ static bool has_device_call(void)
 
 static void end_life(unsigned how)
 {
+        give_back_all();
         unpin_pinned();
         model.now++;
         end_requests(false);
