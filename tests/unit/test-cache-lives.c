@@ -13,7 +13,11 @@
 #include "history-loans.h"
 #include "history-model.h"
 
-enum { LIVES = 3, STEPS = 250 };
+enum {
+        LIVES = 3,
+        STEPS = 250,
+        SMALL_LIMIT = 6 * MIB, /* limit of every second store, which evicts; twice with volumes */
+};
 
 static unsigned first_seed = 1, n_seeds = 2;
 static uint64_t found_on_disk;
@@ -225,6 +229,9 @@ static void run_histories(void **state, unsigned volumes, bool with_failures)
         for (uint32_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
                 teardown(state);
                 t = (struct tiers){ .volumes = volumes,
+                                    .limit = seed % 2  ? 0
+                                             : volumes ? 2 * SMALL_LIMIT
+                                                       : SMALL_LIMIT,
                                     .error_budget = UINT16_MAX,
                                     .on_finding = on_finding };
                 tiers_open(&t);
