@@ -114,6 +114,8 @@ int server_start_pools(struct server *s);
 int server_start_store(struct server *s);
 int server_start_service(struct server *s);
 int server_start_http(struct server *s);
+/* Checks the place of the socket before anything is created. */
+int server_check_listener(const struct server *s);
 int server_start_listener(struct server *s);
 
 /* --- server-reload.c --- */

@@ -606,6 +606,14 @@ int server_start_http(struct server *s)
         return r < 0 ? server_fail(r, "listen.http", error) : 0;
 }
 
+int server_check_listener(const struct server *s)
+{
+        char error[256] = "";
+        int r = s->inherited.listen >= 0 ? 0 : listener_check_path(s->config->listen.socket, error);
+
+        return r < 0 ? server_fail(r, "listen.socket", error) : 0;
+}
+
 int server_start_listener(struct server *s)
 {
         struct listener_params params = {

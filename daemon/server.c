@@ -621,8 +621,9 @@ static int start(struct server *s)
         r = liveness_open(&s->liveness);
         if (r < 0)
                 return server_fail(r, "liveness file", NULL);
-        if ((r = server_start_tenants(s)) != 0 || (r = server_start_pools(s)) != 0 ||
-            (r = server_start_store(s)) != 0 || (r = server_start_service(s)) != 0)
+        if ((r = server_check_listener(s)) != 0 || (r = server_start_tenants(s)) != 0 ||
+            (r = server_start_pools(s)) != 0 || (r = server_start_store(s)) != 0 ||
+            (r = server_start_service(s)) != 0)
                 return r;
         s->sources = (struct status_sources){
                 .config = s->config,

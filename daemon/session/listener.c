@@ -110,8 +110,8 @@ static int make_directory(const char *path)
         return 0;
 }
 
-/* Checks the directory of the socket. A user that may write to it could replace the socket by its
- * own, and impersonate the daemon. */
+/* Checks the directory of the socket, if it exists. A user that may write to it could replace the
+ * socket by its own, and impersonate the daemon. */
 static int check_directory(const char *path, char *ret_error)
 {
         _cleanup_(freep) char *copy = strdup(path);
@@ -124,6 +124,8 @@ static int check_directory(const char *path, char *ret_error)
         if (stat(directory, &st) < 0) {
                 int r = -errno;
 
+                if (r == -ENOENT)
+                        return 0;
                 snprintf(ret_error, 256, "listen.socket: %.100s: %s", directory, strerror(-r));
                 return r;
         }
@@ -131,8 +133,8 @@ static int check_directory(const char *path, char *ret_error)
                 snprintf(
                         ret_error, 256,
                         "listen.socket: the directory %.100s belongs to user %u, who could replace "
-                        "the socket: it must belong to root or to user %u, who runs the daemon",
-                        directory, (unsigned)st.st_uid, (unsigned)geteuid());
+                        "the socket; start the daemon as that user, or use a directory of root",
+                        directory, (unsigned)st.st_uid);
                 return -EPERM;
         }
         if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
@@ -143,15 +145,20 @@ static int check_directory(const char *path, char *ret_error)
                          directory);
                 return -EPERM;
         }
+        if (access(directory, W_OK | X_OK) < 0) {
+                int r = -errno;
+
+                snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path,
+                         strerror(-r));
+                return r;
+        }
         return 0;
 }
 
-static int bind_path(struct listener *l, char *ret_error)
+int listener_check_path(const char *path, char ret_error[static 256])
 {
-        const char *path = l->params.path;
-        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct sockaddr_un address;
         struct stat st;
-        bool bound;
         int r;
 
         if (strlen(path) >= sizeof(address.sun_path)) {
@@ -161,8 +168,27 @@ static int bind_path(struct listener *l, char *ret_error)
                          sizeof(address.sun_path) - 1);
                 return -ENAMETOOLONG;
         }
-        memcpy(address.sun_path, path, strlen(path) + 1);
+        r = check_directory(path, ret_error);
+        if (r < 0)
+                return r;
+        if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
+                snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket", path);
+                return -EEXIST;
+        }
+        return 0;
+}
 
+static int bind_path(struct listener *l, char *ret_error)
+{
+        const char *path = l->params.path;
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct stat st;
+        bool bound;
+        int r = listener_check_path(path, ret_error);
+
+        if (r < 0)
+                return r;
+        memcpy(address.sun_path, path, strlen(path) + 1);
         r = make_directory(path);
         if (r < 0) {
                 snprintf(ret_error, 256, "listen.socket: cannot create the directory of %s: %s",
@@ -173,11 +199,6 @@ static int bind_path(struct listener *l, char *ret_error)
         if (r < 0)
                 return r;
         if (lstat(path, &st) == 0) {
-                if (!S_ISSOCK(st.st_mode)) {
-                        snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket",
-                                 path);
-                        return -EEXIST;
-                }
                 r = probe(&address);
                 if (r == -EADDRINUSE) {
                         snprintf(ret_error, 256, "listen.socket: another process listens on %s",

@@ -19,6 +19,10 @@ struct listener_params {
         void *userdata;
 };
 
+/* Checks whether a socket can be bound at `path`, as far as that is possible without a change.
+ * Returns 0, or a sentence in `ret_error` and -ENAMETOOLONG, -EPERM if another user could replace
+ * the socket, -EEXIST if another kind of file is there, or another -errno. */
+int listener_check_path(const char *path, char ret_error[static 256]);
 /* Creates a listener. Returns 0, or a sentence in `ret_error` and -EADDRINUSE if another process
  * listens there, -EINVAL if the inherited descriptor is no such socket, or another -errno. Creates
  * the directory of `path` if it is missing, and replaces a socket file without a listener. */

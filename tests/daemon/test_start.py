@@ -147,6 +147,45 @@ def test_socket_directory_that_may_not_be_written(make_daemon):
     ends_with(daemon, PERMISSION, parent / "s")
 
 
+def closed_directory(directory):
+    directory.mkdir(mode=0o555)
+    return directory / "s"
+
+
+def open_directory(directory):
+    directory.mkdir()
+    directory.chmod(0o777)
+    return directory / "s"
+
+
+def directory_of_another_user(directory):
+    directory.mkdir()
+    os.chown(directory, 20001, 20001)
+    return directory / "s"
+
+
+def file_in_the_sockets_place(directory):
+    directory.mkdir()
+    (directory / "s").write_text("precious")
+    return directory / "s"
+
+
+@pytest.mark.parametrize("place, status, said, unprivileged", [
+    (closed_directory, PERMISSION, "Permission denied", True),
+    (open_directory, PERMISSION, "chmod o-w", False),
+    (directory_of_another_user, PERMISSION, "start the daemon as that user", False),
+    (file_in_the_sockets_place, FAILURE, "is not a socket", False),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_socket_that_cannot_be_bound_leaves_no_store(make_daemon, place, status, said, unprivileged):
+    """A store that root creates before it fails would keep the service, which is another user, from starting."""
+    if place is directory_of_another_user and os.geteuid() != 0:
+        pytest.skip("needs root to give a directory away")
+    daemon = make_daemon(unprivileged=unprivileged)
+    path = daemon.settings["listen.socket"] = place(daemon.directory / "place")
+    assert said in ends_with(daemon, status, path.parent)
+    assert not daemon.store.exists()
+
+
 def test_foreign_directory_is_refused_and_left_alone(make_daemon):
     daemon = make_daemon()
     daemon.store.mkdir()
