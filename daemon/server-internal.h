@@ -156,7 +156,7 @@ void server_expire_namespaces(struct server *s, uint64_t now_ns);
 int server_start_remote(struct server *s);
 /* Applies a reload to the shared tier. */
 void server_apply_remote(struct server *s);
-/* Ends all waits for the storage engine. */
+/* Ends all waits for the back end. */
 void server_stop_remote(struct server *s);
 /* Frees the shared tier without waiting. */
 void server_free_remote(struct server *s);

@@ -47,6 +47,7 @@ WORDS = [
     (r"\bhomes?\b(?= (is|volume|path|elsewhere)|,? drawn)|\bwhose home\b|\bchunk's \*?home\b", "placement", None),
     (r"\b[Pp]aths? (that )?(is|are|was|were) (bypassed|suspended|resumed|offline|hung)\b|\b[Pp]aths? bypassed\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)", "volume", None),
     (r"\b[Mm]end(s|ed|ing)?\b", "fix, repair", None),
+    (r"\b[Ss]torage engines?\b|\b(engine|engines) of the shared tier\b|\b(check|scrub|Scrub) the engine\b", "back end (of the shared tier)", None),
     (r"\bof late\b", "recent, recently", None),
     (r"\bby and by\b", "gradually", None),
     (r"\bnot any more\b", "no longer; or state the change", None),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote: measures the storage engine of a shared tier, alone and through the daemon. */
+/* remote: measures the back end of a shared tier, alone and through the daemon. */
 #include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>

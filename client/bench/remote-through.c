@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures objects through daemons; see remote-through.h. The first daemon has an empty store with
- * room for all chunks. Its status tells how many it has written to the engine, so the figure covers
- * all of them from the first put on, and there is none for a single object. The second daemon has
- * room for all, too, and each chunk is got once. Both have temporary stores in $TMPDIR. */
+ * room for all chunks. Its status tells how many it has written to the back end, so the figure
+ * covers all of them from the first put on, and there is none for a single object. The second
+ * daemon has room for all, too, and each chunk is got once. Both have temporary stores in $TMPDIR.
+ */
 #include "remote-through.h"
 
 #include <inttypes.h>
@@ -351,7 +352,7 @@ static int write_side(const struct remote_job *job, struct remote_figures *ret)
                 status = move(&t);
         if (status == EXIT_OK)
                 status = wait_for_number(&t, "puts", (double)job->objects,
-                                         "chunks that the daemon has written to the engine");
+                                         "chunks that the daemon has written to the back end");
         ret->ns = latency_now_ns() - begun;
         ret->measured = status == EXIT_OK;
         finish(&t);

@@ -123,8 +123,7 @@ const struct command command_remote = {
         .name = "remote",
         .arguments = "status | sweep --limit SIZE [--dry-run]",
         .summary = "show the state of the shared tier, or free space on it",
-        .help = "status shows the storage engine of the shared tier, how long it has been online "
-                "or\n"
+        .help = "status shows the back end of the shared tier, how long it has been online or\n"
                 "offline, and the reason; how much is read and written there, and how fast; and "
                 "the\n"
                 "chunks that wait to be written.\n"

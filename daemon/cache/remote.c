@@ -5,7 +5,7 @@
  * shared tier reads the chunk into a buffer of its own. The cache then puts the chunk into the pool
  * as it would a client's, and the chunk becomes visible only if its bytes have the checksum that
  * the stored object states. Admission decides whether the chunk is written to the disk. So a hung
- * storage engine occupies no memory of the pool, and the cache ends each get at its deadline.
+ * back end occupies no memory of the pool, and the cache ends each get at its deadline.
  *
  * Out: chunks that were put, are used again, or are about to be evicted although another use is
  * expected, are offered. When the shared tier takes an offer, cache_remote_load() loads the bytes

@@ -403,7 +403,7 @@ int config_set(struct config *c, const char *assignment, const char *origin,
         return 0;
 }
 
-/* Checks the keys that the storage engine of the shared tier needs. */
+/* Checks the keys that the back end of the shared tier needs. */
 static int check_remote(const struct config *c, struct config_error *ret_error)
 {
         const struct {

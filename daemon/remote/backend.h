@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface of a storage engine of the shared tier, which stores whole objects by name.
+/* The interface of a back end of the shared tier, which stores whole objects by name.
  * directory.c, rados.c and s3.c implement it; remote.c is the only caller.
  *
  * submit() runs on the loop thread and returns at once. From then on, the operation and the memory

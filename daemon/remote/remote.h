@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier: chunks on a storage engine that several hosts use, behind memory and disk.
+/* The shared tier: chunks on a back end that several hosts use, behind memory and disk.
  *
  * The engine is slow, not under our control, and may be down. Therefore everything read from it is
  * checked, everything sent to it may be lost, and only requests that asked for the shared tier wait

@@ -64,11 +64,11 @@ const char *page_advice(const char *reason)
                 { "remote_offline",
                   "Local traffic continues; chunks that this host lacks are misses. "
                   "<code>kvcachectl "
-                  "remote status</code> prints the time and the reason: check the storage engine, "
+                  "remote status</code> prints the time and the reason: check the back end, "
                   "the network, the mount and the credentials. The daemon retries automatically." },
                 { "remote_full",
                   "Chunks there are still read. Make room (<code>kvcachectl remote sweep</code>, "
-                  "or lifecycle rules), or enlarge the storage engine; the daemon retries "
+                  "or lifecycle rules), or enlarge the back end; the daemon retries "
                   "automatically." },
         };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: those of tests/daemon, and the storage engines.
+"""Fixtures: those of tests/daemon, and the back ends.
 
     KVCACHE_FLEET_DIR      folder of Ceph's data (default: a new folder in /var/tmp, removed at the end); use a folder in memory to
                            measure, because a slow disk hides the rest
@@ -48,7 +48,7 @@ def cluster():
 
 @pytest.fixture
 def engine_of(request, directory):
-    """Provides engine_of("rados"), which starts a storage engine and gives the test a prefix of its own."""
+    """Provides engine_of("rados"), which starts a back end and gives the test a prefix of its own."""
     def make(name):
         return engines.ENGINES[name](directory, None if name == "directory" else request.getfixturevalue("cluster"))
     return make
@@ -66,7 +66,7 @@ def ceph_engine(request, engine_of):
 
 @pytest.fixture
 def make_host(make_daemon):
-    """Provides make_host(engine, ...), which starts a daemon on a storage engine."""
+    """Provides make_host(engine, ...), which starts a daemon on a back end."""
     def make(engine, start=True, env=None, **settings):
         daemon = make_daemon(env=env, settings={
             **engine.settings(), "remote.write": "all", "remote.write_rate": "0", "remote.generation_interval": "1s",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage engines of the shared tier for tests, with direct access to each: tests list, read and overwrite its objects.
+"""Back ends of the shared tier for tests, with direct access to each: tests list, read and overwrite its objects.
 
 All engines are on this host. The directory is one local path that both daemons use, not a file system that is mounted twice.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several daemons on a storage engine: a small Ceph with its S3 gateway, and a directory. One host hits the chunks that another stored; no fault
+"""Several daemons on a back end: a small Ceph with its S3 gateway, and a directory. One host hits the chunks that another stored; no fault
 of the engine makes a wrong byte a hit, or delays a local request."""
 
 import concurrent.futures

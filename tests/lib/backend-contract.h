@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks the contract of backend.h on any storage engine: over a stub in unit tests, over the real
+/* Checks the contract of backend.h on any back end: over a stub in unit tests, over the real
  * engine in tests/fleet. Completed operations are delivered here instead of to completions.c. */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A storage engine in memory, for tests of the shared tier. A test chooses when operations end
+/* A back end in memory, for tests of the shared tier. A test chooses when operations end
  * (within submit(), on another thread, on request, or never), makes them fail, and alters the bytes
  * of objects. */
 #pragma once

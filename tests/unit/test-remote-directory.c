@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote/directory.c: what backend.h asks of a storage engine. */
+/* remote/directory.c: what backend.h asks of a back end. */
 #include "directory-fixture.h"
 
 #include <errno.h>
