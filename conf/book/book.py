@@ -76,7 +76,7 @@ CHAPTERS = {
         "Mutants": "tests/mutants/README.md",
     },
 }
-MANUALS = ("client/ctl", "client/bench", "client/lib/man", "daemon", "daemon/config")
+MANUALS = ("client", "daemon")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 MATERIAL = """site_name: kvcache-daemon
 site_description: A cache of KV blocks for the LLM inference engines of a host
@@ -115,7 +115,7 @@ def pages(chapters=None):
 
 def manuals():
     """Returns the manual pages; those of one line only refer to another page."""
-    files = [f for folder in MANUALS for f in (ROOT / folder).glob("*.[1-8]")]
+    files = [f for folder in MANUALS for f in (ROOT / folder).rglob("*.[1-8]")]
     return sorted((f for f in files if not f.read_text().startswith(".so ")), key=lambda f: (f.suffix, f.name))
 
 
@@ -147,7 +147,8 @@ class Book:
         return "".join(b if b.startswith("```") else LINK.sub(lambda m: self.link(page, m), b) for b in blocks)
 
     def manual(self, file):
-        shown = subprocess.run(["groff", "-man", "-t", "-Tutf8", "-P-cbou", "-rLL=100n", str(file)], capture_output=True, text=True, check=True)
+        command = ["groff", "-Kutf8", "-man", "-t", "-Tutf8", "-P-cbou", "-rLL=100n", str(file)]
+        shown = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
         name = f"{file.stem}({file.suffix[1:]})"
         return name, f"# {name}\n\n```text\n{shown.stdout.strip()}\n```\n"
 

@@ -62,6 +62,20 @@ def test_manual_pages_are_text(pages):
     assert "SYNOPSIS" in text and "\x1b" not in text and not re.search(r"^\.[A-Z]", text, re.M)
 
 
+def test_each_manual_page_is_in_the_book():
+    listed = subprocess.run(["git", "ls-files", "*.[1-8]"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a checkout")
+    pages = {f for f in listed.stdout.split() if not (ROOT / f).read_text().startswith(".so ")}
+    assert {str(f.relative_to(ROOT)) for f in book.manuals()} == pages
+
+
+def test_manual_pages_keep_their_characters(pages):
+    for file in book.manuals():
+        used = {c for c in re.sub(r"^\.\\\".*", "", file.read_text(), flags=re.M) if ord(c) > 127}
+        assert used <= set((pages / f"reference/{file.name}.md").read_text()), file.name
+
+
 def test_the_index_has_all_pages(pages):
     settings = (pages.parent / "mkdocs.yml").read_text()
     written = {str(p.relative_to(pages)) for p in pages.rglob("*.md")}
