@@ -95,6 +95,7 @@ theme:
       scheme: slate
       toggle: {icon: material/brightness-4, name: "Light"}
 plugins: [search]
+extra_css: [book.css]
 markdown_extensions:
   - tables
   - sane_lists
@@ -102,6 +103,10 @@ markdown_extensions:
   - toc:
       permalink: true
       slugify: !!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}
+"""
+# Lines of commands and the drawing of README.md fit a window of 1,280 pixels.
+STYLE = """.md-grid { max-width: 70rem; }
+.md-typeset pre > code { font-size: .62rem; }
 """
 
 
@@ -150,16 +155,18 @@ class Book:
         command = ["groff", "-Kutf8", "-man", "-t", "-Tutf8", "-P-cbou", "-rLL=100n", str(file)]
         shown = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
         name = f"{file.stem}({file.suffix[1:]})"
-        return name, f"# {name}\n\n```text\n{shown.stdout.strip()}\n```\n"
+        return name, f"---\nhide: [toc]\n---\n# {name}\n\n```text\n{shown.stdout.strip()}\n```\n"
 
     def assemble(self):
         shutil.rmtree(self.out / "pages", ignore_errors=True)
+        (self.out / "pages").mkdir(parents=True)
+        (self.out / "pages/book.css").write_text(STYLE)
         chapters = dict(CHAPTERS, Reference=dict(CHAPTERS["Reference"]))
         for page in pages():
             to = self.out / "pages" / page
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_text(self.text(page))
-        (self.out / "pages/reference").mkdir(parents=True)
+        (self.out / "pages/reference").mkdir()
         for file in manuals():
             name, text = self.manual(file)
             page = f"reference/{file.name}.md"
@@ -205,7 +212,7 @@ def main(arguments=None):
     built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(book.out / "mkdocs.yml")])
     if built.returncode != 0:
         sys.exit("book: MkDocs has found faults in the pages, see above")
-    print(f"the site is in {options.out / 'site'}: open index.html")
+    print(f"the site is in {options.out / 'site'}: open index.html, or search it, too, with: python3 -m http.server -d '{options.out / 'site'}'")
 
 
 if __name__ == "__main__":

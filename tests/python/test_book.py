@@ -59,6 +59,7 @@ def test_manual_pages_are_text(pages):
     names = {f.name for f in book.manuals()}
     assert {"kvcachectl.1", "kvcache-daemon.8", "kvcache.yaml.5", "kvcache_submit.3"} <= names
     text = (pages / "reference/kvcachectl.1.md").read_text()
+    assert text.startswith("---\nhide: [toc]\n---\n"), "its lines need the room of the table of contents"
     assert "SYNOPSIS" in text and "\x1b" not in text and not re.search(r"^\.[A-Z]", text, re.M)
 
 
@@ -116,6 +117,7 @@ def test_the_site_has_no_dead_link_and_needs_no_network(tmp_path):
     if book.mkdocs_version() < (1, 4):
         pytest.skip("MkDocs and its theme Material are not installed")
     book.main(["--out", str(tmp_path)])
+    assert (tmp_path / "site/book.css").is_file() and "book.css" in (tmp_path / "site/index.html").read_text()
     site = {p: Anchors(p.read_text()) for p in (tmp_path / "site").rglob("*.html") if p.name != "404.html"}
     assert len(site) > len(book.pages())
     for page, found in site.items():
