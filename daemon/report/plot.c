@@ -74,19 +74,19 @@ static const char *value_text(enum plot_unit unit, double v, char ret[static UNI
 
 /* --- the axis of values --- */
 
-/* Returns the lowest of 1, 2, 5, 10, 20 ... that is at least `x`; for bytes in units of a power of
- * 1024. */
+/* Returns the lowest of 1, 2, 5, 10, 20 ... that is at least `x`. Bytes have powers of two, whose
+ * multiples are short in binary units: 500 MiB would be followed by 1000 MiB and 1.46 GiB. */
 static double nice(double x, bool bytes)
 {
         static const double steps[] = { 1, 2, 5 };
-        double unit = 1;
 
-        while (bytes && x > 512 * unit)
-                unit *= 1024;
+        for (double two = 1; bytes && two < 1e19; two *= 2)
+                if (two >= x)
+                        return two;
         for (double ten = 1; ten < 1e19; ten *= 10)
                 for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
-                        if (steps[i] * ten * unit >= x)
-                                return steps[i] * ten * unit;
+                        if (steps[i] * ten >= x)
+                                return steps[i] * ten;
         return x;
 }
 

@@ -553,6 +553,49 @@ static void an_axis_fits_whatever_it_shows(void **state)
                         }
 }
 
+/* Returns the number of characters of a label, which ends with "<". */
+static unsigned label_length(const char *label)
+{
+        unsigned n = 0;
+
+        for (; *label != '<'; label++)
+                n += (*label & 0xc0) != 0x80;
+        return n;
+}
+
+/* A longer label would begin outside the drawing, and be cut: ".000 MiB/s". */
+static void labels_of_an_axis_fit_beside_it(void **state)
+{
+        static const double ages[] = { 5, 0 };
+        static const bool joined[] = { false, true };
+        static const char begin[] = "class=\"y\">";
+
+        for (int unit = PLOT_BYTES_PER_SECOND; unit <= PLOT_SECONDS; unit++)
+                for (double most = 1e-6; most < (unit <= PLOT_BYTES ? 1e18 : 1e5); most *= 1.3) {
+                        double values[] = { most / 1000, most };
+                        struct plot plot = { .title = "x",
+                                             .sum = NAN,
+                                             .unit = (enum plot_unit)unit,
+                                             .span_s = 60,
+                                             .n = 2,
+                                             .ages_s = ages,
+                                             .joined = joined,
+                                             .lines = { { "a", values } },
+                                             .n_lines = 1,
+                                             .current_s = 10 };
+                        _cleanup_(freep) char *text = NULL;
+                        size_t size;
+                        FILE *out = open_memstream(&text, &size);
+
+                        plot_print(out, &plot);
+                        fclose(out);
+                        for (const char *label = text; (label = strstr(label, begin));) {
+                                label += strlen(begin);
+                                assert_in_range(label_length(label), 1, 9);
+                        }
+                }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -567,6 +610,7 @@ int main(void)
                 cmocka_unit_test(plots_show_the_samples),
                 cmocka_unit_test(a_gap_is_not_drawn_over),
                 cmocka_unit_test(an_axis_fits_whatever_it_shows),
+                cmocka_unit_test(labels_of_an_axis_fit_beside_it),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
