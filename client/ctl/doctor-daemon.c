@@ -45,9 +45,11 @@ static void check_health(const cJSON *status, cJSON *checks)
                    "the daemon's state is \"%s\"", answer_text(status, "state"));
         cJSON_ArrayForEach(one, degraded)
         {
-                doctor_add(checks, DOCTOR_PROBLEM, "health",
-                           "the guide conf/operations.md explains each reason", "%s: %s",
-                           answer_text(one, "reason"), answer_text(one, "text"));
+                doctor_add(
+                        checks, DOCTOR_PROBLEM, "health",
+                        "the guide conf/operations.md explains each reason (the package has it in "
+                        "/usr/share/doc/kvcache-daemon)",
+                        "%s: %s", answer_text(one, "reason"), answer_text(one, "text"));
         }
         if (cJSON_GetArraySize(degraded) == 0)
                 doctor_add(checks, DOCTOR_OK, "health", "", "nothing is degraded");

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the documents of this tree as a site, with MkDocs and its theme Material.
 
-    python3 conf/book/book.py [--out DIR] [--source-url URL] [--pages-only]
+    python3 conf/book/book.py [--out DIR] [--source-url URL] [--pages-only | --guides]
 
 Each document stays where its subject is, and is a page of the book: CHAPTERS is the index, in the order in which a user needs
 them. The manual pages belong to the chapter Reference. DIR/pages gets the pages and DIR/site the site, which needs no network to be read.
 
 Links to files outside the book, such as sources, lead to URL/FILE (for example https://HOST/PROJECT/blob/main), or
 become plain text without --source-url.
+
+--guides writes what the Debian packages install: the pages for users, which need no site, and no manual pages.
 """
 
 import argparse
@@ -125,9 +127,9 @@ def manuals():
 
 
 class Book:
-    def __init__(self, out, source_url):
-        self.out, self.source_url = out, source_url.rstrip("/")
-        self.pages = set(pages())
+    def __init__(self, out, source_url, chapters=CHAPTERS):
+        self.out, self.source_url, self.chapters = out, source_url.rstrip("/"), chapters
+        self.pages = set(pages(chapters))
 
     def link(self, page, m):
         """Keeps a link within the book, copies pictures, and redirects what is outside."""
@@ -157,15 +159,17 @@ class Book:
         name = f"{file.stem}({file.suffix[1:]})"
         return name, f"---\nhide: [toc]\n---\n# {name}\n\n```text\n{shown.stdout.strip()}\n```\n"
 
-    def assemble(self):
+    def write_pages(self):
         shutil.rmtree(self.out / "pages", ignore_errors=True)
-        (self.out / "pages").mkdir(parents=True)
-        (self.out / "pages/book.css").write_text(STYLE)
-        chapters = dict(CHAPTERS, Reference=dict(CHAPTERS["Reference"]))
-        for page in pages():
+        for page in pages(self.chapters):
             to = self.out / "pages" / page
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_text(self.text(page))
+
+    def assemble(self):
+        self.write_pages()
+        chapters = dict(self.chapters, Reference=dict(self.chapters["Reference"]))
+        (self.out / "pages/book.css").write_text(STYLE)
         (self.out / "pages/reference").mkdir()
         for file in manuals():
             name, text = self.manual(file)
@@ -196,8 +200,13 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description="Builds the documents of this tree as a site.")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build-book", metavar="DIR", help="folder of the book (build-book)")
     parser.add_argument("--source-url", default="", metavar="URL", help="where the files of the tree can be read, for links to sources")
-    parser.add_argument("--pages-only", action="store_true", help="write the pages, and build no site")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--pages-only", action="store_true", help="write the pages, and build no site")
+    kind.add_argument("--guides", action="store_true", help="write the pages for users, without manual pages")
     options = parser.parse_args(arguments)
+    if options.guides:
+        Book(options.out.resolve(), options.source_url, {name: part for name, part in CHAPTERS.items() if name != "Inside"}).write_pages()
+        return
     if not shutil.which("groff"):
         sys.exit("book: groff is missing, which renders the manual pages: apt-get install groff")
     if not options.pages_only and mkdocs_version() < (1, 4):

@@ -30,8 +30,8 @@ skip() {
 }
 
 [ "$(id -u)" = 0 ] || skip "only root can make a root of its own"
-for tool in debootstrap dpkg-buildpackage dh dh_python3 lintian nsenter; do
-        command -v $tool >/dev/null 2>&1 || skip "there is no $tool: apt-get install debootstrap dpkg-dev debhelper dh-python lintian util-linux"
+for tool in debootstrap dpkg-buildpackage dh dh_python3 git lintian nsenter; do
+        command -v $tool >/dev/null 2>&1 || skip "there is no $tool: apt-get install debootstrap dpkg-dev debhelper dh-python git lintian util-linux"
 done
 # shellcheck disable=SC1091 # a file of this host
 codename=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || skip "what is built here fits this Debian, and this is none"
@@ -82,7 +82,15 @@ source_tree() {
                 git ls-files -co --exclude-standard | while read -r file; do [ ! -f "$file" ] || echo "$file"; done
         else # a tarball
                 find . -type f ! -path './build*' ! -name '*.pyc'
-        fi | tar -cf - -T - | tar -xf - -C "$tree"
+        fi | tar -cf - -T - | tar -xf - -C "$tree" && git --git-dir="$work/git" init -q && of_git add -A
+}
+of_git() {
+        git --git-dir="$work/git" --work-tree="$tree" -C "$tree" "$@"
+}
+# Checks that a build in a checkout leaves only files that git ignores.
+leaves_nothing_to_commit() {
+        left=$(of_git ls-files -o --exclude-standard) || return 1
+        [ -z "$left" ] || { echo "$left"; return 1; }
 }
 
 # The same under the next version, where the last build has left it.
@@ -124,17 +132,33 @@ examples_compile() {
         done
 }
 
+# The files below /usr/share that the maintainer scripts name, and the guides that other guides link to, on the same host.
+documents_exist() (
+        mkdir -p "$work/daemon" && dpkg-deb -R "$built"/kvcache-daemon_"$version"_*.deb "$work/daemon" || exit 1
+        for file in $(grep -oh '/usr/share/[a-zA-Z0-9/._-]*[a-z]' "$work"/daemon/DEBIAN/p*); do
+                [ -e "$work/daemon$file" ] || { echo "a maintainer script names $file"; exit 1; }
+        done
+        cd "$work/daemon/usr/share/doc/kvcache-daemon" && [ -s README.md ] && [ -s conf/operations.md ] || exit 1
+        find . -name '*.md' | while read -r page; do
+                grep -o '](\([a-zA-Z./][a-zA-Z0-9/._-]*\)[)#]' "$page" | sed 's/^](//; s/.$//' | while read -r target; do
+                        [ -e "$(dirname "$page")/$target" ] || { echo "$page links to $target"; exit 1; }
+                done || exit 1
+        done
+)
+
 version=$(sed -n "s/^ *version : '\([^']*\)'.*/\1/p" "$top/meson.build" | head -n 1)
 next=${version%.*}.$((${version##*.} + 1))
 if [ -z "$built" ]; then
         tree=$work/source/kvcache-daemon built=$work/source
         need "the tree, copied" source_tree
         need "build $version" build --build=full
+        check "the build leaves nothing that git would add" leaves_nothing_to_commit
         check "lintian has nothing to say" clean_of_lintian
         need "the tree as the next version" next_version
         need "build $next" build_next
 fi
 check "programs are built with libkvcache-dev" examples_compile
+check "scripts and guides name files of the packages" documents_exist
 
 # --- a root, and an init in it ---
 
@@ -210,7 +234,7 @@ check "a chunk is put and got" inside 'head -c 100000 /dev/urandom >/root/chunk 
 check "a user who is not in the group cannot connect" no 'useradd stranger && runuser -u stranger -- kvcachectl ping --count 1'
 check "one who is in it can" inside 'useradd -G kvcache engine && runuser -u engine -- kvcachectl ping --count 1'
 check "man pages, completion, alerts and guides" inside 'dpkg -L kvcache-daemon | grep -q completions/kvcachectl && [ -s /usr/share/kvcache/prometheus/alerts.yaml ] &&
-        [ -s /usr/share/kvcache/grafana/kvcache.json ] && dpkg -L kvcache-daemon | grep -q man5/kvcache.yaml.5.gz && dpkg -L kvcache-daemon | grep -q doc/kvcache-daemon/upgrade.md'
+        [ -s /usr/share/kvcache/grafana/kvcache.json ] && dpkg -L kvcache-daemon | grep -q man5/kvcache.yaml.5.gz'
 check "the store is one that this version opens" inside 'kvcachectl store check'
 
 # --- the administrator's configuration, and upgrades ---

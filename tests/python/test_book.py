@@ -49,6 +49,16 @@ def test_links_lead_to_pages_pictures_and_sources_that_exist(pages):
     assert checked > 100
 
 
+def test_guides_of_the_packages_link_to_each_other(tmp_path):
+    book.main(["--out", str(tmp_path), "--guides"])
+    written = list((tmp_path / "pages").rglob("*.md"))
+    assert {"README.md", "conf/upgrade.md", "conf/operations.md"} <= {str(p.relative_to(tmp_path / "pages")) for p in written}
+    assert not (tmp_path / "pages/CONTRIBUTING.md").exists() and not (tmp_path / "pages/reference").exists()
+    for page in written:
+        for target in links(page.read_text()):
+            assert re.match(r"\w+:|#", target) or (page.parent / target.partition("#")[0]).is_file(), f"{page}: {target}"
+
+
 def test_without_a_url_links_to_sources_become_text(tmp_path):
     text = book.Book(tmp_path, "").text("README.md")
     assert "LICENSE)" not in text and "Apache License 2.0" in text
