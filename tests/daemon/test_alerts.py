@@ -352,6 +352,7 @@ def scaled_rules():
 
 
 @pytest.mark.documents
+@pytest.mark.limit(180)  # the hour of replay alone takes 60 s
 def test_each_alert_fires_on_its_fault_and_no_other_and_none_in_an_hour_of_replay(faults, directory):
     jobs = {}
     for fault in faults:
