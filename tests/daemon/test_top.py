@@ -73,6 +73,7 @@ class Terminal:
     @staticmethod
     def own():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may have been started by nohup
 
     def __enter__(self):
         return self
