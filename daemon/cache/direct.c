@@ -153,13 +153,15 @@ static void put_leave(struct direct *d, struct list_node *ret_waiters)
 }
 
 /* Ends a put with the result of the store's write, once the checksum is computed too. The puts that
- * waited are tried again: they find the chunk, or one of them writes it. */
+ * waited are tried again: they find the chunk, or one of them writes it. After STORE_EXISTS, the
+ * put itself is tried again, too. */
 static void put_end(struct direct *d, int result)
 {
         struct cache *c = d->cache;
         struct cache_request *req = d->req;
         struct list_node waiters = LIST_INIT(waiters);
         enum cache_status status = cache_status_of_put(result);
+        bool is_tried_again = result == STORE_EXISTS;
 
         if (d->put.summing) {
                 d->is_at_store = false;
@@ -173,7 +175,7 @@ static void put_end(struct direct *d, int result)
                 c->stats.put_bytes_direct += req->length;
                 cache_remote_offer(c, req->namespace_id, &req->key, req->hash, req->length, false);
         }
-        req->direct = true;
+        req->direct = !is_tried_again;
         req->place.ref = result == 0 || result == STORE_NOT_DURABLE ? d->put.ref : STORE_REF_NONE;
 
         if (!d->abandoned)
@@ -181,7 +183,10 @@ static void put_end(struct direct *d, int result)
         direct_free(d);
         c->retry_now = true;
         cache_kick(c);
-        cache_finish(c, req, status);
+        if (is_tried_again)
+                list_prepend(&waiters, &req->node);
+        else
+                cache_finish(c, req, status);
         cache_try_in_turn(c, &waiters);
 }
 
@@ -226,7 +231,7 @@ bool cache_direct_store(struct store_write *queued)
         }
         if (cache_store_may_take(c, &d->put, r))
                 return false;
-        put_end(d, r == STORE_EXISTS ? -EIO : r);
+        put_end(d, r != STORE_EXISTS || cache_store_has_again(c, &d->put, r) ? r : -EIO);
         return true;
 }
 

@@ -235,9 +235,11 @@ bool cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
 /* Writes a chunk that only the pool has. Returns false if memory is short. */
 bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req);
 /* Returns whether the store may take a put later that it has refused with `r`: it has no slot now,
- * or it still drops an older chunk of the key, which was evicted during its put. A chunk that can
- * be found came back with its volume. It has other bytes, and it stays, so the put fails. */
+ * or it still drops an older chunk of the key, which was evicted during its put. */
 bool cache_store_may_take(const struct cache *c, const struct store_put *put, int r);
+/* Returns whether the store has refused a put because a resume has brought its key back since the
+ * put began. That chunk was put first, so puts that are not answered are tried again. */
+bool cache_store_has_again(const struct cache *c, const struct store_put *put, int r);
 /* Passes a write to the store. Returns false if the store cannot take it now. */
 bool cache_write_store(struct store_write *queued);
 /* Starts a read into the pool whose turn has come. */

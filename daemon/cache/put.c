@@ -152,10 +152,39 @@ bool cache_store_may_take(const struct cache *c, const struct store_put *put, in
 {
         const struct store *s = c->params.store;
 
-        if (store_pending(s) == 0)
-                return false;
-        return r == STORE_FULL || (r == STORE_EXISTS && store_find(s, put->namespace_id, &put->key,
-                                                                   put->hash, NULL, NULL) != 0);
+        return (r == STORE_FULL || r == STORE_EXISTS) && store_pending(s) > 0 &&
+               !cache_store_has_again(c, put, r);
+}
+
+bool cache_store_has_again(const struct cache *c, const struct store_put *put, int r)
+{
+        return r == STORE_EXISTS && store_find(c->params.store, put->namespace_id, &put->key,
+                                               put->hash, NULL, NULL) == 0;
+}
+
+/* Ends a write whose key a resume has brought back. Its chunk leaves the pool, and the puts that
+ * wait for it find the chunk of the store. */
+static void write_superseded(struct write *w)
+{
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = TAKE_PTR(w->req);
+        struct list_node puts = LIST_INIT(puts);
+
+        if (req)
+                list_append(&puts, &req->node);
+        list_for_each_safe (&pc->waiters, n) {
+                if (container_of(n, struct cache_request, node)->waiting != WAITING_WRITE)
+                        continue;
+                list_unlink(n);
+                list_append(&puts, n);
+        }
+        pool_set_state(pc, POOL_RESIDENT);
+        pc->ref = STORE_REF_NONE;
+        pool_drop(c->params.pool, w->chunk);
+        c->retry_now = true;
+        write_end(w);
+        cache_try_in_turn(c, &puts);
 }
 
 bool cache_write_store(struct store_write *queued)
@@ -173,7 +202,10 @@ bool cache_write_store(struct store_write *queued)
                 return true;
         if (cache_store_may_take(c, &w->store, r))
                 return false;
-        write_done(w, r == STORE_EXISTS ? -EIO : r);
+        if (!w->acknowledged && cache_store_has_again(c, &w->store, r))
+                write_superseded(w);
+        else
+                write_done(w, r == STORE_EXISTS ? -EIO : r);
         return true;
 }
 
