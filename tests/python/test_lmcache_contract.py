@@ -78,6 +78,14 @@ def test_memory_that_is_not_shared_is_said(make, caplog):
     assert "copied to the daemon" in caplog.text and "--shm-name NAME --no-l1-use-lazy" in caplog.text
 
 
+def test_a_load_leaves_nothing_leased(make, daemon):
+    """The daemon cannot evict leased chunks, and LMCache may load nothing else for hours."""
+    host = make()
+    keys = host.keys("leased", 4)
+    assert host.store(keys) and host.get(keys) == [True] * 4
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
 def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
     host = make()
     keys = host.keys("versions", 3)

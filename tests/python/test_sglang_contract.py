@@ -86,6 +86,18 @@ def test_a_daemon_without_room_for_the_pool_copies(make_daemon, module, caplog):
         pool.close()
 
 
+@pytest.mark.parametrize("options", [{"load_into": False}, {"share": False}, {"interface_v1": 0}])
+def test_a_copied_load_leaves_nothing_leased(make, daemon, options):
+    """The daemon cannot evict leased chunks, and SGLang may load nothing else for hours."""
+    host, keys = make(**options), sglang_scenarios.keys_of("leased", 4)
+    values = [fake_sglang.Tensor(bytearray(8192)) for _ in keys]
+    if options.get("interface_v1", 1):
+        assert all(host.store(keys)) and host.load(keys) == (4, [True] * 4)
+    else:
+        assert host.storage.batch_set(keys, values) and host.storage.batch_get(keys, values) == values
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
 def test_both_versions_find_each_other_s_pages(make):
     keys = sglang_scenarios.keys_of("versions", 3)
     assert all(make(kind=fake_sglang.Config17).store(keys))

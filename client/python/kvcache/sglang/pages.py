@@ -156,6 +156,8 @@ class Pages:
         with self._link.loading() if into else contextlib.nullcontext():
             good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
         found = sum(good)
+        if not into:
+            self._link.release(self._spaces.loaders[loader].client)
         self._link.count("loaded_pages", found)
         self._link.count("copied_loads", 0 if into else found)
         self._link.count("loaded_bytes", found * sum(lengths))
