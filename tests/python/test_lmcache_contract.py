@@ -86,6 +86,28 @@ def test_a_load_leaves_nothing_leased(make, daemon):
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
 
 
+@pytest.mark.deadlines
+def test_closing_waits_for_a_store(make, daemon):
+    """LMCache's memory is free once close() returns, and a daemon that hangs may still read it."""
+    host = make(timeout_s=0.5)
+    keys, objects = host.keys("closing", 4), host._objects(4, "plain", 0)
+    lmcache_scenarios.wait_for("the namespace is open", lambda: host.store(host.keys("first", 1), first=8))
+    daemon.pause()
+    try:
+        host.adapter.submit_store_task(keys, objects)
+        lmcache_scenarios.wait_for("the store has seen it", lambda: not host.link.well)
+        closing = threading.Thread(target=host.close)
+        closing.start()
+        lmcache_scenarios.wait_for("it closes", host.link._closing.is_set)
+        closing.join(6.0)  # close() waits for the mender at most 3 s
+        assert closing.is_alive()
+    finally:
+        daemon.resume()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert [r.is_successful() for r in host.adapter.pop_completed_store_tasks().values()] == [False]
+
+
 def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
     host = make()
     keys = host.keys("versions", 3)

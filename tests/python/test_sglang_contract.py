@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
@@ -96,6 +97,30 @@ def test_a_copied_load_leaves_nothing_leased(make, daemon, options):
     else:
         assert host.storage.batch_set(keys, values) and host.storage.batch_get(keys, values) == values
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
+@pytest.mark.deadlines
+def test_pages_of_a_store_are_not_reused_because_the_backend_closes(make, daemon):
+    """A daemon that hangs has the request, and would store the bytes that it finds in the pages afterwards."""
+    host, other = make(timeout_s=0.5), make(pages=(32, 32))
+    keys, said = sglang_scenarios.keys_of("closing", 4), []
+    daemon.pause()
+    try:
+        storing = threading.Thread(target=lambda: said.append(host.store(keys)))
+        storing.start()
+        sglang_scenarios.wait_for("the store has seen it", lambda: not host.link.well)
+        closing = threading.Thread(target=host.close)
+        closing.start()
+        sglang_scenarios.wait_for("it closes", host.link._closing.is_set)
+        storing.join(2.0)
+        assert storing.is_alive() and not said, "SGLang may use pages again that the daemon may read"
+    finally:
+        daemon.resume()
+    closing.join(60)
+    storing.join(60)
+    assert not closing.is_alive() and not storing.is_alive() and said == [[False] * 4]
+    other.wait_well()
+    other.load(keys)  # right, or not there
 
 
 def test_both_versions_find_each_other_s_pages(make):

@@ -8,8 +8,8 @@ daemon answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon reads pages in place. With `into`, loads of
 registered pages use that connection, too, and the daemon writes the pages. Such a load, if it exceeds its deadline, returns only when the
-daemon can no longer write to its pages, so that SGLang keeps them until then. Other loads are copied from the daemon's memory by the calling
-thread, and return at their deadline.
+daemon can no longer write to its pages, so that SGLang keeps them until then; a store returns only when the daemon no longer reads its pages.
+close() waits for both. Other loads are copied from the daemon's memory by the calling thread, and return at their deadline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROBE_S = 1.0       # the time limit of each request of the mender
 REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
-CLOSE_S = 60.0      # the longest wait of close() for loads whose pages the daemon may write to
+CLOSE_S = 60.0      # the longest wait of close() for pages that the daemon may write to or read
 COMPLAIN_S = 60.0
 MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
 INTO_ROUND_BYTES = 256 << 20  # the bytes of a request whose pages the daemon writes itself, which needs no room in its pool
@@ -101,8 +101,8 @@ class Link:
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
                  remote: bool = True, threads: int = 1, into: bool = False) -> None:
         self.timeout_s, self.into = timeout_s, into
-        self._loading = 0  # loads whose pages the daemon may write to
-        self._loaded = threading.Condition()
+        self._moving = 0  # calls whose pages the daemon may write to or read
+        self._moved = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes, self.into_bytes = MOST_ROUND_BYTES, INTO_ROUND_BYTES
         self.largest_part = 0
@@ -207,16 +207,16 @@ class Link:
             client.flush()
 
     @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Keeps close() from closing the connection while a load's pages may be written to."""
-        with self._loaded:
-            self._loading += 1
+    def moving(self) -> Iterator[None]:
+        """Keeps close() from closing the connection that stores while the daemon may write to a load's pages, or read those of a store."""
+        with self._moved:
+            self._moving += 1
         try:
             yield
         finally:
-            with self._loaded:
-                self._loading -= 1
-                self._loaded.notify_all()
+            with self._moved:
+                self._moving -= 1
+                self._moved.notify_all()
 
     def is_shared(self, address: int, nbytes: int) -> bool:
         """Returns whether the daemon has these bytes mapped, so that it takes them from where they lie."""
@@ -234,9 +234,9 @@ class Link:
 
     def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:
         """Waits until the daemon reaches none of these (address, bytes), since SGLang changes them next. A daemon that hung would store
-        the changed bytes under the wrong key, or write an old load over them. Closing ends only the wait of a store."""
+        the changed bytes under the wrong key, or write an old load over them. close() waits for this, at most CLOSE_S."""
         complain_at = time.monotonic() + 5.0
-        while places and (is_load or not self._closing.is_set()):
+        while places:
             try:
                 places = [p for p in places if not self.is_settled(*p)]
             except Error as e:
@@ -247,7 +247,7 @@ class Link:
                     complain_at += COMPLAIN_S
                     self._log.warning("the daemon hangs with %d pieces of pages that it may still %s; the %s waits until the daemon goes on or "
                                       "ends", len(places), *(("write to", "load") if is_load else ("read", "store")))
-                time.sleep(SETTLE_S) if is_load else self._closing.wait(SETTLE_S)
+                time.sleep(SETTLE_S)
 
     # --- is the daemon well? ---
 
@@ -344,9 +344,9 @@ class Link:
         self._mender.join(2 * PROBE_S + 1.0)
         for client in (self.lookups, self.searches, *self.loaders):
             client.close()
-        with self._loaded:
-            if not self._loaded.wait_for(lambda: self._loading == 0, CLOSE_S):
-                self._log.error("the daemon hangs, and may still write to %d loads' pages of the host pool: end this process", self._loading)
+        with self._moved:
+            if not self._moved.wait_for(lambda: self._moving == 0, CLOSE_S):
+                self._log.error("the daemon hangs, and may still use pages of the host pool for %d loads and stores: end this process", self._moving)
         for namespace, fields in self._opened if was_well else ():
             private.remove([namespace], fields)
         self.stores.close()

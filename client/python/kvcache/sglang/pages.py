@@ -153,7 +153,7 @@ class Pages:
         uses only the pages before it. The daemon does not touch the memory afterwards: if it writes registered pages itself, a load past its
         deadline returns only when it can no longer do so."""
         into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
-        with self._link.loading() if into else contextlib.nullcontext():
+        with self._link.moving() if into else contextlib.nullcontext():
             good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
         found = sum(good)
         if not into:
@@ -166,7 +166,8 @@ class Pages:
 
     def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
         """Stores pages. Returns when the daemon reads the memory no more."""
-        good = self._rounds(keys, addresses, lengths, parent, None)
+        with self._link.moving():
+            good = self._rounds(keys, addresses, lengths, parent, None)
         stored = sum(good)
         self._link.count("copied_stores", sum(ok and not self._are_shared([i], addresses, lengths) for i, ok in enumerate(good)))
         self._link.count("stored_pages", stored)
