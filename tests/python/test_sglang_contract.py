@@ -363,6 +363,17 @@ def test_models_with_several_host_pools_are_stored(hybrid):
     assert not host.counters["errors"] and not host.counters["copied_stores"] and not host.counters["copied_loads"]
 
 
+def test_every_pool_is_registered_with_a_daemon_that_restarts(hybrid, daemon):
+    """The mender registers them, so that no load pays for it out of its time."""
+    host = hybrid()
+    keys = sglang_scenarios.keys_of("registered", 2)
+    daemon.kill()
+    assert not any(host.store(keys)) and not host.link.well
+    daemon.start()
+    host.wait_well()
+    harness.wait_until(lambda: daemon.status()["sessions"]["registered_buffers"] == 3, lambda: daemon.status()["sessions"])
+
+
 def test_transfers_of_nonsense_fail_alone(hybrid):
     host, names = hybrid(), fake_sglang.PoolName
     keys = sglang_scenarios.keys_of("odd", 3)

@@ -272,15 +272,15 @@ class Link:
             self.complain(f"a request failed: {done.reason}")
 
     def _probe(self) -> str:
-        """Returns why the daemon is not well, or an empty string. Gets a random key over each connection, which tests the whole path and
-        registers SGLang's memory with a new daemon before a page needs it."""
+        """Returns why the daemon is not well, or an empty string. Gets a random key over each connection and into each region, which tests the
+        whole path and registers SGLang's memory with a new daemon before a page needs it."""
         spaces = self._probed
         if spaces is None:
             return "no host pool is registered"
-        for client, space in ((self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores)):
-            place: Any = [bytearray(64)]
-            if client is self.stores and self._regions and self._regions[0][2].registered:
-                place = (self._regions[0][2], [0], 1)  # a miss does not change it
+        probes: list[tuple[Client, Namespace, Any]] = [(c, n, [bytearray(64)]) for c, n in (
+            (self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores))]
+        probes += [(self.stores, spaces.stores, (region, [0], 1)) for _, _, region in self._regions if region.registered]  # a miss changes nothing
+        for client, space, place in probes:
             done = space.get([os.urandom(32)], place, timeout=PROBE_S)
             if not client.connected or done.status[0] in (PENDING, LOST):
                 return client.error or done.reason or "the daemon does not answer"
