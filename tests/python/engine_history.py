@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that random histories of SGLang's backend and of LMCache's adapter share: the daemon's fate, and the values of keys.
+
+KVCACHE_HISTORY_SEEDS ("7" or "100-199") replaces the seeds of the histories. KVCACHE_HISTORY_SLACK_S is how much longer than its documented
+bound a call may take, for a busy machine."""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import shutil
+import threading
+
+import harness
+import kvcache
+import pytest
+
+SLACK_S = float(os.environ.get("KVCACHE_HISTORY_SLACK_S", "20")) * harness.slow()
+
+
+WORLDS = {
+    "roomy": {"memory.pool": "16MiB", "limits.leased_bytes": "4MiB"},
+    "tight": {"memory.pool": "8MiB", "limits.leased_bytes": "2MiB", "store.limit": "16MiB", "store.segment": "1MiB"},
+    "slow": {"memory.pool": "8MiB", "io.backend": "posix"},
+}
+
+
+def histories(forms):
+    """Returns the form, the world and the seed of each history. A submission plays each form once, and the first form in every world."""
+    first, _, last = os.environ.get("KVCACHE_HISTORY_SEEDS", "").partition("-")
+    numbers = range(int(first), int(last or first) + 1) if first else range(1, 8)
+    for form, world, seed in itertools.product(forms, WORLDS, numbers):
+        is_short = first or seed == 1 and (world == "roomy" or form == next(iter(forms)))
+        yield pytest.param(form, world, seed, marks=() if is_short else pytest.mark.nightly)
+
+
+@functools.lru_cache(1 << 12)
+def value_of(owner, key, nbytes):
+    """Returns the bytes that engines of a model and layout compute under a key."""
+    return hashlib.shake_128(f"{owner} {key}".encode()).digest(nbytes)
+
+
+def descriptors():
+    """Returns what the descriptors of this process refer to, sorted."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(found)
+
+
+def held():
+    """Returns how many threads of the package this process has, and how many descriptors."""
+    return sum(t.name.startswith("kvcache") for t in threading.enumerate()), len(descriptors())
+
+
+def daemon_of(make_daemon, directory, world):
+    """Returns a running daemon, and the file whose existence makes its disk hang, or None."""
+    switch = directory / "hang" if world == "slow" else None
+    env = {"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)} if switch else None
+    return make_daemon(settings=WORLDS[world], env=env).start(), switch
+
+
+class Fate:
+    """A daemon, and the faults that befall it.
+
+    `epoch` grows with each fault and once it is over. Between two calls of settled() and the next fault, `is_calm` says that the daemon keeps
+    what it acknowledges, and that nothing of an earlier fault is pending."""
+
+    FAULTS = ("restart", "restart", "upgrade", "empty", "kill", "stop", "stop", "small")
+
+    def __init__(self, daemon, rng, switch=None):
+        self.daemon, self.rng, self.switch = daemon, rng, switch
+        self.is_tight = daemon.settings["store.limit"] == "16MiB"  # the daemon evicts on its own
+        self.epoch, self.is_calm, self.state, self.settings = 0, False, "up", dict(daemon.settings)
+        self.counts = {}
+        self.lock = threading.Lock()
+
+    def choose(self, *others):
+        """Returns a fault, or one of the others."""
+        return self.rng.choice([*self.FAULTS, *others, *["fill"] * 3 * self.is_tight, *["slow"] * 4 * bool(self.switch)])
+
+    def changes(self):
+        with self.lock:
+            self.epoch, self.is_calm = self.epoch + 1, False
+
+    def settled(self):
+        with self.lock:
+            self.epoch, self.is_calm = self.epoch + 1, True
+
+    def rests(self, links):
+        """Returns whether the daemon has completed what it was asked, has seen the end of clients that have ended (so that the connections of
+        these links are left), has their memory registered, and nothing is leased."""
+        status = self.daemon.status()
+        if status["sessions"]["connections"] != sum(3 + len(one.loaders) for one in links) + 1:  # and that of status()
+            return False
+        shared = sum(end - start for one in links for start, end, region in one._regions if region._fd is not None)
+        if status["sessions"]["registered_bytes"] != shared:
+            return False
+        return (status["pool"]["unwritten_bytes"], status["resources"]["keys"]["used"], status["resources"]["requests"]["used"],
+                status["sessions"]["leases"]) == (0, 0, 0, 0)
+
+    def unrest(self):
+        status = self.daemon.status()
+        return {"unwritten": status["pool"]["unwritten_bytes"], "sessions": status["sessions"],
+                "resources": {n: r["used"] for n, r in status["resources"].items()}}
+
+    def is_still(self, epoch):
+        """Returns whether nothing has happened since that epoch, which was calm."""
+        with self.lock:
+            return self.is_calm and self.epoch == epoch
+
+    def befall(self, what):
+        """Has a fault begin. Returns whether its end is a call of its own, heal()."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.changes()
+        getattr(self, f"_{what}")()
+        self.changes()
+        return self.state != "up"
+
+    def heal(self):
+        state, self.state = self.state, "up"
+        if state == "stopped":
+            self.daemon.resume()
+        elif state == "down":
+            self.daemon.start()
+        elif state == "slow":
+            self.switch.unlink(missing_ok=True)
+        elif state == "small":
+            self.daemon.kill()
+            self.daemon.settings = dict(self.settings)
+            self.daemon.start()
+        self.changes()
+
+    def _restart(self):
+        self.daemon.kill()
+        self.daemon.start()
+
+    def _upgrade(self):
+        self.daemon.stop()
+        self.daemon.start()
+
+    def _empty(self):
+        self.daemon.kill()
+        shutil.rmtree(self.daemon.store)
+        self.daemon.start()
+
+    def _kill(self):
+        self.daemon.kill()
+        self.state = "down"
+
+    def _stop(self):
+        self.daemon.pause()
+        self.state = "stopped"
+
+    def _fill(self):
+        """Has another engine store more than there is room for."""
+        with kvcache.Client(self.daemon.socket, required=True) as client:
+            namespace = client.namespace("another engine", {"model": "another"})
+            for _ in range(24):
+                namespace.put([self.rng.randbytes(32)], [self.rng.randbytes(1 << 20)], ack="accepted")
+
+    def _slow(self):
+        self.switch.touch()
+        self.state = "slow"
+
+    def _small(self):
+        """Starts a daemon with little room, which answers BUSY and QUOTA."""
+        self.daemon.kill()
+        self.daemon.settings = {**self.settings, "memory.pool": "8MiB", "limits.leased_bytes": "1MiB", "limits.leases": 4,
+                                "limits.requests": 64, "limits.registered": self.rng.choice(["4KiB", "64MiB"])}
+        self.daemon.start()
+        self.state = "small"
+
+
+@contextlib.contextmanager
+def leases_used_up(daemon, opened, keys):
+    """Has another client of the user hold leases of these keys, as many as it gets."""
+    with kvcache.Client(daemon.socket, required=True) as client:
+        namespace = client.namespace(*opened)
+        leased = [namespace.get_map(keys[i:i + 8]) for i in range(0, len(keys), 8)]
+        yield
+        for one in leased:
+            one.release()
+
+
+def is_connected(link):
+    """Returns whether all connections have reached the present daemon. A connection that was idle has not noticed a restart."""
+    if not link.well or link._probe() or link.searches.namespace_state("x") is None:
+        return False
+    misses = [space.get([os.urandom(32)], [bytearray(64)]).status[0] == kvcache.MISS for space in link._probed.loaders]
+    return all(misses) and link.well
