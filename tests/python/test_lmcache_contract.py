@@ -341,3 +341,21 @@ def test_nothing_of_the_package_imports_lmcache(module):
     code = "import kvcache.lmcache, kvcache.lmcache.identity, sys; assert 'lmcache' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ,
                                                                  "PYTHONPATH": str(harness.SOURCE / "client" / "python")})
+
+
+@pytest.mark.deadlines
+@pytest.mark.parametrize("call", ["find", "get", "store"])
+def test_the_first_task_of_a_layout_ends_in_time_while_the_daemon_hangs(make, daemon, call):
+    """The namespace is opened over each connection, and they must not wait one after the other."""
+    host = make(timeout_s=1.0)
+    keys = host.keys("known", 2)
+    lmcache_scenarios.wait_for("the first layout is known", lambda: host.store(keys))
+    daemon.pause()
+    try:
+        started = time.monotonic()
+        said = getattr(host, call)(host.keys("new", 2), "other type")
+        took = time.monotonic() - started
+        assert said in (False, [False] * 2) and took < 2.5, f"{call} took {took:.1f} s"
+    finally:
+        daemon.resume()
+    host.wait_well()

@@ -64,6 +64,11 @@ class Namespace:
         """Returns the client whose connection the namespace uses."""
         return self._client
 
+    @property
+    def is_open(self) -> bool:
+        """Returns whether a daemon has opened the namespace. If not, the next request tries it again."""
+        return self._id != 0
+
     def _open(self, kv: int) -> int:
         number = ctypes.c_uint32()
         r: int = c.namespace_open(kv, self._options, ctypes.byref(number))

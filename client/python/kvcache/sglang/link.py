@@ -170,9 +170,15 @@ class Link:
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        lookups, searches, stores, *loaders = (
-            c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.stores, *self.loaders))
-        spaces = Spaces(lookups, searches, loaders, stores)
+        """Opens a namespace over all connections, first over the one that searches, for which no thread of the engine waits. If the daemon does
+        not answer there, the others open it with their first request: to wait for each of them would take a multiple of the timeout."""
+        first = self.searches.namespace(name, fields, chunk_bytes)
+        if not first.is_open:
+            self.ail(self.searches.error or f"the daemon has not opened {name}")
+        lookups, stores, *loaders = (
+            c.namespace(name, fields, chunk_bytes) if first.is_open else Namespace(c, name, fields, chunk_bytes)
+            for c in (self.lookups, self.stores, *self.loaders))
+        spaces = Spaces(lookups, first, loaders, stores)
         self._probed = self._probed or spaces
         self._opened.append((spaces.stores, fields))
         return spaces
