@@ -359,3 +359,20 @@ def test_the_first_task_of_a_layout_ends_in_time_while_the_daemon_hangs(make, da
     finally:
         daemon.resume()
     host.wait_well()
+
+
+@pytest.mark.deadlines
+def test_late_replies_of_loads_leave_nothing_leased(make, daemon):
+    """A reply that comes after its load was given up grants leases, and the connection may have no other request."""
+    host = make(timeout_s=0.5)
+    keys, ended = host.keys("late", 8), []
+    lmcache_scenarios.wait_for("it stores", lambda: host.store(keys))
+    daemon.pause()
+    try:
+        objects = host._objects(8, "plain", 0)
+        tasks = [host.adapter.submit_load_task(keys[n:n + 2], objects[n:n + 2]) for n in range(0, 8, 2)]
+        lmcache_scenarios.wait_for("the loads end", lambda: ended.extend(t for t in tasks if host.adapter.query_load_result(t) is not None) or len(ended) == 4)
+    finally:
+        daemon.resume()
+    host.wait_well()
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")

@@ -36,6 +36,7 @@ POLL_S = 0.002      # between two questions about that
 PROBE_S = 1.0       # the time limit of each request of the mender
 REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
+LATE_S = 60.0       # the longest that a reply comes after its load was given up: a daemon that hangs is ended after 30 s
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
 CLOSE_S = 60.0      # the longest wait of close() for pages that the daemon may write to or read
 COMPLAIN_S = 60.0
@@ -120,6 +121,7 @@ class Link:
         self._probed: Spaces | None = None
         self._opened: list[tuple[Namespace, dict[str, str]]] = []
         self._well = False
+        self._late: dict[Client, float] = {}  # until when a reply may come to a load that was given up
         self._closing, self._kick = threading.Event(), threading.Event()
         self._complaints: dict[str, float] = {}
         self._copied = ""  # the reason that was logged
@@ -271,6 +273,8 @@ class Link:
         """Concludes from a request's result whether the daemon is well."""
         if PENDING in done.status or done.error == errno.ETIMEDOUT:
             self.count("timeouts")
+            with self._counting:
+                self._late[client] = time.monotonic() + LATE_S
             self.ail(f"the daemon has not answered within {self.timeout_s:g} s")
         elif LOST in done.status or not client.connected:
             self.ail(client.error or "the daemon closed the connection")
@@ -312,10 +316,24 @@ class Link:
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
+    def _release_late(self) -> None:
+        """Ends the leases of replies that have come to loads that were given up. Another connection may be idle for hours, and its next request
+        would be the first to see them."""
+        with self._counting:
+            late = list(self._late.items())
+        for client, until in late:
+            self.release(client)  # receives what has come
+            self.release(client)  # ... and sends its releases
+            with self._counting:
+                if time.monotonic() > until and self._late.get(client) == until:
+                    del self._late[client]
+
     def _mend(self) -> None:
         while not self._closing.is_set():
-            self._kick.wait(None if self._well or self._probed is None else MEND_S)
+            self._kick.wait(None if (self._well or self._probed is None) and not self._late else MEND_S)
             self._kick.clear()
+            if not self._closing.is_set() and self._late:
+                self._release_late()
             if not self._closing.is_set() and not self._well and self._probed is not None:
                 self._mend_once()
 
