@@ -94,6 +94,7 @@ class Server:
         self.listener = Listener()
         self.adapter.register_listener(self.listener)
         self.tasks = {"store": {}, "lookup": {}, "load": {}}
+        self.due = {}  # when the results of lookups and loads are there, whatever the daemon does
         self.fds = {self.adapter.get_store_event_fd(): self.take_stores, self.adapter.get_lookup_and_lock_event_fd(): self.take_lookups,
                     self.adapter.get_load_event_fd(): self.take_loads}
         assert len(self.fds) == 3
@@ -181,6 +182,7 @@ class Server:
         least = [self.history.is_kept(self, k) for k in keys] if self.history.is_strict(epoch) else [False] * len(keys)
         task = self.call(self.adapter.submit_lookup_and_lock_task, keys, layouts, bound=LOOKUP_S)
         self.tasks["lookup"][task] = keys, epoch, least, then_load
+        self.due["lookup", task] = time.monotonic() + 2 * TIMEOUT_S + SLACK_S  # a layout's first one opens its namespace
 
     def take_lookups(self):
         for task in list(self.tasks["lookup"]):
@@ -188,6 +190,7 @@ class Server:
             if bits is None:
                 continue
             keys, epoch, least, then_load = self.tasks["lookup"].pop(task)
+            assert self.due.pop(("lookup", task)) > time.monotonic(), "a lookup took too long"
             found = [bits.test(i) for i in range(len(keys))]
             self.said["lookups"] += len(keys)
             self.said["hits"] += sum(found)
@@ -200,6 +203,7 @@ class Server:
                 objects = [self.object(k, p) for k, p in zip(hits, places)]
                 number = self.call(self.adapter.submit_load_task, hits, objects)
                 self.tasks["load"][number] = hits, objects, places, epoch
+                self.due["load", number] = time.monotonic() + 3 * TIMEOUT_S + SLACK_S  # behind others
             elif hits:
                 self.adapter.submit_unlock(hits)
 
@@ -209,6 +213,7 @@ class Server:
             if bits is None:
                 continue
             keys, objects, places, epoch = self.tasks["load"].pop(task)
+            assert self.due.pop(("load", task)) > time.monotonic(), "a load took too long"
             good = [bits.test(i) for i in range(len(keys))]
             for key, thing, ok in zip(keys, objects, good):
                 if ok:
@@ -222,6 +227,8 @@ class Server:
 
     def controllers(self, wait_s=0.0):
         """Takes results as events say that there are some."""
+        now = time.monotonic()
+        assert all(due > now for due in self.due.values()), f"tasks have no result in time: {self.tasks} {self.adapter.counters}"
         for fd, _ in self.poll.poll(wait_s * 1000):
             os.eventfd_read(fd)
             self.fds[fd]()
@@ -260,11 +267,12 @@ class Server:
         listed, cursor = [], None
         while True:
             page = self.call(self.adapter.list_l2_keys, MODEL, 7, cursor, bound=LOOKUP_S)
-            listed += page.entries
+            assert len({e.key for e in page.entries}) == len(page.entries) <= 7 * len(self.layouts)
+            listed += page.entries  # an object that was dropped and stored meanwhile is listed twice
             cursor = page.next_page_token
             if cursor is None:
                 break
-        assert len({e.key for e in listed}) == len(listed)
+        assert all(e.size_bytes > 0 for e in listed)
 
     # --- its end ---
 
@@ -309,7 +317,7 @@ class History:
         self.ack = rng.choice(["accepted", "written", "written", "durable"])
         self.fate = Fate(daemon, rng, switch)
         self.ever, self.kept, self.lock = set(), set(), threading.Lock()
-        self.prompts, self.loads = [], 0
+        self.prompts, self.loads, self.models = [], 0, [MODEL]
         self.installed = {}
         self.servers = [Server(self, number, *how) for number, how in enumerate(FORMS[form])]
 
@@ -321,8 +329,10 @@ class History:
     # --- the model ---
 
     def keys(self, groups, rng, count):
-        return [fake_lmcache.ObjectKey(rng.randbytes(32), MODEL, rng.choice([0x01000100, 0x02000200, 0x02010201]), rng.randrange(groups),
-                                       rng.choice(["", "", "a", "b"])) for _ in range(count)]
+        if rng.random() < 0.03 or self.fate.state == "stopped" and rng.random() < 0.3:  # an engine with another model starts
+            self.models.append(f"{MODEL} {len(self.models)}")
+        return [fake_lmcache.ObjectKey(rng.randbytes(32), rng.choice(self.models[-3:]), rng.choice([0x01000100, 0x02000200, 0x02010201]),
+                                       rng.randrange(groups), rng.choice(["", "", "a", "b"])) for _ in range(count)]
 
     def prompt(self, rng, server):
         keys = []
@@ -455,7 +465,7 @@ class History:
                         count = -(-space.layout.nbytes // parts)
                         one = next(s for s in spaces if s.name == space.pages._spaces.stores.name)
                         for key, name in zip(everything, names):
-                            if all(s == kvcache.OK for s in one.stat(pages.identity.parts_of(name, count))):
+                            if key.model_name == space.model and all(s == kvcache.OK for s in one.stat(pages.identity.parts_of(name, count))):
                                 found.add(key)
                     return found
 

@@ -32,7 +32,7 @@ STEPS, FAULT_EVERY, BUSIEST = 100, 10, 12
 LOOKUP_S, TIMEOUT_S = 0.5, 1.0
 NAMES = fake_sglang.PoolName
 
-FORMS = {  # of each rank: configuration, host pool, options of the backend
+FORMS = {  # configuration, host pool and options of each rank
     "page_first": [(dict(tp_size=2, tp_rank=n % 2), dict(layout="page_first"), {}) for n in range(3)],
     "layer_first": [({}, dict(layout="layer_first"), {}), ({}, dict(layout="page_first"), {}), ({}, dict(layout="layer_first"), {})],
     "mla": [(dict(is_mla_model=True, tp_size=2, tp_rank=n % 2), dict(kind="mla"), {}) for n in range(3)],
@@ -97,7 +97,7 @@ class Rank:
         if history.form == "hybrid":
             self.sides = {NAMES.INDEXER: Memory(fake_sglang.HostPool("mla", pages=48), "indexer"),
                           NAMES.MAMBA: Memory(fake_sglang.HostPool("mla", page_size=1, pages=48), "mamba")}
-        self.busy = []
+        self.busy, self.lock = [], threading.Lock()
         self.attach()
 
     # --- the backend ---
@@ -149,18 +149,30 @@ class Rank:
         assert counts["wrong_lengths"] == 0 and counts["loaded_bytes"] >= 0
 
     def drain(self):
-        busy, self.busy = self.busy, []
-        for future in busy:
-            future.result(120 * harness.slow())
+        """Waits for all calls, and for those that they have had other threads make."""
+        while self.busy:
+            with self.lock:
+                busy, self.busy = self.busy, []
+            for future in busy:
+                future.result(120 * harness.slow())
 
     def run(self, thread, call, *arguments):
-        self.busy = [f for f in self.busy if not f.done() or f.result() or f.exception()]
-        self.busy.append(self.threads[thread].submit(call, *arguments))
+        with self.lock:  # a lookup has a load made while its own future is being noted
+            self.busy.append(self.threads[thread].submit(call, *arguments))
+
+    def note_ended(self):
+        with self.lock:
+            ended = [f for f in self.busy if f.done()]
+            self.busy = [f for f in self.busy if not f.done()]
+        for future in ended:
+            future.result()
 
     def has_room(self, waits):
         """Returns whether few calls are queued, and with `waits` waits until that is so."""
-        while (pending := [f for f in self.busy if not f.done()]) and len(pending) >= 4 and waits:
+        self.note_ended()
+        while len(pending := list(self.busy)) >= 4 and waits:
             wait(pending, 60 * harness.slow(), FIRST_COMPLETED)
+            self.note_ended()
         return len(pending) < 4
 
     # --- SGLang's threads ---
@@ -375,13 +387,11 @@ class History:
                 rank.drain()
                 rank.run("lookup", rank.lookup, keys, True, 0)
                 rank.drain()
-                rank.drain()  # the lookup had another thread load
                 assert self.loads == loads + 6, rank.storage.counters
 
     def comes_to_rest(self):
         self.drain()
         for rank in self.ranks:
-            rank.drain()  # a lookup may have had another thread load
             harness.wait_until(lambda: is_connected(rank.link), lambda: f"a rank finds the daemon well: {rank.storage.counters}", 30)
         harness.wait_until(lambda: self.fate.rests([r.link for r in self.ranks]), lambda: f"the daemon rests: {self.fate.unrest()} after {self.fate.counts}", 30)
         self.fate.settled()
