@@ -70,6 +70,21 @@ def test_memory_that_is_not_shared_is_said_once(make, caplog):
     assert len(said) == 1 and '"allocator": "shm"' in said[0]
 
 
+def test_a_pool_that_was_refused_is_registered_with_the_next_daemon(make_daemon, make, monkeypatch):
+    """The client reconnects by itself, so that nothing says that the daemon is another one."""
+    monkeypatch.setattr(sglang_scenarios.link, "RETRY_S", 0.05)
+    small = make_daemon(settings={"limits.registered": "64KiB"}).start()
+    host, keys = make(socket=small.socket), sglang_scenarios.keys_of("next", 4)
+    assert all(host.store(keys)) and host.counters["copied_stores"] == 4
+    with host.link.stores._lock:  # the mender does not see it dead
+        small.kill()
+        small.settings["limits.registered"] = "1GiB"
+        small.start()
+    sglang_scenarios.wait_for("it is registered", lambda: small.status()["sessions"]["registered_buffers"] == 1)
+    host.wait_well()
+    assert all(host.store(sglang_scenarios.keys_of("more", 4))) and host.counters["copied_stores"] == 4
+
+
 def test_a_daemon_without_room_for_the_pool_copies(make_daemon, module, caplog):
     small = make_daemon(settings={"limits.registered": "64KiB"}).start()
     config = fake_sglang.Config23(extra_config={"socket": small.socket, "weights": "tests", "interface_v1": 1})

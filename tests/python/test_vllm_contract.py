@@ -309,3 +309,18 @@ def test_keys_of_both_lengths():
         one, two = (identity.parts_of(bytes([n]) * length + b"\0\0\0\1", 3) for n in (1, 2))
         assert all(len(k) == 32 for k in one + two) and len({*one, *two}) == 6
     assert identity.group_of(b"x" * 32 + b"\0\0\1\2") == 258
+
+
+def test_memory_that_was_refused_is_registered_with_the_next_daemon(version, make_daemon):
+    """The client reconnects by itself, so that nothing says that the daemon is another one."""
+    daemon = make_daemon(settings={"limits.registered": "4KiB"}).start()
+    host = fake_vllm.Host(version, fake_vllm.install(version).KvcacheTier, socket=daemon.socket)
+    try:
+        assert not host.tier._transfers.well
+        with host.tier._transfers._lock:  # the mender does not see it dead
+            daemon.kill()
+            daemon.settings["limits.registered"] = "1GiB"
+            daemon.start()
+        harness.wait_until(lambda: host.tier._transfers.well, "it is registered")
+    finally:
+        host.close()

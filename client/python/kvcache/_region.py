@@ -64,6 +64,18 @@ class Region:
         return self._number is not None
 
     @property
+    def refused(self) -> bool:
+        """Returns whether the memory could be registered and is not: the daemon refused it, or is unreachable."""
+        return self._number is None and self._fd is not None
+
+    def retry(self) -> bool:
+        """Tries again to register refused memory, for example after the daemon's limits were raised. Returns whether it is registered now."""
+        with self._client._entered():
+            if self.refused and self._client._usable(None) == 0 and self._client._handle is not None:
+                self._register(self._client._handle.kv)
+        return self.registered
+
+    @property
     def memory(self) -> memoryview:
         return memoryview(self._owner).cast("B")
 

@@ -36,6 +36,7 @@ POLL_S = 0.002      # between two questions about that
 PROBE_S = 1.0       # the time limit of each request of the mender
 REAP_S = 1.0        # the longest wait of a thread that reaps for others
 MEND_S = 0.25       # the mender's pause
+RETRY_S = 10.0      # between two attempts to register memory that the daemon has refused
 LATE_S = 60.0       # the longest that a reply comes after its load was given up: a daemon that hangs is ended after 30 s
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
 CLOSE_S = 60.0      # the longest wait of close() for pages that the daemon may write to or read
@@ -287,6 +288,7 @@ class Link:
         spaces = self._probed
         if spaces is None:
             return "no host pool is registered"
+        self._share_again()
         probes: list[tuple[Client, Namespace, Any]] = [(c, n, [bytearray(64)]) for c, n in (
             (self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores))]
         probes += [(self.stores, spaces.stores, (region, [0], 1)) for _, _, region in self._regions if region.registered]  # a miss changes nothing
@@ -316,6 +318,15 @@ class Link:
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
+    def _refused(self) -> list[Region]:
+        return [region for _, _, region in self._regions if region.refused]
+
+    def _share_again(self) -> None:
+        """Registers memory that a daemon has refused, whose limits may have been raised."""
+        with contextlib.suppress(Error):
+            for region in self._refused():
+                region.retry()
+
     def _release_late(self) -> None:
         """Ends the leases of replies that have come to loads that were given up. Another connection may be idle for hours, and its next request
         would be the first to see them."""
@@ -330,8 +341,11 @@ class Link:
 
     def _mend(self) -> None:
         while not self._closing.is_set():
-            self._kick.wait(None if (self._well or self._probed is None) and not self._late else MEND_S)
+            is_idle = (self._well or self._probed is None) and not self._late
+            self._kick.wait(MEND_S if not is_idle else RETRY_S if self._refused() else None)
             self._kick.clear()
+            if not self._closing.is_set() and self._well:
+                self._share_again()
             if not self._closing.is_set() and self._late:
                 self._release_late()
             if not self._closing.is_set() and not self._well and self._probed is not None:

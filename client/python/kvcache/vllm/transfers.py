@@ -118,6 +118,8 @@ class Transfers:
         are registered with a new daemon, off the engine's thread. In the lock."""
         place = (self._region, [0], 1)
         try:
+            if self._region.refused:  # by this daemon or one before it
+                self._region.retry()
             done = next(iter(self._namespaces.values())).get([os.urandom(32)], place, timeout=2.0)
             info = self._client.info()
             for _ in range(20):  # until the lookup index is there, which answers the engine's thread without a message
