@@ -17,6 +17,8 @@ static void replace(struct model_key *k, uint64_t began, unsigned by, bool on_di
 
                 if (i == by || v->is_flying || v->ended >= began)
                         continue;
+                if (v->now)
+                        v->replaced_at = model.now;
                 v->now = false;
                 v->after_crash = v->after_crash && !on_disk;
         }
@@ -65,7 +67,9 @@ void model_put_ended(uint32_t n, unsigned version, const struct cache_request *r
                 break;
         case CACHE_EXISTS:
                 never(v);
-                if (found != 0 && !was_dropped && !k->versions[found].now)
+                /* the version may have left the disk, and been replaced, during the put's sync */
+                if (found != 0 && !was_dropped && !k->versions[found].now &&
+                    k->versions[found].replaced_at < v->began)
                         fail_msg("version %u of key %u exists as version %u", version, n, found);
                 break;
         case CACHE_NOT_DURABLE: /* this version, or one that existed */

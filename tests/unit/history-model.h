@@ -15,6 +15,7 @@ struct model_version {
         bool now;         /* A get may return it. */
         bool after_crash; /* A get may return it after a crash, or when a volume is back. */
         uint64_t began, ended;
+        uint64_t replaced_at; /* step in which a request showed that another one has replaced it */
 };
 
 struct model_key {
