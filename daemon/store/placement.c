@@ -370,8 +370,9 @@ static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct 
                 struct member *p = &s->volumes[i];
 
                 outsiders &= ~membership_bits_of(s, p);
-                if (!member_is_up(s, i) &&
-                    (!p->volume || volume_may_have(p->volume, namespace_id, key, hash)))
+                /* a volume that has lost a drop may have the chunk again once it is resumed */
+                if (!member_is_up(s, i) && (!p->volume || p->unsure ||
+                                            volume_may_have(p->volume, namespace_id, key, hash)))
                         membership_volume_missed(s, p);
         }
         membership_record_missed(

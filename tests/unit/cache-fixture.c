@@ -213,6 +213,26 @@ void purge(struct purge *p)
         cache_purge(t.cache, &p->req);
 }
 
+static void device_done(struct store_device *req)
+{
+        req->complete = NULL;
+}
+
+void switch_volume(void (*change)(struct store *s, struct store_device *req))
+{
+        struct store_device req = { .volume = 0, .complete = device_done };
+
+        change(t.store, &req);
+        while (req.complete) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                poll(&p, 1, 5);
+                kio_reap(t.io);
+                tiers_iterate(&t);
+        }
+        assert_int_equal(req.result, 0);
+}
+
 struct cache_stats stats(void)
 {
         struct cache_stats s;

@@ -57,6 +57,8 @@ struct purge {
 };
 
 void purge(struct purge *p);
+/* Suspends or resumes the only volume, and waits until that is done. */
+void switch_volume(void (*change)(struct store *s, struct store_device *req));
 struct cache_stats stats(void);
 void hold(unsigned op, uint64_t first);
 void refuse(unsigned op, uint64_t first, uint64_t count);

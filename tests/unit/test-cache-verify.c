@@ -2,7 +2,6 @@
 /* Puts of keys that startup found: their chunks are read back before the answer, because their
  * slots may have other bytes. */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -250,26 +249,6 @@ static void a_put_is_answered_if_the_device_hangs_during_the_read(void **state)
         assert_int_equal(t.cache->checking, 0);
 }
 
-static void device_done(struct store_device *req)
-{
-        req->complete = NULL;
-}
-
-static void act(void (*change)(struct store *s, struct store_device *req))
-{
-        struct store_device req = { .volume = 0, .complete = device_done };
-
-        change(t.store, &req);
-        while (req.complete) {
-                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
-
-                poll(&p, 1, 5);
-                kio_reap(t.io);
-                tiers_iterate(&t);
-        }
-        assert_int_equal(req.result, 0);
-}
-
 /* The store works on another request all the time, so the put must not wait for its rest. The older
  * chunk was put first, so it is read back, and stays. */
 static void a_put_whose_key_a_resume_brings_back_is_answered(void **state)
@@ -282,7 +261,7 @@ static void a_put_whose_key_a_resume_brings_back_is_answered(void **state)
 
                 put_cold(1);
                 put_cold(2);
-                act(store_suspend);
+                switch_volume(store_suspend);
                 fault_gate_close();
                 start(&a, 1);
                 assert_non_null(memory);
@@ -294,7 +273,7 @@ static void a_put_whose_key_a_resume_brings_back_is_answered(void **state)
                 a.req.region = direct ? &region : NULL;
                 cache_put(t.cache, &a.req);
                 kio_flush(t.io);
-                act(store_resume);
+                switch_volume(store_resume);
                 fault_set(&(struct fault_plan){
                         .ops = 1U << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = 1 });
                 get(&busy, 2);
