@@ -520,34 +520,42 @@ static void a_gap_is_not_drawn_over(void **state)
         assert_has(text, "a <b>–</b> <small>highest&#160;5</small>");
 }
 
+/* Returns a plot of a line through two points. */
+static char *print_two_points(int unit, const double values[static 2])
+{
+        static const double ages[] = { 5, 0 };
+        static const bool joined[] = { false, true };
+        struct plot plot = { .title = "x",
+                             .sum = NAN,
+                             .unit = (enum plot_unit)unit,
+                             .span_s = 60,
+                             .n = 2,
+                             .ages_s = ages,
+                             .joined = joined,
+                             .lines = { { "a", values } },
+                             .n_lines = 1,
+                             .current_s = 10 };
+        char *text = NULL;
+        size_t n;
+        FILE *out = open_memstream(&text, &n);
+
+        plot_print(out, &plot);
+        fclose(out);
+        return text;
+}
+
 static void an_axis_fits_whatever_it_shows(void **state)
 {
         static const double extremes[] = { 0,    1e-12, 1e-9, 0.5,  1,    999,      1e6, 1e12,
                                            1e18, 1e300, NAN,  -1e9, 1e19, INFINITY, 512, 1024 };
-        static const double ages[] = { 5, 0 };
-        static const bool joined[] = { false, true };
 
         for (int unit = PLOT_BYTES_PER_SECOND; unit <= PLOT_SECONDS; unit++)
                 for (size_t i = 0; i < ARRAY_SIZE(extremes); i++)
                         for (size_t k = 0; k < ARRAY_SIZE(extremes); k++) {
                                 double values[] = { extremes[i], extremes[k] };
-                                struct plot plot = { .title = "x",
-                                                     .sum = NAN,
-                                                     .unit = (enum plot_unit)unit,
-                                                     .span_s = 60,
-                                                     .n = 2,
-                                                     .ages_s = ages,
-                                                     .joined = joined,
-                                                     .lines = { { "a", values } },
-                                                     .n_lines = 1,
-                                                     .current_s = 10 };
-                                _cleanup_(freep) char *text = NULL;
-                                size_t n;
-                                FILE *out = open_memstream(&text, &n);
+                                _cleanup_(freep) char *text = print_two_points(unit, values);
 
-                                plot_print(out, &plot);
-                                fclose(out);
-                                assert_true(n < 4096);
+                                assert_true(strlen(text) < 4096);
                                 assert_only_numbers(text);
                                 assert_has_not(text, "M-");
                         }
@@ -566,29 +574,13 @@ static unsigned label_length(const char *label)
 /* A longer label would begin outside the drawing, and be cut: ".000 MiB/s". */
 static void labels_of_an_axis_fit_beside_it(void **state)
 {
-        static const double ages[] = { 5, 0 };
-        static const bool joined[] = { false, true };
         static const char begin[] = "class=\"y\">";
 
         for (int unit = PLOT_BYTES_PER_SECOND; unit <= PLOT_SECONDS; unit++)
                 for (double most = 1e-6; most < (unit <= PLOT_BYTES ? 1e18 : 1e5); most *= 1.3) {
                         double values[] = { most / 1000, most };
-                        struct plot plot = { .title = "x",
-                                             .sum = NAN,
-                                             .unit = (enum plot_unit)unit,
-                                             .span_s = 60,
-                                             .n = 2,
-                                             .ages_s = ages,
-                                             .joined = joined,
-                                             .lines = { { "a", values } },
-                                             .n_lines = 1,
-                                             .current_s = 10 };
-                        _cleanup_(freep) char *text = NULL;
-                        size_t size;
-                        FILE *out = open_memstream(&text, &size);
+                        _cleanup_(freep) char *text = print_two_points(unit, values);
 
-                        plot_print(out, &plot);
-                        fclose(out);
                         for (const char *label = text; (label = strstr(label, begin));) {
                                 label += strlen(begin);
                                 assert_in_range(label_length(label), 1, 9);
