@@ -174,6 +174,61 @@ class Fate:
         self.state = "small"
 
 
+class Faulty:
+    """A history of engines over one daemon: what may happen beside their calls. It has `daemon`, `fate`, `rng`, `ack` and `prompts`, and defines
+    everyone(), which lets each engine act, comes_to_rest(), members(), the namespaces that a member has opened(), and key_of()."""
+
+    MOST_STEPS = 6      # calls of everyone() under a fault
+    MOST_EVICTED = 4    # prompts whose chunks are evicted together
+    KEEPING = ("restart", "upgrade", "kill", "small", "evict", "leases", "replace", "stop", "slow", "fill")  # with chunks that are written
+    HARMLESS = ("evict", "leases", "replace", "stop", "slow", "fill")
+
+    def fault(self):
+        rng, fate = self.rng, self.fate
+        own = ("evict", "purge", "leases", "replace")
+        what = fate.choose(*own)
+        fate.changes()
+        if what in own:
+            fate.counts[what] = fate.counts.get(what, 0) + 1
+            getattr(self, what)()
+        elif fate.befall(what):
+            self.everyone(rng.randint(1, self.MOST_STEPS))
+            if rng.random() < 0.3:
+                self.replace()
+            fate.heal()
+        if what not in (self.KEEPING if self.ack != "accepted" else self.HARMLESS):
+            self.forget()
+        self.comes_to_rest()
+
+    def forget(self, keeps=lambda owner, key: False):
+        """Tells the model that only these chunks are kept. A model without a memory of them ignores it."""
+
+    def is_strict(self, epoch):
+        return not self.fate.is_tight and self.fate.is_still(epoch)
+
+    def evict(self):
+        keys = [k for p in self.rng.sample(self.prompts, min(self.MOST_EVICTED, len(self.prompts))) for k in p]
+        opened = self.opened(self.rng.choice(self.members()))
+        self.everyone(1)
+        self.forget(lambda owner, key: key not in keys)
+        with kvcache.Client(self.daemon.socket, required=True) as client:
+            for name, fields in opened:
+                client.namespace(name, fields).evict([self.key_of(k) for k in keys], memory_only=self.rng.random() < 0.3)
+
+    def purge(self):
+        member = self.rng.choice(self.members())
+        self.everyone(1)
+        for name, _ in self.opened(member):
+            harness.ctl("purge", name, "--yes", daemon=self.daemon, check=None)
+
+    def leases(self):
+        opened = self.opened(self.rng.choice(self.members()))
+        keys = [self.key_of(k) for k in {k for p in self.prompts for k in p}]
+        if opened:
+            with leases_used_up(self.daemon, opened[0], keys):
+                self.everyone(3)
+
+
 @contextlib.contextmanager
 def leases_used_up(daemon, opened, keys):
     """Has another client of the user hold leases of these keys, as many as it gets."""

@@ -26,7 +26,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 import fake_lmcache  # noqa: E402
 import harness  # noqa: E402
 import kvcache  # noqa: E402
-from engine_history import SLACK_S, Fate, daemon_of, descriptors, held, histories, is_connected, leases_used_up, value_of  # noqa: E402
+from engine_history import SLACK_S, Fate, Faulty, daemon_of, descriptors, held, histories, is_connected, value_of  # noqa: E402
 from kvcache.lmcache import identity  # noqa: E402
 from kvcache.sglang import link, pages  # noqa: E402
 from lmcache_scenarios import fill, name_of  # noqa: E402
@@ -310,7 +310,10 @@ class Server:
             os.unlink(self.path)
 
 
-class History:
+class History(Faulty):
+    MOST_STEPS, MOST_EVICTED = 10, 6
+    key_of = staticmethod(identity.key_of)
+
     def __init__(self, daemon, form, seed, switch):
         self.rng = rng = random.Random(f"{form} {seed}")
         self.daemon, self.form, self.deletes = daemon, form, rng.random() < 0.5
@@ -364,12 +367,15 @@ class History:
         with self.lock:
             return (server.owner(key), key) in self.kept
 
-    def is_strict(self, epoch):
-        return not self.fate.is_tight and self.fate.is_still(epoch)
-
     def forget(self, keeps=lambda owner, key: False):
         with self.lock:
             self.kept = {(owner, k) for owner, k in self.kept if keeps(owner, k)}
+
+    def members(self):
+        return self.servers
+
+    def opened(self, server):
+        return server.opened()
 
     # --- what happens ---
 
@@ -382,23 +388,6 @@ class History:
                     if server.pending < 6:
                         server.act()
                 server.controllers()
-
-    def fault(self):
-        rng, fate = self.rng, self.fate
-        what = fate.choose("evict", "purge", "leases", "replace")
-        fate.changes()
-        if what in ("evict", "purge", "leases", "replace"):
-            fate.counts[what] = fate.counts.get(what, 0) + 1
-            getattr(self, what)()
-        elif fate.befall(what):
-            self.everyone(rng.randint(1, 10))
-            if rng.random() < 0.3:
-                self.replace()
-            fate.heal()
-        survives = self.ack != "accepted" and what in ("restart", "upgrade", "kill", "small")
-        if not survives and what not in ("evict", "leases", "replace", "stop", "slow", "fill"):
-            self.forget()
-        self.comes_to_rest()
 
     def each_stores_and_loads(self):
         """Has each server store and find again, whatever has happened before."""
@@ -417,28 +406,6 @@ class History:
             harness.wait_until(lambda: is_connected(server.link), lambda: f"the adapter finds the daemon well: {server.adapter.counters}", 30)
         harness.wait_until(lambda: self.fate.rests([s.link for s in self.servers]), lambda: f"the daemon rests: {self.fate.unrest()} after {self.fate.counts}", 30)
         self.fate.settled()
-
-    def evict(self):
-        server = self.rng.choice(self.servers)
-        keys = [k for p in self.rng.sample(self.prompts, min(6, len(self.prompts))) for k in p]
-        self.everyone(1)
-        self.forget(lambda owner, key: key not in keys)
-        with kvcache.Client(self.daemon.socket, required=True) as client:
-            for name, fields in server.opened():
-                client.namespace(name, fields).evict([identity.key_of(k) for k in keys], memory_only=self.rng.random() < 0.3)
-
-    def purge(self):
-        server = self.rng.choice(self.servers)
-        self.everyone(1)
-        for name, _ in server.opened():
-            harness.ctl("purge", name, "--yes", daemon=self.daemon, check=None)
-
-    def leases(self):
-        opened = self.rng.choice(self.servers).opened()
-        keys = [identity.key_of(k) for k in {k for p in self.prompts for k in p}]
-        if opened:
-            with leases_used_up(self.daemon, opened[0], keys):
-                self.everyone(3)
 
     def replace(self):
         """Ends a server, often while tasks are in flight, and starts it again over the same memory."""

@@ -21,9 +21,8 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 
 import fake_sglang  # noqa: E402
 import harness  # noqa: E402
-import kvcache  # noqa: E402
 import sglang_scenarios  # noqa: E402
-from engine_history import SLACK_S, Fate, daemon_of, descriptors, held, histories, is_connected, leases_used_up, value_of  # noqa: E402
+from engine_history import SLACK_S, Fate, Faulty, daemon_of, descriptors, held, histories, is_connected, value_of  # noqa: E402
 from kvcache.sglang import identity, link, pages  # noqa: E402
 
 pytestmark = [pytest.mark.repeated, pytest.mark.deadlines]
@@ -294,7 +293,9 @@ class Rank:
             assert stats is not None and all(n > 0 for n in stats.prefetch_pgs + stats.backup_pgs)
 
 
-class History:
+class History(Faulty):
+    key_of = staticmethod(identity.key_of)
+
     def __init__(self, module, daemon, form, seed, switch):
         self.rng = rng = random.Random(f"{form} {seed}")
         self.module, self.daemon, self.form = module, daemon, form
@@ -341,13 +342,16 @@ class History:
             kept = self.kept.get(owner, set())
             return next((i for i, k in enumerate(keys) if k not in kept), len(keys))
 
-    def is_strict(self, epoch):
-        return not self.fate.is_tight and self.fate.is_still(epoch)
-
     def forget(self, keeps=lambda owner, key: False):
         with self.lock:
             for owner, kept in self.kept.items():
                 self.kept[owner] = {k for k in kept if keeps(owner, k)}
+
+    def members(self):
+        return self.ranks
+
+    def opened(self, rank):
+        return rank.opened()
 
     # --- what happens ---
 
@@ -360,23 +364,6 @@ class History:
     def drain(self):
         for rank in self.ranks:
             rank.drain()
-
-    def fault(self):
-        rng, fate = self.rng, self.fate
-        what = fate.choose("evict", "purge", "leases", "replace")
-        fate.changes()
-        if what in ("evict", "purge", "leases", "replace"):
-            fate.counts[what] = fate.counts.get(what, 0) + 1
-            getattr(self, what)()
-        elif fate.befall(what):
-            self.everyone(rng.randint(1, 6))
-            if rng.random() < 0.3:
-                self.replace()
-            fate.heal()
-        survives = self.ack != "accepted" and what in ("restart", "upgrade", "kill", "small")
-        if not survives and what not in ("evict", "leases", "replace", "stop", "slow", "fill"):
-            self.forget()
-        self.comes_to_rest()
 
     def each_stores_and_loads(self):
         """Has each rank store and find again, whatever has happened before."""
@@ -395,29 +382,6 @@ class History:
             harness.wait_until(lambda: is_connected(rank.link), lambda: f"a rank finds the daemon well: {rank.storage.counters}", 30)
         harness.wait_until(lambda: self.fate.rests([r.link for r in self.ranks]), lambda: f"the daemon rests: {self.fate.unrest()} after {self.fate.counts}", 30)
         self.fate.settled()
-
-    def evict(self):
-        rank = self.rng.choice(self.ranks)
-        keys = [k for p in self.rng.sample(self.prompts, min(4, len(self.prompts))) for k in p]
-        self.everyone(1)
-        self.forget(lambda owner, key: key not in keys)
-        with kvcache.Client(self.daemon.socket, required=True) as client:
-            for name, fields in rank.opened():
-                client.namespace(name, fields).evict([identity.key_of(k) for k in keys], memory_only=self.rng.random() < 0.3)
-
-    def purge(self):
-        rank = self.rng.choice(self.ranks)
-        self.everyone(1)
-        for name, _ in rank.opened():
-            harness.ctl("purge", name, "--yes", daemon=self.daemon, check=None)
-
-    def leases(self):
-        rank = self.rng.choice(self.ranks)
-        keys = [identity.key_of(k) for k in {k for p in self.prompts for k in p}]
-        with leases_used_up(self.daemon, rank.opened()[0], keys):
-            self.everyone(3)
-            if self.rng.random() < 0.5:
-                self.drain()
 
     def replace(self):
         """Ends a rank, often while calls are in flight, and starts it again over the same memory."""

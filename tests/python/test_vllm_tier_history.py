@@ -19,8 +19,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 
 import fake_vllm  # noqa: E402
 import harness  # noqa: E402
-import kvcache  # noqa: E402
-from engine_history import SLACK_S, Fate, daemon_of, descriptors, histories, leases_used_up  # noqa: E402
+from engine_history import SLACK_S, Fate, Faulty, daemon_of, descriptors, histories  # noqa: E402
 from kvcache.vllm import identity, transfers  # noqa: E402
 from vllm_scenarios import value_of  # noqa: E402
 
@@ -100,7 +99,9 @@ class Engine:
         self.host.map.close()
 
 
-class History:
+class History(Faulty):
+    MOST_STEPS = 20
+
     def __init__(self, daemon, form, seed, switch):
         self.rng = rng = random.Random(f"tier {form} {seed}")
         self.daemon, self.form, self.installed = daemon, form, {}
@@ -133,20 +134,6 @@ class History:
                 if self.rng.random() < 0.2 and self.fate.state in ("up", "small"):
                     engine.reset()
 
-    def fault(self):
-        rng, fate = self.rng, self.fate
-        what = fate.choose("evict", "purge", "leases", "replace")
-        fate.changes()
-        if what in ("evict", "purge", "leases", "replace"):
-            fate.counts[what] = fate.counts.get(what, 0) + 1
-            getattr(self, what)()
-        elif fate.befall(what):
-            self.everyone(rng.randint(1, 20))
-            if rng.random() < 0.3:
-                self.replace()
-            fate.heal()
-        self.comes_to_rest()
-
     def comes_to_rest(self):
         for engine in self.engines:
             engine.drain()
@@ -169,24 +156,15 @@ class History:
 
             harness.wait_until(has_loaded, "an engine stores and finds again", 30)
 
-    def opened(self):
-        one = self.rng.choice(self.engines).transfers
-        return one._namespaces[0].name, one._fields
+    def members(self):
+        return self.engines
 
-    def evict(self):
-        keys = [k for p in self.rng.sample(self.prompts, min(4, len(self.prompts))) for k in p]
-        self.everyone(1)
-        with kvcache.Client(self.daemon.socket, required=True) as client:
-            client.namespace(*self.opened()).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=self.rng.random() < 0.3)
+    def opened(self, engine):
+        return [(engine.transfers._namespaces[0].name, engine.transfers._fields)]
 
-    def purge(self):
-        self.everyone(1)
-        harness.ctl("purge", self.opened()[0], "--yes", daemon=self.daemon, check=None)
-
-    def leases(self):
-        keys = [identity.parts_of(k, 1)[0] for k in {k for p in self.prompts for k in p}]
-        with leases_used_up(self.daemon, self.opened(), keys):
-            self.everyone(3)
+    @staticmethod
+    def key_of(key):
+        return identity.parts_of(key, 1)[0]
 
     def replace(self):
         engine = self.rng.choice(self.engines)
