@@ -27,3 +27,11 @@ char *text_clean(char *text)
         }
         return text;
 }
+
+bool text_is_ascii(const char *text, size_t bytes)
+{
+        for (size_t i = 0; i < bytes; i++)
+                if (text[i] < 0x20 || text[i] > 0x7e)
+                        return false;
+        return true;
+}

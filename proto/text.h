@@ -2,6 +2,7 @@
 /* Makes text of another party safe for one line of a terminal, a log or a message. Any thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Returns the length in bytes of a character at `p` that a terminal interprets or that changes the
@@ -10,3 +11,5 @@
 size_t text_control(const char *p);
 /* Replaces each byte of such characters by '?', in place. Returns `text`. */
 char *text_clean(char *text);
+/* Returns whether all bytes are printable ASCII. */
+bool text_is_ascii(const char *text, size_t bytes);

@@ -9,10 +9,10 @@
 
 #include <errno.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "checked.h"
+#include "text.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "messages are little-endian and used in place");
@@ -178,22 +178,9 @@ static bool all_zero(const void *p, size_t n)
         return true;
 }
 
-static bool printable(char c)
-{
-        return c >= 0x20 && c <= 0x7e;
-}
-
-static bool all_printable(const char *text, size_t n)
-{
-        for (size_t i = 0; i < n; i++)
-                if (!printable(text[i]))
-                        return false;
-        return true;
-}
-
 int wire_name_check(const char *name, size_t bytes)
 {
-        return bytes > 0 && bytes <= WIRE_MAX_NAME && all_printable(name, bytes) ? 0 : -EINVAL;
+        return bytes > 0 && bytes <= WIRE_MAX_NAME && text_is_ascii(name, bytes) ? 0 : -EINVAL;
 }
 
 const struct wire_piece *wire_batch_pieces(const struct wire_batch *b)
@@ -223,7 +210,7 @@ static const char *check_hello(const struct wire_hello *m, size_t bytes)
         if (m->features != 0 && m->version_max <= WIRE_VERSION_MAX)
                 return "HELLO with unknown features";
         name = strnlen(m->client, sizeof(m->client));
-        if (name == sizeof(m->client) || !all_printable(m->client, name) ||
+        if (name == sizeof(m->client) || !text_is_ascii(m->client, name) ||
             !all_zero(m->client + name, sizeof(m->client) - name))
                 return "HELLO with a client name that is not printable and NUL-padded";
         return NULL;
@@ -236,7 +223,7 @@ static const char *check_names(const char *texts, size_t bytes, size_t name, siz
                 return "too long a name of a tenant";
         if (bytes != name + tenant)
                 return "names of a wrong length";
-        return all_printable(texts, bytes) ? NULL : "a name that is not printable";
+        return text_is_ascii(texts, bytes) ? NULL : "a name that is not printable";
 }
 
 /* Checks a NAMESPACE that sets a lifetime and opens nothing. */
@@ -583,123 +570,4 @@ const char *wire_check_request(const void *msg, size_t bytes)
         default:
                 return "message with an unknown op";
         }
-}
-
-/* --- fingerprints --- */
-
-struct text {
-        const char *at;
-        size_t bytes;
-};
-
-struct field {
-        struct text key, value;
-};
-
-/* Takes one "k=v\n" from the front; a last line may lack its newline. Returns false at the end, and
- * at a line without '='. */
-static bool field_take(struct text *rest, struct field *ret)
-{
-        const char *end, *equals;
-        size_t line;
-
-        if (rest->bytes == 0)
-                return false;
-        end = memchr(rest->at, '\n', rest->bytes);
-        line = end ? (size_t)(end - rest->at) : rest->bytes;
-        equals = memchr(rest->at, '=', line);
-        if (!equals)
-                return false;
-
-        ret->key = (struct text){ rest->at, (size_t)(equals - rest->at) };
-        ret->value = (struct text){ equals + 1, line - ret->key.bytes - 1 };
-        line += end != NULL;
-        rest->at += line;
-        rest->bytes -= line;
-        return true;
-}
-
-static int text_compare(const struct text *a, const struct text *b)
-{
-        size_t common = MIN(a->bytes, b->bytes);
-        int r = common > 0 ? memcmp(a->at, b->at, common) : 0;
-
-        if (r != 0)
-                return r;
-        return (a->bytes > b->bytes) - (a->bytes < b->bytes);
-}
-
-static bool key_characters(const struct text *k)
-{
-        for (size_t i = 0; i < k->bytes; i++) {
-                char c = k->at[i];
-
-                if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '_' && c != '.' &&
-                    c != '-')
-                        return false;
-        }
-        return k->bytes > 0;
-}
-
-int wire_fingerprint_check(const char *text, size_t bytes)
-{
-        struct text rest = { text, bytes };
-        struct field f, last = { 0 };
-
-        if (bytes > WIRE_MAX_FINGERPRINT)
-                return -EINVAL;
-        if (bytes > 0 && text[bytes - 1] != '\n')
-                return -EINVAL;
-        while (field_take(&rest, &f)) {
-                if (!key_characters(&f.key) || !all_printable(f.value.at, f.value.bytes))
-                        return -EINVAL;
-                if (last.key.at && text_compare(&last.key, &f.key) >= 0)
-                        return -EINVAL;
-                last = f;
-        }
-        return rest.bytes == 0 ? 0 : -EINVAL;
-}
-
-static void describe(const struct text *key, const struct text *a, const struct text *b, char *ret,
-                     size_t ret_bytes)
-{
-        static const struct text none = { "none", 4 };
-
-        a = a ?: &none;
-        b = b ?: &none;
-        snprintf(ret, ret_bytes, "%.*s: %.*s here, %.*s there", (int)key->bytes, key->at,
-                 (int)a->bytes, a->at, (int)b->bytes, b->at);
-}
-
-int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,
-                          size_t ret_bytes)
-{
-        struct text rest_a = { a, a_bytes }, rest_b = { b, b_bytes };
-        struct field fa = { 0 }, fb = { 0 };
-
-        if (ret_bytes > 0)
-                ret[0] = '\0';
-        if (text_compare(&rest_a, &rest_b) == 0)
-                return false;
-
-        for (;;) {
-                bool in_a = field_take(&rest_a, &fa), in_b = field_take(&rest_b, &fb);
-                int order;
-
-                if (!in_a && !in_b)
-                        break;
-                order = !in_a ? 1 : !in_b ? -1 : text_compare(&fa.key, &fb.key);
-                if (order < 0)
-                        describe(&fa.key, &fa.value, NULL, ret, ret_bytes);
-                else if (order > 0)
-                        describe(&fb.key, NULL, &fb.value, ret, ret_bytes);
-                else if (text_compare(&fa.value, &fb.value) != 0)
-                        describe(&fa.key, &fa.value, &fb.value, ret, ret_bytes);
-                else
-                        continue;
-                return true;
-        }
-        /* Equal fields and different bytes mean that one text is not canonical. */
-        snprintf(ret, ret_bytes, "the text differs");
-        return true;
 }

@@ -17,6 +17,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "fingerprint.h"
 #include "lib/abi.h"
 #include "lib/connection.h"
 #include "lib/flow.h"

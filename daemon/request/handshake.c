@@ -15,6 +15,7 @@
 #include "units.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "fingerprint.h"
 #include "request/hits.h"
 #include "tenant/removal.h"
 #include "transfer-page.h"

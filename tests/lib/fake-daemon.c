@@ -25,6 +25,7 @@
 
 #include "checked.h"
 #include "fdpass.h"
+#include "fingerprint.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010

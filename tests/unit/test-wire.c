@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "checked.h"
+#include "fingerprint.h"
 #include "wire.h"
 
 /* A request under construction. Messages are copied to memory of their exact size, so that the

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text of a fingerprint: "k=v" lines, sorted by k, each ended by a newline. Pure. */
+#pragma once
+
+#include <stddef.h>
+
+/* Checks that `text` is canonical: "k=v\n" lines with keys of [a-z0-9_.-]+ in strictly ascending
+ * order, and values of printable ASCII without newline. Returns 0 or -EINVAL. */
+int wire_fingerprint_check(const char *text, size_t bytes);
+/* Writes the first field in which two texts differ, as "dtype: fp8 here, bf16 there"; a missing
+ * field is "none". Always terminates `ret` with NUL. Returns false if they are equal. */
+int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,
+                          size_t ret_bytes);
