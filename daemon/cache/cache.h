@@ -403,6 +403,7 @@ struct cache_stats {
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
         uint64_t postponed;       /* puts whose write was postponed: the disk was behind */
         uint64_t caught_up;       /* the part that was written later without another use */
+        uint64_t put_checks;      /* chunks that were read back before a put was answered EXISTS */
         uint64_t shared_fills;    /* gets that joined the read of another get */
         /* Prefetched chunks and bytes, and prefetched chunks that a get used. */
         uint64_t prefetched, prefetched_bytes, prefetch_hits;

@@ -121,6 +121,7 @@ bool cache_verify_existing(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_FAILED);
                 return true;
         }
+        c->stats.put_checks++;
         req->is_checked = true;
         cache_set_waiting(req, WAITING_SYNC);
         return true;

@@ -114,6 +114,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->put_pool_only = (double)cache.pool_only;
         s->put_postponed = (double)cache.postponed;
         s->put_caught_up = (double)cache.caught_up;
+        s->put_checks = (double)cache.put_checks;
         s->shared_fills = (double)cache.shared_fills;
         s->remote_fetching = (double)cache.fetching;
         s->remote_fetched = (double)cache.fetched;

@@ -34,6 +34,7 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->pool_only += c.pool_only;
                 ret->postponed += c.postponed;
                 ret->caught_up += c.caught_up;
+                ret->put_checks += c.put_checks;
                 ret->shared_fills += c.shared_fills;
                 ret->prefetched += c.prefetched;
                 ret->prefetched_bytes += c.prefetched_bytes;

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "queued_reads": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_reads, READS"),
     "put_postponed": ("tests/unit/test-cache-postponed.c", r"stats\(\)\.postponed"),
     "put_caught_up": ("tests/unit/test-cache-postponed.c", r"stats\(\)\.caught_up"),
+    "put_checks": ("tests/unit/test-cache-verify.c", r"stats\(\)\.put_checks, 1"),
     "put_pool_only": ("tests/unit/test-cache-room.c", r"\bpool_only\b"),
     "pool_index_unplaced": ("tests/unit/test-pool-index.c", r"stats\(\)\.unplaced, KEYS - found"),
     "pool_index_untold_hits": ("tests/unit/test-pool-index.c", r"\buntold\b"),

@@ -117,6 +117,7 @@ static void a_whole_chunk_is_read_once_and_exists(void **state)
         put_bytes(&a, 1, CACHE_WRITTEN, 2, LENGTH);
         expect(&a, CACHE_EXISTS);
         assert_int_equal(reads_of_store(), 1);
+        assert_int_equal(stats().put_checks, 1);
         expect_put(1, CACHE_ACCEPTED, CACHE_EXISTS);
         expect_put(1, CACHE_DURABLE, CACHE_EXISTS);
         assert_int_equal(reads_of_store(), 1);
