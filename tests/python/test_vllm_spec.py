@@ -40,6 +40,12 @@ def test_leases_end_with_the_request(scenario, start, daemon):  # noqa: F811
     ended(process)
 
 
+def test_a_request_waits_for_room_that_leases_of_others_take(start, make_daemon):  # noqa: F811
+    daemon = make_daemon(settings={"memory.pool": "16MiB", "limits.leased_bytes": "1MiB"}).start()
+    ended(start(daemon, "waits_for_room"))
+    no_leases(daemon)
+
+
 def test_leases_that_arrive_for_an_ended_request_are_released(start, daemon):  # noqa: F811
     process = start(daemon, "ended_while_leases_are_asked_for")
     hangs(process, daemon)

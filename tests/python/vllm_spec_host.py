@@ -563,6 +563,55 @@ def forgotten_after_a_reset():
     host.close()
 
 
+def waits_for_room():
+    """A request whose leases do not fit beside those of another one waits until they have ended, for a while. Alone, it loads what fits."""
+    host, keys, others = Host(), keys_of("first", 9), keys_of("second", 9)
+    for each in keys, others:
+        assert host.stored(f"store {each[0]}", each) == 9
+    promises.ROOM_S = 60.0
+    assert 9 <= host.found("alone", keys + others) < 18, "the limit does not lie between one request and two"
+    assert not host.counts().get("lease_waits")
+
+    first = host.looked_up("1", keys, 9)
+    second = host.begin("2")
+    try:
+        host.lookup(others, second, seconds=0.2)
+    except AssertionError as e:
+        assert "never answered" in str(e)
+    else:
+        raise AssertionError("the second request does not wait")
+    assert host.manager.has_pending_work() and host.counts()["lease_waits"], host.counts()
+    host.load(keys, first)
+    host.end(first)
+    assert host.lookup(others, second) == 9
+    host.load(others, second)
+    host.end(second)
+    host.counts()
+
+    promises.ROOM_S = 0.0
+    host.counted.clear()
+    first = host.looked_up("3", keys, 9)
+    second = host.begin("4")
+    fit = host.lookup(others, second)
+    assert 0 < fit < 9 and host.counts()["failed_loads"] == 1, host.counts()
+    host.load(others[:fit], second)
+    host.end(second)
+    host.load(keys, first)
+    host.end(first)
+
+    promises.ROOM_S = 60.0
+    first, second, third = host.looked_up("5", keys, 9), host.begin("6"), keys_of("third", 4)
+    assert host.stored("store third", third) == 4
+    for _ in range(50):
+        for key in others:
+            host.manager.lookup(key, second)
+        host.step()
+    host.end(second)
+    host.end(first)
+    assert host.found("7", third) == 4 and host.found("8", others) == 9
+    host.close()
+
+
 def ended_while_leases_are_asked_for():
     """A request ends before the daemon has answered, and the engine has nothing else to do. The spec asks for steps until the leases that
     arrive were released."""

@@ -46,6 +46,7 @@ COUNTERS = {
     "failed_stores": "Chunks that were not stored.",
     "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
+    "lease_waits": "Chunks whose leases waited until those of other requests ended (limits.leased_bytes).",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
     **hints.COUNTERS,
@@ -626,7 +627,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts[name] += count
         if self._promises is not None:
             self._counts["partial_hits"] += self._promises.partial_hits
-            self._promises.partial_hits = 0
+            self._counts["lease_waits"] += self._promises.lease_waits
+            self._promises.partial_hits = self._promises.lease_waits = 0
         for name, total in self._counts.items():
             if total:
                 stats.increase_counter(PREFIX + name, total)

@@ -8,6 +8,10 @@ disk is read to memory meanwhile. A daemon that does not answer within the timeo
 A chunk of an engine of several GPUs has shards in namespaces of their own (shards.py). It is there if all are, and in memory if all are. All are
 leased, or the chunk is refused; all lie in one pool, and so do all chunks of a request.
 
+A chunk may be refused because leases of other requests take all the room (limits.leased_bytes). Loading it a few steps later costs less than
+computing it, so it is asked for again when one of those leases has ended, for ROOM_S at most. Leases of requests that wait for room
+themselves are no reason to wait.
+
 Leases end with the last reference to them (Held.leased): a request's, or that of a load under way (LoadsUnderWay).
 """
 
@@ -22,7 +26,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
+from .. import BUSY, LOST, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
 from ..engine import private
 from .identity import by_group, group_of, names_of
 from .shards import Shard
@@ -36,6 +40,7 @@ LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
 GRACE_S = 0.002  # time that ask() waits for leases on chunks in memory
 NO_GRACE_S = 1.0 # time without such waits, after leases came too late
+ROOM_S = 0.2     # time for which a request waits until leases of other requests have ended
 PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
 SILENT_S = 1.2   # age of an unanswered probe at which the daemon counts as hung
 PROBE = "probe"
@@ -85,6 +90,10 @@ class _Request:
         self.asked: dict[bytes, float] = {}  # time of the request
         self.held: dict[bytes, Held | None] = {}  # None: the lease was refused
         self.pool = 0  # pool of the held chunks; 0: none is held yet
+        self.roomless: tuple[bytes, ...] = ()  # chunks that wait for room
+        self.roomless_at = 0.0  # time at which that happened first; 0: never
+        self.others: weakref.WeakSet[Leased] = weakref.WeakSet()  # leases that took the room then
+        self.others_then = 0  # number of those leases then
 
 
 class _Load:
@@ -155,6 +164,7 @@ class Promises:
         self._advising, self._no_advice_until = 0, 0.0  # messages with advice that are in flight
         self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
         self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
+        self.lease_waits = 0  # chunks that waited for room, since the owner took the number
         self.reads: list[Read] = []  # reads since the owner last took them
 
     def _open(self) -> dict[int, list[Namespace]]:
@@ -168,7 +178,7 @@ class Promises:
     def pending(self) -> bool:
         """Returns whether leases may arrive, also for requests that have ended, or requests are to be sent. No other answer is waited for."""
         others = self._advising + (self._probed_at > 0)
-        return self._client.owes or self._client.inflight > others or any(r.wanted for r in self._requests.values())
+        return self._client.owes or self._client.inflight > others or any(r.wanted or r.roomless for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Returns one byte a key, for keys of one group: 0, or the tiers that have all its shards. None: unknown now."""
@@ -240,7 +250,7 @@ class Promises:
         self._reap()
         if key in mine.held:
             return mine.held[key] is not None
-        if key in mine.wanted:
+        if key in mine.wanted or key in mine.roomless:
             return None if self.well else False
         asked = mine.asked.get(key)
         if asked is None:
@@ -308,7 +318,10 @@ class Promises:
         """Sends the requests that were collected in a step. Called at the end of the step."""
         self._reaped = False
         self._reap()
+        now = time.monotonic()
         for name, mine in self._requests.items():
+            if mine.roomless:
+                self._look_for_room(mine, now)
             if mine.wanted:
                 self._submit(name, mine)
         if self._client.owes:
@@ -333,6 +346,28 @@ class Promises:
             mine.asked.update(dict.fromkeys(keys, now))
             self.asked_bytes += len(keys) * length
             self.asked_disk_bytes += asked.disk_bytes
+
+    def _look_for_room(self, mine: _Request, now: float) -> None:
+        """Asks again for the chunks that wait for room, if others' leases have ended. Gives up after ROOM_S."""
+        if len(mine.others) < mine.others_then:
+            mine.wanted.update(dict.fromkeys(mine.roomless, False))
+        elif now - mine.roomless_at > ROOM_S:
+            mine.held.update(dict.fromkeys(mine.roomless))
+        else:
+            return
+        mine.roomless = ()
+
+    def _wait_for_room(self, mine: _Request, keys: tuple[bytes, ...], now: float) -> None:
+        """Keeps chunks that were refused because leases took the room, if leases will end without this request."""
+        mine.roomless_at = mine.roomless_at or now
+        waiting = [r for r in self._requests.values() if r is mine or r.roomless]
+        theirs = {one for r in waiting for held in r.held.values() if held is not None for one in held.leased}
+        others = [one for of_pool in self._leases.values() for one in of_pool if one not in theirs]
+        if not others or now - mine.roomless_at > ROOM_S:
+            mine.held.update(dict.fromkeys(keys))
+            return
+        self.lease_waits += len(keys)
+        mine.roomless, mine.others, mine.others_then = mine.roomless + keys, weakref.WeakSet(others), len(others)
 
     def _reap(self) -> None:
         """Reaps answers, at most once a step: vLLM asks for each of the hundreds of chunks of a request, and one look serves all."""
@@ -400,11 +435,24 @@ class Promises:
         served = pool != 0 and all(p == pool for p, _ in places) and mine.pool in (0, pool) and self._serves(pool)
         for key in keys:
             mine.asked.pop(key, None)
-        if not served:
+        roomless = () if all(good) else tuple(
+            key for key, *status in zip(keys, *(a.status for a in answers))
+            if any(map(_lacks_room, status)) and all(status_ok(s) or _lacks_room(s) for s in status))
+        if served:
+            self._hold(mine, keys, answers, places, tiers, good)
+        else:
             mine.held.update(dict.fromkeys(keys))
-            return
+        if roomless:
+            for key in roomless:
+                del mine.held[key]
+            self._wait_for_room(mine, roomless, now)
+
+    @staticmethod
+    def _hold(mine: _Request, keys: Sequence[bytes], answers: Sequence[_Answer], places: Sequence[tuple[int, int]], tiers: bytes,
+              good: Sequence[bool]) -> None:
         leased = tuple(a.leased for a in answers if a.leased is not None)
         offsets = zip(*([address - base for address in one._addresses] for one, (_, base) in zip(leased, places)))
+        pool = places[0][0]
         mine.held.update((key, Held(of_key, leased, pool, at) if is_good else None)
                          for key, is_good, of_key, at in zip(keys, good, tiers, offsets))
         mine.pool = pool if any(good) else mine.pool
@@ -435,6 +483,10 @@ def _combined(found: Sequence[bytes]) -> bytes:
     if len(found) == 1:
         return found[0]
     return bytes(0 if 0 in of_key else _or(of_key) & ~TIER_MEMORY | min(t & TIER_MEMORY for t in of_key) for of_key in zip(*found))
+
+
+def _lacks_room(status: int) -> bool:
+    return status in (BUSY, QUOTA)
 
 
 def _or(numbers: Sequence[int]) -> int:
