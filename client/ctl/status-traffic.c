@@ -173,7 +173,10 @@ void status_print_totals(cJSON *status, bool detail)
         if (postponed > 0) {
                 human_things(postponed, "chunk", a);
                 human_count(caught_up, b);
-                section_line("postponed", "%s: the disk was behind; %s were written later", a, b);
+                section_line("postponed",
+                             "%s: the disk was behind; %s were written once it had "
+                             "caught up, others at their next use",
+                             a, b);
         }
         memory = section_count(totals, "hits_memory");
         disk = section_count(totals, "hits_disk");

@@ -543,7 +543,8 @@ static void totals_section_shows_hits_and_reasons_of_misses(void **state)
                 "'later_total':5}}",
                 "\nSince it started\n"
                 "  put               1 chunk, 1 KiB\n"
-                "  postponed         1 chunk: the disk was behind; 0 were written later\n"
+                "  postponed         1 chunk: the disk was behind; 0 were written once it "
+                "had caught up, others at their next use\n"
                 "  got               17 chunks, 2 KiB\n"
                 "  gets              10 from memory, 5 from disk, 2 from the shared tier; 1 miss\n"
                 "  misses            1 never stored, or forgotten, 2 expired\n"
