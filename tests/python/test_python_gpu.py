@@ -99,6 +99,28 @@ def test_blocks_go_out_and_come_back_elsewhere(daemon, source):
     assert daemon.status()["sessions"]["leases"] == 0
 
 
+@pytest.mark.parametrize("engine, technology", [("kernel", "cuda_kernel"), ("batch", "cuda_batch"), ("plain", "cuda_copy")])
+def test_the_way_of_copying_can_be_chosen(daemon, source, engine, technology):
+    with daemon.client() as admin:
+        admin.bench(1, "gpu")
+        run(daemon.socket, f"""
+            gpu = Gpu(client, engine={engine!r})
+            memory, here = Memory(N, data), Memory(N)
+            assert gpu.put(ns, memory.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+            assert gpu.get(ns, here.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+            assert here.read() == data
+            gpu.detach()
+            try:
+                Gpu(client, engine="fast")
+            except kvcache.ArgumentError as e:
+                assert "one of auto, kernel, batch, plain, bounce, not 'fast'" in str(e), e
+            else:
+                raise AssertionError("an unknown way is taken")
+            """, source)
+        moved = {m["technology"] for m in admin.bench(2)["metrics"] if "device" in m["path"]}
+    assert moved == {technology}
+
+
 def test_what_was_moved_is_in_a_session(daemon, source):
     """Two puts and a get of 24 blocks, of 6 regions of 768 bytes each, use one launch of the kernel each."""
     with daemon.client() as admin:

@@ -612,6 +612,15 @@ def waits_for_room():
     host.close()
 
 
+def copied_in_each_way():
+    """Loads and stores have the right bytes with each way of copying."""
+    for way in "kernel", "batch", "plain", "bounce":
+        host, keys = Host(way, copies=way), keys_of(way, 20)
+        assert host.stored("1", keys) == 20 and host.found("2", keys) == 20
+        assert not host.counts().get("rescued_loads"), way
+        host.close()
+
+
 def ended_while_leases_are_asked_for():
     """A request ends before the daemon has answered, and the engine has nothing else to do. The spec asks for steps until the leases that
     arrive were released."""
@@ -1295,7 +1304,7 @@ def without_a_worker():
 
 def refused():
     for said, make in (("up to 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
-                       ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")),
+                       ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")), ("copies must be one of auto, kernel", lambda: Host(copies="fast")),
                        ("kvcache_start", lambda: Host(kvcache_start="yes"))):
         try:
             make()

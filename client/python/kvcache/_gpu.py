@@ -42,6 +42,7 @@ _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
 _BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
 _DONE = 2
+ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # enum kvcache_gpu_engine
 _LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # KVCACHE_GPU_LEASED, ...
 SLICE_BYTES = 16 << 20  # a copy engine crosses no address that is a multiple of this in registered memory of a daemon
 _RETRY_S = 1.0
@@ -152,13 +153,17 @@ class Gpu:
     reason         why the GPU did not serve the last call; empty if it did
     copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known
     gentle         whether attaching pauses, so that other threads can use the GPU meanwhile; False at first
+    engine         how pieces are copied, one of ENGINES (kvcache-gpu.h explains them); other than "auto": for measurements
 
     `explicit`: only renew() attaches and registers the memory of a daemon, and other calls fail where that is necessary. For a process whose other
     threads compute on the GPU."""
 
-    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False) -> None:
+    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False,
+                 engine: str = "auto") -> None:
         if not 0 <= device < 2**31:
             raise ArgumentError(f"a device must be a number from 0 on, not {device!r}")
+        if engine not in ENGINES:
+            raise ArgumentError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         self._client = client
         self._flags, self._staging_bytes = (_LEASED if leased else 0) | (_EXPLICIT if explicit else 0), staging_bytes
         self.gentle = False
@@ -166,7 +171,7 @@ class Gpu:
         self._retry_at = 0.0
         self.reason = ""
         self.copy_s = 0.0
-        self._device = device
+        self._device, self._engine = device, ENGINES.index(engine)
 
     def __repr__(self) -> str:
         state = "attached" if getattr(self, "_gpu", None) is not None else "not attached"
@@ -281,7 +286,8 @@ class Gpu:
                 return -errno.ENODEV
             gpu, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
             assert self._client._handle is not None
-            options = _OPTIONS.pack(_OPTIONS.size, self._flags | (_GENTLE if self.gentle else 0), self._device, 0, 0, 0, self._staging_bytes)
+            options = _OPTIONS.pack(_OPTIONS.size, self._flags | (_GENTLE if self.gentle else 0), self._device, self._engine, 0, 0,
+                                    self._staging_bytes)
             r = _attach(ctypes.byref(gpu), self._client._handle.kv, options, why, len(why))
             if r < 0:
                 self.reason, self._retry_at = why.value.decode(errors="replace"), time.monotonic() + _RETRY_S

@@ -77,10 +77,10 @@ class _Job:
 
 class Mover:
     """Moves the blocks of one GPU. `canary` has the namespaces of the groups, in the order of `blocks`. `current_stream` returns the engine's
-    stream at the time of the call. `seat`: this rank's place at the engine's page."""
+    stream at the time of the call. `seat`: this rank's place at the engine's page. `copies`: how the GPU copies, one of ENGINES."""
 
     def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
-                 device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
+                 device: int, ack: str, timeout_s: float, copies: str, current_stream: Callable[[], int]) -> None:
         self._seat = seat
         self._tried_pool, self._try_again_at = 0, 0.0  # the pool that the scheduler's side last asked for
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
@@ -92,7 +92,7 @@ class Mover:
         self._canary = canary
         self._canary.enter(self._state_of)
         self._open()
-        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True)
+        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True, engine=copies)
         self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
                            self.attach_soon)
         self._changed = threading.Condition()

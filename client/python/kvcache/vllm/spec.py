@@ -20,7 +20,7 @@ from typing import Any
 from vllm.v1.kv_offload import base as vllm_base
 from vllm.v1.kv_offload.base import OffloadingSpec, OffloadingWorker, TransferResult
 
-from .._gpu import NO_BLOCK
+from .._gpu import ENGINES, NO_BLOCK
 from ..engine import former
 from ..engine.canary import BOUND
 from . import arrays, canary, hooks, identity, page, watchdog, worker as steps
@@ -67,7 +67,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         canary.here[str(spec.config.engine_id)] = self.canary
         try:
             self.mover = Mover(blocks, self.canary, spec.fields, seat=self._seat, socket=spec.socket, device=device, ack=spec.ack,
-                               timeout_s=spec.timeout_s, current_stream=current_stream)
+                               timeout_s=spec.timeout_s, copies=spec.copies, current_stream=current_stream)
         except OSError as e:
             if isinstance(e, ValueError):  # a name or a size that no daemon takes
                 raise
@@ -202,7 +202,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, store_policy (watchdog.py), after_reset, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
+    `remote`; copies (_gpu.py); canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
     (kvcache.engine.former)."""
 
     def __init__(self, config: Any) -> None:
@@ -221,6 +221,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.ack = str(options.get("ack", "accepted"))
         if self.ack not in ("accepted", "written", "durable"):
             raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {self.ack!r}")
+        self.copies = str(options.get("copies", "auto"))
+        if self.copies not in ENGINES:
+            raise ValueError(f"copies must be one of {', '.join(ENGINES)}, not {self.copies!r}")
         load_policy = options.get("load_policy", "auto")
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy must be 'auto' or 'always', not {load_policy!r}")
