@@ -139,6 +139,7 @@ class Engine:
             self.core.do_log_stats()
             known.update({m.name.removeprefix(OFFLOADING): m.value for m in self.llm.get_metrics()
                           if m.name.startswith(OFFLOADING) and hasattr(m, "value")})
+            known.update(seconds_of(known))
         except Exception as problem:  # noqa: BLE001 a figure that is missing must not cost the run
             known["metrics"] = repr(problem)[:200]
         try:
@@ -148,6 +149,18 @@ class Engine:
         except Exception as problem:  # noqa: BLE001
             known["policies"] = repr(problem)[:200]
         return known
+
+
+def seconds_of(known):
+    """Returns the counters of `known` that count seconds, with their fractions: vLLM cuts counters to whole numbers when it reads them."""
+    import prometheus_client
+
+    exact = {}
+    for metric in prometheus_client.REGISTRY.collect():
+        name = metric.name.removeprefix(OFFLOADING)
+        if metric.type == "counter" and name in known and ("seconds" in name or name.endswith("_time")):
+            exact[name] = sum(s.value for s in metric.samples if s.name == f"{metric.name}_total")
+    return exact
 
 
 def policies():
