@@ -19,7 +19,7 @@ fs, with its file backend; tier, with ours. PACK is a build folder or what tests
 package's wheel and client/ctl/kvcachectl in it. SITE has the engine unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
 tests/README.md says more.
 
-Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option, 3 if arms were skipped because the budget was spent.
+Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option or packages that cannot be imported, 3 if arms were skipped because the budget was spent.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import faulthandler
 import importlib
 import json
 import pathlib
+import shutil
 import signal
 import statistics
 import sys
@@ -470,11 +471,16 @@ class Driver:
                     wrong=bool(different) or cached == 0)
 
     def describe(self):
-        """Remarks on which GPU the figures are from, and on a pack that lacks the wheel."""
+        """Remarks on which GPU the figures are from, on a disk that is too small, and on a pack that lacks the wheel."""
         if gpu := traffic_host.gpu():
             self.remark(gpu, wrong=gpu.count(";") + 1 < max(self.options.tp, self.options.gpus))
         if self.options.engine == "vllm" and not any(path.name == "wheel" for path in self.host.programs.python):
             self.remark("the pack has no wheel of the package: unless kvcache is installed, vLLM does not find its entry point")
+        daemons = sum(arm in traffic_run.DAEMON_ARMS for arm in self.options.arms)
+        stores = self.options.store * (daemons if self.options.standing else min(daemons, 1))
+        if (free := shutil.disk_usage(self.host.scratch).free) < stores:
+            self.remark(f"the disk has {free >> 20} MiB free, and the stores may take {stores >> 20} MiB at once, besides files of other arms:"
+                        " figures of a full disk are not those of a tier")
 
     def remark_unlimited(self):
         reasons = [row["memory"]["unlimited"] for row in self.rows if "unlimited" in row.get("memory", {})]

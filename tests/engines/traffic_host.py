@@ -261,6 +261,9 @@ class ForkServer:
         os.set_blocking(self.process.stdout.fileno(), False)
         self.refused = ""
         answer = self._wait_for_line(host.import_limit_s)
+        if not answer and self.process.poll() is not None:
+            print(f"traffic: the packages of {engine} cannot be imported: {tail(host.logs / 'fork-server.log', 3)}", file=sys.stderr, flush=True)
+            raise SystemExit(2)
         if answer != "ready":
             self.refused = answer or f"the import did not end: {tail(host.logs / 'fork-server.log', 3)}"
 

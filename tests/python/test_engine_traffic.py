@@ -507,6 +507,20 @@ def test_lmcache_s_server_gets_the_second_level_of_each_arm(tmp_path):
         options_for("lmcache-tier", tmp_path))
 
 
+def test_packages_that_cannot_be_imported_end_the_run(directory):
+    site = directory / "site/torch"
+    site.mkdir(parents=True)
+    (site / "__init__.py").write_text("import a_package_that_is_missing\n")
+    drive = Drive(directory, "--engine", "vllm", "--site", str(site.parent), "--shape", "tiny", "--arms", "spec").end()
+    assert drive.code == 2 and "the packages of vllm cannot be imported: " in drive.said and "a_package_that_is_missing" in drive.said, drive.said
+    assert not list(drive.scratch.glob("kvcache-traffic-*"))
+
+
+def test_a_disk_that_is_too_small_for_the_stores_is_named(directory):
+    run = drive(directory, "--arms", "spec", "--store", "65536GiB", "--sessions", "1", "--turns", "1")
+    assert run.code == 0 and any("MiB free, and the stores may take 67108864 MiB at once" in remark for remark in run.remarks), run.said
+
+
 def test_engines_are_not_forked_where_cuda_is_initialized_or_needs_an_exec(directory, monkeypatch):
     monkeypatch.setenv("FAKE_CUDA_INITIALIZED", "1")
     run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "spec")
