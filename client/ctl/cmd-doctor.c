@@ -115,6 +115,7 @@ int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
         doctor_check_daemon(status, checks);
         doctor_check_socket(answer_text(status, "socket"), checks);
         doctor_check_host(root, status, checks);
+        doctor_check_health(status, checks);
         *ret_status = TAKE_PTR(status);
         return EXIT_OK;
 }

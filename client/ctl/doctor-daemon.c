@@ -36,42 +36,88 @@ static void check_version(const cJSON *status, cJSON *checks)
                    version, running);
 }
 
-static void check_health(const cJSON *status, cJSON *checks)
+static void check_ready(const cJSON *status, cJSON *checks)
 {
-        const cJSON *degraded = member(status, "degraded"), *one;
-
         doctor_add(checks, is_true(status, "ready") ? DOCTOR_OK : DOCTOR_PROBLEM, "ready",
                    "wait if the daemon is starting; else see its log: journalctl -u kvcache",
                    "the daemon's state is \"%s\"", answer_text(status, "state"));
+}
+
+static bool has_finding(const cJSON *checks, const char *name)
+{
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, checks)
+        {
+                if (doctor_level_of(one) >= DOCTOR_WARNING &&
+                    strcmp(answer_text(one, "name"), name) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Returns whether another check has found the cause of a degradation. */
+static bool is_found(const cJSON *checks, const char *reason)
+{
+        static const struct {
+                const char *reason, *check;
+        } known[] = {
+                { "store_offline", "volume" },
+                { "volume_failed", "volume" },
+                { "volume_hung", "volume" },
+                { "volume_suspended", "volume" },
+                { "volume_resuming", "volume" },
+                { "volume_full", "room" },
+                { "volume_checksums", "errors" },
+                { "volume_losses", "files" },
+                { "io_fallback", "io_uring" },
+                { "io_buffered", "O_DIRECT" },
+                { "io_unregistered", "locked memory" },
+                { "remote_offline", "shared tier" },
+                { "remote_full", "shared tier" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+                if (strcmp(known[i].reason, reason) == 0)
+                        return has_finding(checks, known[i].check);
+        return false;
+}
+
+void doctor_check_health(const cJSON *status, cJSON *checks)
+{
+        const cJSON *degraded = member(status, "degraded"), *one;
+        bool added = false;
+
         cJSON_ArrayForEach(one, degraded)
         {
+                const char *reason = answer_text(one, "reason");
+
+                if (is_found(checks, reason))
+                        continue;
+                added = true;
                 doctor_add(
                         checks, DOCTOR_PROBLEM, "health",
                         "the guide conf/operations.md explains each reason (the package has it in "
                         "/usr/share/doc/kvcache-daemon)",
-                        "%s: %s", answer_text(one, "reason"), answer_text(one, "text"));
+                        "%s: %s", reason, answer_text(one, "text"));
         }
-        if (cJSON_GetArraySize(degraded) == 0)
-                doctor_add(checks, DOCTOR_OK, "health", "", "nothing is degraded");
+        if (!added)
+                doctor_add(checks, DOCTOR_OK, "health", "",
+                           cJSON_GetArraySize(degraded) == 0
+                                   ? "nothing is degraded"
+                                   : "nothing is degraded besides the findings above");
 }
 
 static void check_io(const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");
         bool uring = strcmp(answer_text(io, "backend"), "io_uring") == 0;
-        bool registered = is_true(io, "registered");
 
         doctor_add(checks, uring ? DOCTOR_OK : DOCTOR_WARNING, "io_uring",
                    "allow io_uring: kernel 5.15 or later, kernel.io_uring_disabled=0, and a "
                    "seccomp profile that has its three calls",
                    "the I/O backend is %s%s%s", answer_text(io, "backend"), uring ? "" : ": ",
                    uring ? "" : answer_text(io, "reason"));
-        if (uring)
-                doctor_add(checks, registered ? DOCTOR_OK : DOCTOR_WARNING, "registered memory",
-                           "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)",
-                           "the memory pool %s registered with io_uring%s%s",
-                           registered ? "is" : "is not", registered ? "" : ": ",
-                           registered ? "" : answer_text(io, "registered_reason"));
 }
 
 int doctor_pending_key(const cJSON *change, const char **ret_key)
@@ -266,7 +312,7 @@ static void check_limits(const cJSON *status, cJSON *checks)
 void doctor_check_daemon(const cJSON *status, cJSON *checks)
 {
         check_version(status, checks);
-        check_health(status, checks);
+        check_ready(status, checks);
         check_reload(status, checks);
         check_io(status, checks);
         check_volumes(status, checks);

@@ -134,33 +134,38 @@ bool doctor_read_process(const char *root, uint64_t pid, const char *name,
         return host_read_file(path, ret) >= 0;
 }
 
+/* Checks that the pool is registered with io_uring. CAP_IPC_LOCK exempts a process from the limit,
+ * and POSIX I/O registers nothing. */
 static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 {
-        bool registered = cJSON_IsTrue(member(member(status, "io"), "registered"));
-        uint64_t pool = answer_count_of(member(status, "pool"), "bytes"), limit;
-        char text[HOST_FILE_MOST + 1], wanted[UNITS_TEXT], allowed[UNITS_TEXT] = "unlimited";
-        const char *line;
-        bool bounded;
+        const cJSON *io = member(status, "io");
+        const char *reason = answer_text(io, "registered_reason"), *line = NULL;
+        char text[HOST_FILE_MOST + 1], pool[UNITS_TEXT], allowed[UNITS_TEXT], limit[128] = "";
 
-        if (!doctor_read_process(root, answer_count_of(status, "pid"), "limits", text) ||
-            !(line = strstr(text, "Max locked memory"))) {
-                doctor_add(checks, DOCTOR_UNKNOWN, "locked memory",
-                           "run kvcachectl doctor where the daemon runs",
-                           "the limits of the daemon's process cannot be read");
+        if (strcmp(answer_text(io, "backend"), "io_uring") != 0)
+                return;
+        if (cJSON_IsTrue(member(io, "registered"))) {
+                doctor_add(checks, DOCTOR_OK, "locked memory", "",
+                           "the memory pool is registered with io_uring");
                 return;
         }
-        line += strlen("Max locked memory");
-        line += strspn(line, " ");
-        bounded = strncmp(line, "unlimited", 9) != 0;
-        limit = bounded ? strtoull(line, NULL, 10) : UINT64_MAX;
-        if (bounded)
-                units_bytes(limit, allowed);
-        units_bytes(pool, wanted);
-        /* CAP_IPC_LOCK exempts a process from the limit: then the pool is registered anyway. */
-        doctor_add(checks, limit < pool && !registered ? DOCTOR_WARNING : DOCTOR_OK,
-                   "locked memory",
-                   "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)",
-                   "the daemon may lock %s of memory, and its pool has %s", allowed, wanted);
+        if (doctor_read_process(root, answer_count_of(status, "pid"), "limits", text))
+                line = strstr(text, "Max locked memory");
+        if (line)
+                line += strcspn(line, "0123456789\n");
+        if (line && *line >= '0') {
+                units_bytes(strtoull(line, NULL, 10), allowed);
+                units_bytes(answer_count_of(member(status, "pool"), "bytes"), pool);
+                snprintf(limit, sizeof(limit),
+                         "; the daemon may lock %s, and its pool of %s counts for each worker",
+                         allowed, pool);
+        }
+        doctor_add(checks, DOCTOR_WARNING, "locked memory",
+                   strstr(reason, "RLIMIT_MEMLOCK")
+                           ? "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)"
+                           : "wait if the daemon is starting; else see its log: journalctl -u "
+                             "kvcache",
+                   "the memory pool is not registered with io_uring: %s%s", reason, limit);
 }
 
 /* Returns the least memory.max from the daemon's cgroup to the root, or UINT64_MAX if there is

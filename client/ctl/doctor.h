@@ -36,6 +36,8 @@ int doctor_pending_key(const cJSON *change, const char **ret_key);
 
 /* Checks the daemon's status, in JSON. */
 void doctor_check_daemon(const cJSON *status, cJSON *checks);
+/* Adds the degradations whose cause none of the checks so far has found. Runs last. */
+void doctor_check_health(const cJSON *status, cJSON *checks);
 
 /* Checks the resources that this host gives the daemon. `root` stands in front of /proc and /sys
  * ("", or a test's folder). */

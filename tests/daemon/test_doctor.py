@@ -9,13 +9,14 @@ import tarfile
 
 import pytest
 
+import harness
 from harness import CTL, ctl
 from test_gds import STRANGER, needs_users
 
-CHECKS = {"version", "ready", "health", "reload", "io_uring", "registered memory", "volume", "errors", "files", "room", "O_DIRECT", "limits", "socket",
+CHECKS = {"version", "ready", "health", "reload", "io_uring", "volume", "errors", "files", "room", "O_DIRECT", "limits", "socket",
           "file system", "space", "configuration", "locked memory", "memory", "cgroup", "clock", "memory nodes"}
 # These checks depend on the machine that runs the tests, and not on the daemon.
-MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT", "memory nodes"}
+MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "O_DIRECT", "memory nodes"}
 
 
 def diagnose(daemon):
@@ -26,19 +27,40 @@ def diagnose(daemon):
 def test_a_healthy_daemon_passes_each_check(make_daemon):
     daemon = make_daemon().start()
     checks = diagnose(daemon)
-    # A machine without io_uring has no check for registered memory, and one without several nodes and GPUs none for nodes.
-    assert {c["name"] for c in checks} | {"registered memory", "memory nodes"} == CHECKS
+    # A machine without io_uring has no check for locked memory, and one without several nodes and GPUs none for nodes.
+    assert {c["name"] for c in checks} | {"locked memory", "memory nodes"} == CHECKS
     for check in checks:
         assert check["name"] in MACHINE or check["level"] == "ok", check
         assert (check["remedy"] == "") == (check["level"] == "ok"), check
     assert "mode 0660" in next(c["found"] for c in checks if c["name"] == "socket")
 
 
+def findings(daemon):
+    """Returns the findings whose names a test of one fault may expect."""
+    host = {"clock", "file system", "space", "cgroup", "memory", "memory nodes"}
+    return [c for c in diagnose(daemon) if c["level"] in ("warning", "problem") and c["name"] not in host]
+
+
 def test_a_suspended_volume_is_found(make_daemon):
     daemon = make_daemon().start()
+    sound = [c["name"] for c in findings(daemon)]
     ctl("device", "suspend", "0", daemon=daemon, check=0)
-    found = [c for c in diagnose(daemon) if c["name"] == "volume"]
-    assert [c["level"] for c in found] == ["warning"] and "suspended" in found[0]["found"]
+    found = {c["name"]: c for c in findings(daemon) if c["name"] not in sound}
+    assert set(found) == {"ready", "volume"}, found
+    assert found["volume"]["level"] == "warning" and "suspended" in found["volume"]["found"]
+
+
+@pytest.mark.parametrize("leg, name, remedy", [("memlock", "locked memory", "LimitMEMLOCK=infinity"), ("seccomp", "io_uring", "seccomp")])
+def test_a_limit_of_the_daemon_is_one_finding(make_daemon, leg, name, remedy):
+    leg, = [one for one in harness.LEGS if one.name == leg]
+    if leg.why_not():
+        pytest.skip(leg.why_not())
+    daemon = make_daemon(leg).start()
+    if leg.name == "memlock" and daemon.populated_status()["io"]["backend"] == "posix":
+        pytest.skip("another daemon of this user has taken all of RLIMIT_MEMLOCK")
+    found = [c for c in findings(daemon) if c["name"] not in ("O_DIRECT", "configuration")]
+    assert [c["name"] for c in found] == [name], found
+    assert remedy in found[0]["remedy"] and (leg.name != "memlock" or "may lock 64 KiB" in found[0]["found"]), found
 
 
 def test_a_change_that_waits_for_a_restart_is_found_by_its_key(make_daemon, directory):
