@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions of the tools for bash, zsh and fish, which are generated from their tables, and of the daemon, in the real shells."""
+"""Completions for bash, zsh and fish in the real shells: those of the tools are generated from their tables; each other program has its own."""
 
 import os
 import pathlib
@@ -9,18 +9,20 @@ import subprocess
 
 import pytest
 
-from harness import BENCH, CTL, DAEMON, SOURCE, slow
+from harness import BENCH, BUILD, CTL, DAEMON, SOURCE, slow
 from left_out import first_of
 
 TOOLS = {"kvcachectl": CTL, "kvcache-bench": BENCH}
 SHELLS = ["bash", "zsh", "fish"]
-OF_DAEMON = SOURCE / "daemon/completion"
+# Programs without commands, and the folders of their completions.
+PROGRAMS = {"kvcache-daemon": (DAEMON, SOURCE / "daemon/completion"),
+            "kvcache-events": (BUILD / "client/events/kvcache-events", SOURCE / "client/events/completion")}
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def folder_of(tool):
-    """Returns the folder of a tool's completions."""
-    return pathlib.Path(TOOLS[tool]).parent if tool in TOOLS else OF_DAEMON
+    """Returns the folder of a program's completions."""
+    return pathlib.Path(TOOLS[tool]).parent if tool in TOOLS else PROGRAMS[tool][1]
 
 
 def complete_bash(tool, *lines):
@@ -68,10 +70,10 @@ def commands_of(tool):
     return [line.split()[0] for line in text.split("Commands:\n")[1].split("\n\n")[0].splitlines()]
 
 
-def long_options(tool, command):
-    text = subprocess.run([TOOLS[tool], "help", command], capture_output=True, text=True, check=True).stdout
-    matches = [re.match(r"  (?:-\w,|   ) (--[\w-]+)", line) for line in text.split("\nOptions:\n")[1].splitlines()]
-    return [m[1] for m in matches if m]
+def long_options(*command):
+    """Returns the options that the output of a command, which prints help, lists."""
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^  (?:-\w,|   ) (--[\w-]+)", text, re.M)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -82,7 +84,7 @@ def test_every_command_and_each_of_its_options_is_offered(shell, tool):
     assert sorted(first) == sorted(commands + ["help"])
     assert sorted(set(helped) - {"help"}) == sorted(commands)
     for command, offered in zip(commands, each):
-        wanted = long_options(tool, command)
+        wanted = long_options(TOOLS[tool], "help", command)
         assert len(wanted) >= 4 and sorted(set(offered)) == sorted(wanted), command
 
 
@@ -119,18 +121,36 @@ def test_where_no_word_is_known_files_are_completed(shell, tmp_path, monkeypatch
     assert complete_all(shell, "kvcachectl", ["-s", "tra"], ["put", "key", "tra"]) == [wanted, wanted]
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("shell", first_of(SHELLS))
-def test_the_daemon_s_options_and_keys_are_completed(shell, tmp_path, monkeypatch):
+def test_every_option_of_a_program_without_commands_is_offered(shell, program):
+    path = PROGRAMS[program][0]
+    if not path.exists():
+        pytest.skip(f"{program} is not built")
+    options = long_options(path, "--help")
+    assert len(options) >= 6
+    assert sorted(set(complete_all(shell, program, ["--"])[0])) == sorted(options)
+
+
+@pytest.mark.parametrize("shell", first_of(SHELLS))
+def test_the_daemon_s_keys_are_completed(shell, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{pathlib.Path(DAEMON).parent}:{os.environ['PATH']}")
-    options = re.findall(r'^        \{ "([a-z-]+)", \w+_argument', (SOURCE / "daemon/main.c").read_text(), re.M)
     keys = re.findall(r"^ROW\(\w+, (\w+), (\w+),", (SOURCE / "daemon/config/config.def").read_text(), re.M)
-    offered, sets, limit, again, check, nothing = complete_all(
-        shell, "kvcache-daemon", ["--"], ["--set", ""], ["-s", "store.li"], ["--config", "x", "--set", "store.limit=1GiB", "--set", "io.dep"],
+    sets, limit, again, check, nothing = complete_all(
+        shell, "kvcache-daemon", ["--set", ""], ["-s", "store.li"], ["--config", "x", "--set", "store.limit=1GiB", "--set", "io.dep"],
         ["--set", "io.depth=3", "--che"], ["--config", "no-such"])
-    assert sorted(set(offered)) == sorted(f"--{o}" for o in options) and len(options) == 6
     assert sorted(word.rstrip("=") for word in sets) == sorted(f"{a}.{b}" for a, b in keys)
     assert [word.rstrip("=") for word in limit + again] == ["store.limit", "io.depth"] and check == ["--check-config"] and nothing == []
+
+
+@pytest.mark.parametrize("shell", first_of(SHELLS))
+def test_arguments_of_kvcache_events_are_completed(shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "off-topic").touch()
+    files = [] if shell == "bash" else ["off-topic"]
+    assert complete_all(shell, "kvcache-events", ["--replay", ""], ["-r", "o"], ["--replay=o"], ["--socket", "off"], ["-r", "off", "--buf"]) == [
+        ["off"], ["off"], ["off"], files, ["--buffer"]]
 
 
 @pytest.fixture

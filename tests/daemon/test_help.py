@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools' man pages and `COMMAND --help` name the same options, and the tools accept them."""
+"""The programs' man pages and --help name the same options, and the programs accept them."""
 
+import functools
 import pathlib
 import re
 
 import pytest
 
-from harness import bench, ctl
+from harness import BUILD, DAEMON, bench, ctl
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = {"kvcachectl": (ctl, "client/ctl/kvcachectl.1"), "kvcache-bench": (bench, "client/bench/kvcache-bench.1")}
+EVENTS = BUILD / "client" / "events" / "kvcache-events"
+# Programs without commands.
+PROGRAMS = {"kvcache-daemon": (functools.partial(ctl, tool=DAEMON), "daemon/kvcache-daemon.8"),
+            "kvcache-events": (functools.partial(ctl, tool=EVENTS), "client/events/kvcache-events.1")}
 GLOBAL = {"--socket", "--json", "--color", "--help", "--debug", "--version"}
 OPTION = r"(?<![\w-])--[a-z][\w-]*"
 
 
-def options_of(tool, command):
-    """Returns {option: its letter or None} of the options that a command's help lists."""
-    rows = re.findall(rf"^  (?:-(\w), |    )({OPTION})", tool(command, "--help", check=0).stdout, re.M)
+def options_of(tool, *command):
+    """Returns {option: its letter or None} of the options that the help of a command or of a program lists."""
+    rows = re.findall(rf"^  (?:-(\w), |    )({OPTION})", tool(*command, "--help", check=0).stdout, re.M)
     return {name: letter or None for letter, name in rows}
 
 
@@ -38,11 +43,26 @@ def section_of(page, command):
     return "".join(page[start:end] for (start, of), end in zip(tags, ends) if of == command)
 
 
+def missing(option, letter, text):
+    """Returns what the text lacks of an option and its letter, or None."""
+    if not re.search(rf"{option}(?![\w-])", text):
+        return option
+    return f"-{letter} of {option}" if letter and not re.search(rf"(?<![\w-])-{letter}\b", text) else None
+
+
 @pytest.mark.documents
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *PROGRAMS])
 def test_man_page_and_help_name_the_same_options(name):
-    tool, path = PAGES[name]
+    if name == "kvcache-events" and not EVENTS.exists():
+        pytest.skip("kvcache-events is not built: there is no libzmq")
+    tool, path = {**PAGES, **PROGRAMS}[name]
     page = plain((ROOT / path).read_text())
+    if name in PROGRAMS:
+        options = options_of(tool)
+        text = page[page.index(".SH OPTIONS"):]
+        assert set(re.findall(OPTION, page)) == set(options)
+        assert not [lack for option, letter in options.items() if (lack := missing(option, letter, text))]
+        return
     commands = commands_of(tool)
     known = {o for of, _ in PAGES.values() for c in commands_of(of) for o in options_of(of, c)}
     of_nixlbench = set(options_of(bench, "plan")) - set(options_of(bench, "kvcache")) - {"--target", "--backend"}
@@ -59,8 +79,7 @@ def test_man_page_and_help_name_the_same_options(name):
         for option, letter in options.items():
             if option in GLOBAL:
                 continue
-            assert re.search(rf"{option}(?![\w-])", text), f"{path}: {command} has {option}, which the page does not say"
-            assert not letter or re.search(rf"(?<![\w-])-{letter}\b", text), f"{path}: {command} {option} is also -{letter}"
+            assert not missing(option, letter, text), f"{path}: {command} has {missing(option, letter, text)}, which the page does not say"
     named = {o.replace("no-raw", "no_raw") for o in re.findall(OPTION, page)}
     named -= {"--print-completion"}  # for packages: a command of its own, which test_completion.py tries
     assert named - known <= GLOBAL, f"{path} names options that no command has: {named - known - GLOBAL}"

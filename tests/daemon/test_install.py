@@ -86,7 +86,7 @@ def test_completion_is_where_each_shell_looks(root, directory):
     install(root)
     found = {str(path.relative_to(root)) for path in root.rglob("*") if "complet" in str(path) or "site-functions" in str(path)}
     share = data_directory().removesuffix("/kvcache")
-    for tool in ("kvcachectl", "kvcache-bench", "kvcache-daemon"):
+    for tool in sorted(path.name for path in root.rglob("bin/*")):
         assert f"{share}/bash-completion/completions/{tool}.bash" in found
         assert f"{share}/fish/vendor_completions.d/{tool}.fish" in found
         assert found & {f"{share}/zsh/{place}/_{tool}" for place in ("site-functions", "vendor-completions")}
@@ -104,7 +104,7 @@ def packages_of(path, lists):
 
 
 def package_lists():
-    """Returns, for each Debian package, the patterns of its programs, headers and manual pages, below usr/."""
+    """Returns, for each Debian package, the patterns of its programs, headers, manual pages and completions, below usr/."""
     lists = {}
     for file in [*(harness.SOURCE / "debian").glob("*.install"), *(harness.SOURCE / "debian").glob("*.manpages")]:
         lists.setdefault(file.stem, []).extend(line.removeprefix("debian/tmp/").removeprefix("usr/") for line in file.read_text().split())
@@ -112,19 +112,22 @@ def package_lists():
 
 
 @pytest.mark.documents
-def test_each_program_and_manual_page_is_in_one_debian_package(root):
+def test_each_program_with_its_page_and_completions_is_in_one_debian_package(root):
     install(root)
     lists = package_lists()
     assert len(lists) == 5
     found = {}
     for path in root.rglob("*"):
-        part = re.search(r"/((bin|share/man|include)/.*)", str(path.relative_to(root)))
+        part = re.search(r"/((bin|share/man|share/bash-completion|share/zsh|share/fish|include)/.*)", str(path.relative_to(root)))
         if part and path.is_file():
             found[part[1]] = packages_of(part[1], lists)
     assert {name: packages for name, packages in found.items() if len(packages) != 1} == {}
     assert {path.removeprefix("bin/"): packages[0] for path, packages in found.items() if path.startswith("bin/")} == {
         "kvcache-daemon": "kvcache-daemon", "kvcachectl": "kvcache-daemon", "kvcache-bench": "kvcache-daemon",
         "kvcache-events": "kvcache-events"}
+    for path, packages in found.items():  # the completions of a program are in its package
+        if program := re.fullmatch(r"_?(kvcache-?\w+)(?:\.bash|\.fish|)", path.rpartition("/")[2]):
+            assert packages == found[f"bin/{program[1]}"], path
 
 
 def data_directory():

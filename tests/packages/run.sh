@@ -358,7 +358,8 @@ entry, = [e for e in importlib.metadata.entry_points(group=\"vllm.general_plugin
 '"
 
 check "kvcache-events" inside "cd /packages && apt-get install -q -y ./kvcache-events_${next}_*.deb && kvcache-events --version | grep -qF '$next' &&
-        dpkg -L kvcache-events | grep -q man1/kvcache-events.1.gz && ! dpkg -L kvcache-daemon | grep kvcache-events"
+        dpkg -L kvcache-events | grep -q man1/kvcache-events.1.gz &&
+        dpkg -L kvcache-events | grep -c 'complet.*/_*kvcache-events' | grep -qx 3 && ! dpkg -L kvcache-daemon | grep kvcache-events"
 events_are_published() {
         inside 'mkdir /etc/kvcache/kvcache.yaml.d && printf "events:\n  ring: 1MiB\n" >/etc/kvcache/kvcache.yaml.d/events.yaml &&
                 systemctl restart kvcache.service' || return 1
