@@ -75,7 +75,7 @@ while [ $# -gt 0 ]; do
         --count=*) count=${1#*=} ;;
         --seed) [ $# -gt 1 ] || wrong_usage "--seed needs a number"; seed=$2; shift ;;
         --seed=*) seed=${1#*=} ;;
-        --daemon-only) options="$options --daemon-only" setup="$setup -Dtests=disabled" ;;
+        --daemon-only) options="$options --daemon-only" setup="$setup -Dunit_tests=false" ;;
         --werror) options="$options --werror" setup="$setup --werror" ;;
         --build-dir) [ $# -gt 1 ] || wrong_usage "--build-dir needs a folder"; build=$2; shift ;;
         --no-install) install=0 ;;

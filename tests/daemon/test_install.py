@@ -3,7 +3,9 @@
 files."""
 
 import fnmatch
+import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -95,6 +97,24 @@ def test_completion_is_where_each_shell_looks(root, directory):
             assert any(f"{place[1:]}/_{tool}" in found for place in fpath)
     uninstall(root)
     assert not [path for path in found if (root / path).is_file()]
+
+
+def configured(folder, *options):
+    """Returns the targets of a new build folder, and the places of what it installs."""
+    subprocess.run(["meson", "setup", folder, harness.SOURCE, *options], capture_output=True, check=True, timeout=120 * harness.slow())
+    said = json.loads(subprocess.run(["meson", "introspect", "--targets", "--installed", folder], capture_output=True, check=True).stdout)
+    return said["targets"], sorted(said["installed"].values())
+
+
+@pytest.mark.documents
+def test_a_build_without_tests_compiles_none_and_installs_the_same(root, tmp_path):
+    targets, installed = configured(tmp_path / "without", "-Dtests=disabled")
+    assert [t["name"] for t in targets if t["type"] in ("executable", "shared module") and not t["installed"]] == []
+    assert not [t["name"] for t in targets if (harness.SOURCE / "tests") in pathlib.Path(t["defined_in"]).parents]
+    assert installed == configured(tmp_path / "with")[1]
+    # A build without the unit tests has the programs of the other tests.
+    names = {t["name"] for t in configured(tmp_path / "daemon-only", "-Dunit_tests=false")[0]}
+    assert {"region-client", "measure", "example-blocking"} <= names and "test-cache" not in names
 
 
 def packages_of(path, lists):

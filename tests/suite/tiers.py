@@ -44,7 +44,7 @@ def sanitizer_build(root, kind, folder=None, *, fuzz=False, targets=None):
 def gcc_build(suite, root):
     options = ("--werror",) if suite.options.werror or suite.options.tier in ("submission", "nightly") else ()
     if suite.options.daemon_only:
-        options += ("-Dtests=disabled",)
+        options += ("-Dunit_tests=false",)
     folder = suite.options.build_dir or root / "build-test"
     return builds.Build("gcc", folder.absolute(), (os.environ.get("CC") or "cc"), (os.environ.get("CFLAGS") or "-g1"), options)
 
