@@ -19,7 +19,8 @@ fs, with its file backend; tier, with ours. PACK is a build folder or what tests
 package's wheel and client/ctl/kvcachectl in it. SITE has the engine unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
 tests/README.md says more.
 
-Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option or packages that cannot be imported, 3 if arms were skipped because the budget was spent.
+Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option, an unusable folder or packages that cannot be imported,
+3 if arms were skipped because the budget was spent.
 """
 
 import argparse
@@ -32,6 +33,7 @@ import shutil
 import signal
 import statistics
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -125,8 +127,8 @@ def parser():
     programs.add_argument("--site", action="append", default=[],
                           help="folder or archive with the engine's packages; may be repeated (site.tar.xz in the pack, else the Python that runs this)")
     programs.add_argument("--engine", choices=("vllm", "sglang", "stub"), default="vllm", help="stub: an engine without a GPU, for rehearsals")
-    programs.add_argument("--out", default="traffic-out", help="folder of the results (traffic-out)")
-    programs.add_argument("--scratch", help="folder for stores, files and logs while it runs, on the disk to be measured")
+    programs.add_argument("--out", default="traffic-out", help="folder of the results, created if missing (traffic-out)")
+    programs.add_argument("--scratch", help="folder for stores, files and logs while it runs, on the disk to be measured; created if missing")
     programs.add_argument("--no-fork", action="store_true", help="import the engine's packages again for each engine")
     programs.add_argument("--log-bytes", type=size, default=12 << 20, help="largest size of logs.txt (12MiB)")
     what = p.add_argument_group("what is run")
@@ -212,6 +214,22 @@ def options_of(arguments):
         p.error(f"--{mode.replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms"
                 f" {' or '.join(arm for arm in engine.ARMS if arm in traffic_run.DAEMON_ARMS)}")
     return options
+
+
+def check_places(options):
+    """Creates the folders of the results and of the files of the run. Ends the program if one cannot be written to, or the trace not read."""
+    for name, folder in (("out", options.out), ("scratch", options.scratch)):
+        try:
+            if folder:
+                pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as problem:
+            parser().error(f"--{name}: {folder} cannot be used: {problem.strerror}; use a folder that can be written to")
+    try:
+        if options.trace:
+            open(options.trace, "rb").close()
+    except OSError as problem:
+        parser().error(f"--trace: {options.trace} cannot be read: {problem.strerror}")
 
 
 class Driver:
@@ -522,7 +540,9 @@ def main():
     faulthandler.register(signal.SIGUSR1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
-    return Driver(options_of(sys.argv[1:])).run()
+    options = options_of(sys.argv[1:])
+    check_places(options)
+    return Driver(options).run()
 
 
 if __name__ == "__main__":

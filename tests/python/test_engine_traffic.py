@@ -375,6 +375,27 @@ def test_a_wrong_option_is_refused(capsys, words, message):
     assert refused.value.code == 2 and message in capsys.readouterr().err
 
 
+def test_folders_that_do_not_exist_are_created(directory):
+    run = Drive(directory, "--arms", "none", "--out", f"{directory}/a/out", "--scratch", f"{directory}/b/scratch")
+    run.out, run.scratch = pathlib.Path(directory) / "a/out", pathlib.Path(directory) / "b/scratch"
+    assert run.end().code == 0 and (run.out / "table.md").exists() and run.scratch.is_dir(), run.said
+
+
+@pytest.mark.parametrize("words, message", [
+    (("--scratch", "{}/file"), "--scratch: {}/file cannot be used: File exists; use a folder"),
+    (("--scratch", "{}/file/below"), "--scratch: {}/file/below cannot be used: Not a directory; use a folder"),
+    (("--scratch", "/proc/none"), "--scratch: /proc/none cannot be used: No such file or directory; use a folder"),
+    (("--out", "{}/file"), "--out: {}/file cannot be used: File exists; use a folder"),
+    (("--out", "/proc/self"), "--out: /proc/self cannot be used: "),
+    (("--sequential", "2", "--trace", "{}/none"), "--trace: {}/none cannot be read: No such file or directory"),
+    (("--sequential", "2", "--trace", "{}"), "--trace: {} cannot be read: Is a directory"),
+])
+def test_a_place_that_cannot_be_used_is_refused(directory, words, message):
+    (pathlib.Path(directory) / "file").touch()
+    run = drive(directory, "--arms", "none", *(word.format(directory) for word in words))
+    assert run.code == 2 and message.format(directory) in run.said, run.said
+
+
 def test_a_pack_without_a_daemon_is_refused(directory):
     run = subprocess.run([sys.executable, ENGINES / "traffic.py", "--pack", directory], capture_output=True, text=True)
     assert run.returncode == 1 and "kvcache-daemon does not exist" in run.stderr
