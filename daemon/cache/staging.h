@@ -13,8 +13,6 @@ struct staging {
         uint64_t bytes;
 };
 
-enum { STAGING_MAX_BYTES = 64 << 20 };
-
 int staging_open(struct staging *ret, uint64_t bytes);
 /* Runs on any thread; takes milliseconds if the area was used. */
 void staging_close(struct staging *l);

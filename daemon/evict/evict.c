@@ -239,13 +239,6 @@ void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
         (void)evict_promote(e, item, group); /* afterwards, because it makes the item young */
 }
 
-void evict_refresh(struct evict *e, uint32_t item, uint32_t group)
-{
-        assert(evict_contains(e, item));
-        mark(&e->aside, item, false);
-        e->policy->refresh(e, item, group_of(e, item, group));
-}
-
 void evict_set_aside(struct evict *e, uint32_t item, unsigned lot)
 {
         assert(evict_contains(e, item) && lot < EVICT_LOTS);

@@ -56,8 +56,6 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
                         uint32_t use, enum evict_place place);
 /* Records a use of the item. `group` must be that of the insertion. */
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
-/* Makes the item the youngest without counting a use. */
-void evict_refresh(struct evict *e, uint32_t item, uint32_t group);
 /* Sets the turn of an item, by the use that inserted it, once its place in the chain is known. The
  * turns of a session are counted from 1 to EVICT_LAST_TURN. */
 enum { EVICT_LAST_TURN = 3 };

@@ -313,44 +313,39 @@ static void unlock_and_unref(struct rados *r)
         free(r);
 }
 
-/* Starts a call. Takes and returns with the lock held, but releases it while librados runs. */
-static void worker_start(struct rados *r, struct call *c)
+/* Lets go of a call after librados ran without the lock, and frees it if it has ended meanwhile.
+ * Takes the lock, which may be released for a moment. */
+static void worker_retake(struct rados *r, struct call *c)
 {
-        bool done;
-
-        list_append(&r->calls, &c->node);
-        r->n_calls++;
-        c->held = true;
-        pthread_mutex_unlock(&r->lock);
-        call_start(r, c);
         pthread_mutex_lock(&r->lock);
         c->held = false;
-        done = c->done;
-        if (done) {
+        if (c->done) {
                 pthread_mutex_unlock(&r->lock);
                 call_free(c);
                 pthread_mutex_lock(&r->lock);
         }
 }
 
+/* Starts a call. Takes and returns with the lock held, but releases it while librados runs. */
+static void worker_start(struct rados *r, struct call *c)
+{
+        list_append(&r->calls, &c->node);
+        r->n_calls++;
+        c->held = true;
+        pthread_mutex_unlock(&r->lock);
+        call_start(r, c);
+        worker_retake(r, c);
+}
+
 static void worker_cancel(struct rados *r, struct call *c, bool late)
 {
-        bool done;
-
         c->cancelled = true;
         c->late = late;
         c->held = true;
         pthread_mutex_unlock(&r->lock);
         (void)r->api.aio_cancel(r->io,
                                 c->completion); /* fails if the answer has arrived meanwhile */
-        pthread_mutex_lock(&r->lock);
-        c->held = false;
-        done = c->done;
-        if (done) {
-                pthread_mutex_unlock(&r->lock);
-                call_free(c);
-                pthread_mutex_lock(&r->lock);
-        }
+        worker_retake(r, c);
 }
 
 static void fail_unsent(struct rados *r, struct backend_op *op, int result, const char *error)

@@ -222,34 +222,32 @@ static void print_points(FILE *out, const struct plot *p, const struct axis *a,
         }
 }
 
-static void print_line(FILE *out, const struct plot *p, const struct axis *a, unsigned k)
+/* Prints the path of a line, or of the area below it. */
+static void print_path(FILE *out, const struct plot *p, const struct axis *a, const double *values,
+                       bool is_area)
 {
-        const double *values = p->lines[k].values;
-        unsigned end;
-
-        if (k == 0 && !a->log) {
-                fputs("<path class=\"area\" d=\"", out);
-                for (unsigned i = 0; i < p->n; i = end) {
-                        end = i + 1;
-                        if (!is_value(values[i]))
-                                continue;
-                        end = run_end(p, values, i);
-                        print_points(out, p, a, values, i, end);
-                        fprintf(out, "V%dH%.1fZ", BOTTOM, x_of(p, p->ages_s[i]));
-                }
-                fputs("\"/>\n", out);
-        }
-        fprintf(out, "<path class=\"line%u\" d=\"", k + 1);
-        for (unsigned i = 0; i < p->n; i = end) {
+        for (unsigned i = 0, end; i < p->n; i = end) {
                 end = i + 1;
                 if (!is_value(values[i]))
                         continue;
                 end = run_end(p, values, i);
                 print_points(out, p, a, values, i, end);
-                if (end == i + 1)
+                if (is_area)
+                        fprintf(out, "V%dH%.1fZ", BOTTOM, x_of(p, p->ages_s[i]));
+                else if (end == i + 1)
                         fputs("h0", out); /* draws a single point */
         }
         fputs("\"/>\n", out);
+}
+
+static void print_line(FILE *out, const struct plot *p, const struct axis *a, unsigned k)
+{
+        if (k == 0 && !a->log) {
+                fputs("<path class=\"area\" d=\"", out);
+                print_path(out, p, a, p->lines[k].values, true);
+        }
+        fprintf(out, "<path class=\"line%u\" d=\"", k + 1);
+        print_path(out, p, a, p->lines[k].values, false);
 }
 
 static double value_now(const struct plot *p, unsigned k)

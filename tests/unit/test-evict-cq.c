@@ -403,7 +403,7 @@ static void a_touch_of_the_same_use_counts_for_the_order(void **state)
                 evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
         evict_touch(e, 0, 0, 7);
         assert_int_equal(victim(e), 1);
-        evict_refresh(e, 1, 0);
+        evict_touch(e, 1, 0, 7);
         assert_int_equal(victim(e), 2);
         assert_int_equal(cq(e)->items[1].uses, 1);
 }

@@ -431,7 +431,7 @@ static void a_promise_makes_a_report_due_once_items_were_evicted(void **state)
         assert_true(evict_reports_are_due(e)); /* after every third eviction, of 32 items */
 }
 
-static void a_refresh_or_a_cost_keeps_the_promise(void **state)
+static void a_touch_of_the_same_use_or_a_cost_keeps_the_promise(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(4);
 
@@ -439,7 +439,7 @@ static void a_refresh_or_a_cost_keeps_the_promise(void **state)
         insert_chain(e, 1, 1);
         promise(e, 0, 1, 3600);
         promise(e, 1, 1, 10);
-        evict_refresh(e, 0, 0);
+        evict_touch(e, 0, 0, 1); /* the use that inserted it */
         evict_set_cost(e, 0, 1);
         evict_set_cost(e, 1, 1);
         assert_int_equal(evict_one(e), 0);
@@ -561,7 +561,8 @@ static void no_order_of_operations_loses_an_item(void **state)
                                 break;
                         case 11:
                                 (void)evict_hint(e, item, EVICT_HINT_SOON + (draw & 1));
-                                evict_refresh(e, item, group[item]);
+                                evict_retain(e, item, group[item], true);
+                                evict_retain(e, item, group[item], false);
                                 break;
                         case 12:
                                 evict_spare(e, item, group[item]);
@@ -620,7 +621,7 @@ int main(void)
                 cmocka_unit_test(the_visit_of_many_promises_does_not_begin_again_for_each),
                 cmocka_unit_test(an_explanation_names_the_promised_chain_that_goes_next),
                 cmocka_unit_test(a_promise_makes_a_report_due_once_items_were_evicted),
-                cmocka_unit_test(a_refresh_or_a_cost_keeps_the_promise),
+                cmocka_unit_test(a_touch_of_the_same_use_or_a_cost_keeps_the_promise),
                 cmocka_unit_test(a_spared_item_is_not_met_again_first),
                 cmocka_unit_test(a_promise_leaves_a_demoted_item_demoted),
                 cmocka_unit_test(no_order_of_operations_loses_an_item),

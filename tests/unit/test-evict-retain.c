@@ -55,7 +55,6 @@ static void what_is_retained_is_no_victim(const char *policy)
         evict_retain(e, 0, 0, true); /* again, which changes nothing */
         /* A retained item is touched like all others, and stays retained. */
         evict_touch(e, 2, 0, EVICT_NO_USE);
-        evict_refresh(e, 4, 0);
         assert_int_equal(evict_all(e, 0), ITEMS / 2 - 4);
         assert_int_equal(evict_all(e, 1), ITEMS / 2 - 4);
         for (uint32_t i = 0; i < 8; i++)
@@ -158,8 +157,8 @@ static void a_touch_makes_an_item_aside_the_youngest(const char *policy)
 
         evict_set_aside(e, 0, 0);
         evict_set_aside(e, 2, 1);
-        evict_refresh(e, 0, 0);
-        evict_refresh(e, 2, 0);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
+        evict_touch(e, 2, 0, EVICT_NO_USE);
         assert_false(evict_is_aside(e, 0) || evict_is_aside(e, 2));
         for (unsigned i = 0; i < 4; i++) {
                 order[i] = victim(e, 0);
