@@ -38,9 +38,16 @@ static void check_version(const cJSON *status, cJSON *checks)
 
 static void check_ready(const cJSON *status, cJSON *checks)
 {
+        const char *state = answer_text(status, "state");
+
         doctor_add(checks, is_true(status, "ready") ? DOCTOR_OK : DOCTOR_PROBLEM, "ready",
-                   "wait if the daemon is starting; else see its log: journalctl -u kvcache",
-                   "the daemon's state is \"%s\"", answer_text(status, "state"));
+                   strcmp(state, "starting") == 0
+                           ? "wait; the log has the progress: journalctl -u kvcache"
+                   : strcmp(state, "stopping") == 0 ? "start it again: systemctl start kvcache"
+                   : strcmp(state, "offline") == 0
+                           ? "put a volume back into use, as its own check says"
+                           : "see its log: journalctl -u kvcache",
+                   "the daemon's state is \"%s\"", state);
 }
 
 static bool has_finding(const cJSON *checks, const char *name)
@@ -174,6 +181,7 @@ static void check_volume_state(const cJSON *volume, cJSON *checks)
         const char *state = answer_text(volume, "state"), *reason = answer_text(volume, "reason");
         bool up = strcmp(state, "up") == 0;
         bool asked = strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0;
+        bool repeats = strncmp(reason, state, strlen(state)) == 0; /* "suspended by an admin" */
 
         doctor_add(checks,
                    up      ? DOCTOR_OK
@@ -181,9 +189,11 @@ static void check_volume_state(const cJSON *volume, cJSON *checks)
                            : DOCTOR_PROBLEM,
                    "volume",
                    asked ? "kvcachectl device resume puts it back into use"
-                         : "repair or replace the device, then run kvcachectl device resume",
-                   "%s is %s%s%s", answer_text(volume, "volume"), state, *reason ? ": " : "",
-                   reason);
+                   : strstr(reason, "restart the daemon")
+                           ? "find out who changed its files, then run systemctl restart kvcache"
+                           : "repair or replace the device, then run kvcachectl device resume",
+                   "%s is %s%s%s", answer_text(volume, "volume"), repeats ? "" : state,
+                   *reason && !repeats ? ": " : "", reason);
 }
 
 static void check_volume_errors(const cJSON *volume, cJSON *checks)

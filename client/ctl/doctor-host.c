@@ -140,13 +140,15 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");
         const char *reason = answer_text(io, "registered_reason"), *line = NULL;
+        bool registered = cJSON_IsTrue(member(io, "registered"));
         char text[HOST_FILE_MOST + 1], pool[UNITS_TEXT], allowed[UNITS_TEXT], limit[128] = "";
 
         if (strcmp(answer_text(io, "backend"), "io_uring") != 0)
                 return;
-        if (cJSON_IsTrue(member(io, "registered"))) {
+        if (registered || strcmp(reason, "nothing has been registered yet") == 0) {
                 doctor_add(checks, DOCTOR_OK, "locked memory", "",
-                           "the memory pool is registered with io_uring");
+                           registered ? "the memory pool is registered with io_uring"
+                                      : "no memory is registered with io_uring yet");
                 return;
         }
         if (doctor_read_process(root, answer_count_of(status, "pid"), "limits", text))
@@ -163,8 +165,7 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
         doctor_add(checks, DOCTOR_WARNING, "locked memory",
                    strstr(reason, "RLIMIT_MEMLOCK")
                            ? "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)"
-                           : "wait if the daemon is starting; else see its log: journalctl -u "
-                             "kvcache",
+                           : "see the daemon's log: journalctl -u kvcache",
                    "the memory pool is not registered with io_uring: %s%s", reason, limit);
 }
 
@@ -223,7 +224,8 @@ static void check_memory(const char *root, const cJSON *status, cJSON *checks)
         group[strcspn(group, "\n")] = '\0';
         limit = cgroup_limit(root, group);
         if (limit == UINT64_MAX) {
-                doctor_add(checks, DOCTOR_OK, "cgroup", "", "it does not bound the memory");
+                doctor_add(checks, DOCTOR_OK, "cgroup", "",
+                           "the daemon's cgroup does not bound the memory");
                 return;
         }
         units_bytes(limit, allowed);

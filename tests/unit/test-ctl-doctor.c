@@ -137,6 +137,11 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                   DOCTOR_PROBLEM, "is bypassed: EIO" },
                 { "\"state\":\"up\"", "\"state\":\"suspended\"", "volume", DOCTOR_WARNING,
                   "is suspended" },
+                { "\"state\":\"up\"", "\"state\":\"suspended\",\"reason\":\"EIO\"", "volume",
+                  DOCTOR_WARNING, "is suspended: EIO" },
+                { "\"state\":\"up\"",
+                  "\"state\":\"suspended\",\"reason\":\"suspended by an admin\"", "volume",
+                  DOCTOR_WARNING, "/volume is suspended by an admin" },
                 { "\"checksum\":0", "\"checksum\":3", "errors", DOCTOR_PROBLEM,
                   "0 read, 0 write, 0 sync and 3 checksum errors" },
                 { "\"read\":0", "\"read\":1", "errors", DOCTOR_PROBLEM, "1 read" },
@@ -163,6 +168,47 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                 fake.status = status_text;
                 change(cases[i].part, cases[i].by);
                 expect(cases[i].name, cases[i].level, cases[i].text);
+        }
+}
+
+static void remedy_of_a_daemon_that_is_not_ready_follows_its_state(void **state)
+{
+        static const struct {
+                const char *state, *remedy;
+        } cases[] = {
+                { "starting", "remedy: wait; the log has the progress: journalctl -u kvcache\n" },
+                { "stopping", "remedy: start it again: systemctl start kvcache\n" },
+                { "offline", "remedy: put a volume back into use, as its own check says\n" },
+                { "unknown", "remedy: see its log: journalctl -u kvcache\n" },
+        };
+        char by[64];
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                snprintf(by, sizeof(by), "\"ready\":false,\"state\":\"%s\"", cases[i].state);
+                change("\"ready\":true,\"state\":\"ready\"", by);
+                expect("ready", DOCTOR_PROBLEM, cases[i].state);
+                assert_int_equal(ctl("doctor"), EXIT_NOT_FOUND);
+                has(ctl_out, cases[i].remedy);
+        }
+}
+
+static void remedy_of_a_volume_follows_its_state_and_its_reason(void **state)
+{
+        static const struct {
+                const char *by, *remedy;
+        } cases[] = {
+                { "'state':'bypassed','reason':'EIO'",
+                  "remedy: repair or replace the device, then run kvcachectl device resume\n" },
+                { "'state':'suspended'",
+                  "remedy: kvcachectl device resume puts it back into use\n" },
+                { "'state':'bypassed','reason':'its file was removed: restart the daemon'",
+                  "remedy: find out who changed its files, then run systemctl restart kvcache\n" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                change("\"state\":\"up\"", ctl_json(cases[i].by));
+                ctl("doctor");
+                has(ctl_out, cases[i].remedy);
         }
 }
 
@@ -250,7 +296,7 @@ static void limit_on_locked_memory_is_named_if_the_pool_is_not_registered(void *
                   "counts for each worker",
                   "set LimitMEMLOCK=infinity for the daemon" },
                 { "unlimited  unlimited", "the kernel lacks it", "the kernel lacks it",
-                  "wait if the daemon is starting; else see its log" },
+                  "see the daemon's log: journalctl" },
                 { "", "RLIMIT_MEMLOCK is too small", "RLIMIT_MEMLOCK is too small",
                   "set LimitMEMLOCK=infinity for the daemon" },
         };
@@ -277,6 +323,9 @@ static void limit_on_locked_memory_is_named_if_the_pool_is_not_registered(void *
                 has(cJSON_GetObjectItem(check, "remedy")->valuestring, cases[i].remedy);
                 cJSON_Delete(answer);
         }
+        change("\"registered\":true",
+               "\"registered\":false,\"registered_reason\":\"nothing has been registered yet\"");
+        expect("locked memory", DOCTOR_OK, "no memory is registered with io_uring yet");
         change("\"backend\":\"io_uring\",\"registered\":true",
                "\"backend\":\"posix\",\"registered\":false");
         assert_int_equal(ctl("doctor"), EXIT_OK);
@@ -331,6 +380,7 @@ static void degradation_is_reported_by_one_check(void **state)
 
 static void least_limit_of_all_cgroups_above_the_daemon_counts(void **state)
 {
+        expect("cgroup", DOCTOR_OK, "the daemon's cgroup does not bound the memory");
         ctl_host_write(&host, "sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
         expect("cgroup", DOCTOR_OK, "allows 8.58 MiB");
         ctl_host_write(&host, "sys/fs/cgroup/system.slice/memory.max", "1100000\n");
@@ -398,6 +448,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(host_and_daemon_with_everything_pass),
                 TEST(each_finding_in_the_status_is_reported_alone),
+                TEST(remedy_of_a_daemon_that_is_not_ready_follows_its_state),
+                TEST(remedy_of_a_volume_follows_its_state_and_its_reason),
                 TEST(pending_changes_are_named_by_their_keys_only),
                 TEST(process_of_another_name_is_not_taken_for_the_daemon),
                 TEST(sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy),
