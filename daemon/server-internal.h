@@ -107,6 +107,8 @@ struct server {
 /* Logs why startup failed. Returns the exit status. */
 int server_fail(int r, const char *what, const char *error);
 void server_raise_limits(void);
+/* Returns the memory that the daemon may still take. The pools and the lookup index call it. */
+uint64_t server_available_memory(void *userdata);
 const char *server_tenant_name(const struct server *s, unsigned i);
 int server_start_tenants(
         struct server *s); /* before the pools, because the tenants decide who may map them */

@@ -395,13 +395,6 @@ static int start_tenant(struct server *s, unsigned number)
         return r < 0 ? server_fail(r, server_tenant_name(s, number), NULL) : 0;
 }
 
-static uint64_t available_memory(void *userdata)
-{
-        bool limited;
-
-        return config_available_memory("", &limited);
-}
-
 static int start_lookups(struct server *s)
 {
         struct lookups_tenant tenants[CONFIG_MAX_TENANTS];
@@ -417,7 +410,7 @@ static int start_lookups(struct server *s)
                                                      .io = s->service.io,
                                                      .tenants = tenants,
                                                      .n_tenants = s->service.n_tenants,
-                                                     .available = available_memory,
+                                                     .available = server_available_memory,
                                              });
         return r < 0 ? server_fail(r, "lookup index", NULL) : 0;
 }

@@ -244,7 +244,7 @@ static void on_status_line(evutil_socket_t fd, short what, void *userdata)
                 units_bytes(store.used_bytes, reserved), units_bytes(store.limit, limit), hits);
 }
 
-static uint64_t available_memory(void *userdata)
+uint64_t server_available_memory(void *userdata)
 {
         bool limited;
 
@@ -597,14 +597,13 @@ static void server_fini(struct server *s)
 static int start(struct server *s)
 {
         struct populate_params populate = {
-                .available = available_memory,
+                .available = server_available_memory,
                 .on_slab = on_slab,
                 .on_short = on_short_of_memory,
                 .on_refused = on_registration_refused,
                 .userdata = s,
         };
         struct pool *pools[CONFIG_MAX_TENANTS];
-        bool limited;
         int r;
 
         s->staging_bytes_auto = config_auto_staging(s->config, "");
@@ -651,8 +650,7 @@ static int start(struct server *s)
         populate.pools = pools;
         populate.n_pools = s->service.n_tenants;
         populate.io = s->service.io;
-        populate.reserve_bytes =
-                MIN(config_available_memory("", &limited) / 16, (uint64_t)256 << 20);
+        populate.reserve_bytes = MIN(server_available_memory(NULL) / 16, (uint64_t)256 << 20);
         r = populate_start(&s->populate, s->base, &populate);
         if (r < 0)
                 return server_fail(r, "memory pool", NULL);

@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
 
-enum { DAY_MS = 24 * 60 * 60 * 1000, CREATE_ATTEMPTS = 4 };
+enum { CREATE_ATTEMPTS = 4 };
 
 #define TEMPORARY ".tmp-"
 
@@ -463,11 +462,6 @@ int file_write(struct files *f, struct file_call *call, const struct iovec piece
 
 /* --- deleting and marking --- */
 
-static uint64_t modified_ms(const struct stat *s)
-{
-        return (uint64_t)s->st_mtim.tv_sec * 1000 + (uint64_t)s->st_mtim.tv_nsec / 1000000;
-}
-
 static int step_delete(struct files *f, const struct tree_root *root, struct file_call *call,
                        void *arguments)
 {
@@ -482,7 +476,7 @@ static int step_delete(struct files *f, const struct tree_root *root, struct fil
         if (used_ms) {
                 if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
                         return fail(f, call, -errno, "cannot stat");
-                if (modified_ms(&s) > *used_ms)
+                if (file_modified_ms(&s) > *used_ms)
                         return -EAGAIN;
         }
         return unlinkat(dir_fd, base, 0) < 0 ? fail(f, call, -errno, "cannot delete") : 0;
@@ -511,7 +505,7 @@ static int step_mark_used(struct files *f, const struct tree_root *root, struct 
                 return fail(f, call, dir_fd, "cannot open the directory of");
         if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
                 return fail(f, call, -errno, "cannot stat");
-        if (!S_ISREG(s.st_mode) || now_ms < modified_ms(&s) + DAY_MS)
+        if (!S_ISREG(s.st_mode) || now_ms < file_modified_ms(&s) + FILE_DAY_MS)
                 return 0;
         /* NULL sets the time from the file system's clock rather than this host's. */
         if (utimensat(dir_fd, base, NULL, AT_SYMLINK_NOFOLLOW) < 0)
@@ -535,7 +529,7 @@ uint64_t files_now_ms(struct files *f, int dir_fd)
         if (fd < 0)
                 return now_ms;
         if (utimensat(dir_fd, name, NULL, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &s) == 0)
-                now_ms = modified_ms(&s);
+                now_ms = file_modified_ms(&s);
         close(fd);
         unlinkat(dir_fd, name, 0);
         return now_ms;

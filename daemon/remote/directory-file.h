@@ -21,11 +21,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "remote/directory-tree.h"
 
-enum { FILE_BLOCK = 4096 }; /* alignment of offsets, lengths and memory that O_DIRECT requires */
+enum {
+        FILE_BLOCK = 4096, /* alignment of offsets, lengths and memory that O_DIRECT requires */
+        FILE_DAY_MS = 24 * 60 * 60 * 1000,
+};
 
 struct files {
         struct tree tree;
@@ -62,6 +66,12 @@ int file_mark_used(struct files *f, struct file_call *call);
 /* Returns the time of the file system's clock, in ms since 1970, from a file created and removed in
  * `dir_fd`. If none can be created, returns the time of this host. */
 uint64_t files_now_ms(struct files *f, int dir_fd);
+
+/* Returns the time of the last write, in ms since 1970. */
+static inline uint64_t file_modified_ms(const struct stat *s)
+{
+        return (uint64_t)s->st_mtim.tv_sec * 1000 + (uint64_t)s->st_mtim.tv_nsec / 1000000;
+}
 
 /* Recognizes names of temporary files. The names begin with a dot, which no object's name does. */
 bool file_is_temporary(const char *base);

@@ -18,19 +18,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 
-enum { DAY_MS = 24 * 60 * 60 * 1000, LEVELS_MAX = 16, LEASE_TEXT = 256, NUMBER_DIGITS = 18 };
+enum { LEVELS_MAX = 16, LEASE_TEXT = 256, NUMBER_DIGITS = 18 };
 
 DEFINE_CLEANUP(DIR *, closedir);
-
-static uint64_t modified_ms(const struct stat *s)
-{
-        return (uint64_t)s->st_mtim.tv_sec * 1000 + (uint64_t)s->st_mtim.tv_nsec / 1000000;
-}
 
 /* --- the lease --- */
 
@@ -228,7 +222,7 @@ int sweep_lease(struct files *f, const char *name, const char *owner, uint64_t f
         if (r == 0 && lease.number > 0 && strcmp(lease.owner, owner) == 0)
                 r = lease_renew(&place, &lease);
         else if (r == 0 && lease.number > 0 &&
-                 files_now_ms(f, place.dir_fd) < modified_ms(&lease.stat) + lease.for_ms)
+                 files_now_ms(f, place.dir_fd) < file_modified_ms(&lease.stat) + lease.for_ms)
                 r = -EBUSY;
         else if (r == 0)
                 r = lease_follow(f, &place, &lease, owner, for_ns);
@@ -294,18 +288,18 @@ static bool walk_entry(struct walk *w, int dir_fd, const char *base, size_t leng
                         return true;
                 }
                 return !walk_directory(w, fd, length, level + 1) || !w->tidy ||
-                       w->now_ms < modified_ms(&s) + DAY_MS ||
+                       w->now_ms < file_modified_ms(&s) + FILE_DAY_MS ||
                        unlinkat(dir_fd, base, AT_REMOVEDIR) < 0;
         }
         if (!S_ISREG(s.st_mode))
                 return true;
         if (file_is_temporary(base))
-                return !w->tidy || w->now_ms < modified_ms(&s) + DAY_MS ||
+                return !w->tidy || w->now_ms < file_modified_ms(&s) + FILE_DAY_MS ||
                        unlinkat(dir_fd, base, 0) < 0;
         if (base[0] == '.')
                 return true;
         w->entry.bytes = (uint64_t)s.st_size;
-        w->entry.used_ms = modified_ms(&s);
+        w->entry.used_ms = file_modified_ms(&s);
         if (!w->each(w->userdata, &w->entry))
                 w->ended = true;
         return true;
