@@ -75,11 +75,18 @@ def setting(text):
 class Options(argparse.Namespace):
     """The options, and what follows from them for an arm."""
 
+    def kind_of(self, arm):
+        """Returns the arm of the engine; several may be of one kind, with other options."""
+        return self.own.get(arm, (arm, []))[0]
+
+    def has_daemon(self, arm):
+        return self.kind_of(arm) in traffic_run.DAEMON_ARMS
+
     def cpu_of(self, arm):
-        return self.tier_memory[0] if arm in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
+        return self.tier_memory[0] if self.kind_of(arm) in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
 
     def pool_of(self, arm):
-        return self.tier_memory[1] if arm in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
+        return self.tier_memory[1] if self.kind_of(arm) in traffic_run.TIERED_ARMS and self.tier_memory else self.memory
 
     def requests(self):
         return self.sequential or self.sessions * self.turns
@@ -94,15 +101,15 @@ class Options(argparse.Namespace):
 
     def job(self, arm, number, place):
         daemon = place.daemon
-        return dict(engine=self.engine, arm=arm, shape=self.shape, models=str(place.host.scratch), policy=self.policy, tp=self.tp,
+        return dict(engine=self.engine, arm=self.kind_of(arm), shape=self.shape, models=str(place.host.scratch), policy=self.policy, tp=self.tp,
                     eager=self.eager, gpu_tokens=self.gpu_tokens, gpu_share=self.gpu_share, cpu_bytes=self.cpu_of(arm),
-                    socket=daemon.socket if daemon else None, files=str(place.files), cgroup=place.cgroup, extra=self.extra_options(),
+                    socket=daemon.socket if daemon else None, files=str(place.files), cgroup=place.cgroup, extra=self.extra_options(arm),
                     load=self.load(number))
 
-    def extra_options(self):
+    def extra_options(self, arm):
         """Returns the further options of the offloading; values are JSON, or texts where they are not."""
         known = {}
-        for key, _, value in (text.partition("=") for text in self.extra):
+        for key, _, value in (text.partition("=") for text in (*self.extra, *self.own.get(arm, (arm, []))[1])):
             try:
                 known[key] = json.loads(value)
             except ValueError:
@@ -132,7 +139,8 @@ def parser():
     programs.add_argument("--no-fork", action="store_true", help="import the engine's packages again for each engine")
     programs.add_argument("--log-bytes", type=size, default=12 << 20, help="largest size of logs.txt (12MiB)")
     what = p.add_argument_group("what is run")
-    what.add_argument("--arms", type=lambda text: text.split(","), help="arms of the engine, in their order (cpu,spec,tier)")
+    what.add_argument("--arms", type=lambda text: text.split(","), help="arms of the engine, in their order (cpu,spec,tier);"
+                      " NAME=ARM+KEY=VALUE is an arm with options of its own, as those of --extra")
     what.add_argument("--rounds", type=int, default=1, help="rounds of all arms; each begins with the next arm (1)")
     what.add_argument("--standing", action="store_true",
                       help="start the engines of all arms side by side, and let them take turns; --daemon-fault then follows the rounds")
@@ -206,11 +214,20 @@ def options_of(arguments):
     usual = {"starts": ["spec"], "identity": ["spec"], "states": ["spec"], "fleet": ["cpu", "spec"], "daemon_fault": ["spec", "tier"],
              "kill_at": ["cpu", "spec"]}.get(mode, ["cpu", "spec", "tier"])
     options.arms = options.arms or [arm for arm in usual if arm in engine.ARMS] or ["tier"]
-    if wrong := [arm for arm in options.arms if arm not in engine.ARMS]:
+    options.own = {}  # by name: the arm, and its own options
+    for text in options.arms:
+        name, _, what = text.partition("=")
+        if what:
+            kind, *own = what.split("+")
+            options.own[name] = kind, own
+    options.arms = [text.partition("=")[0] for text in options.arms]
+    if wrong := [part for _, own in options.own.values() for part in own if "=" not in part]:
+        p.error(f"--arms: {', '.join(wrong)} is not KEY=VALUE")
+    if wrong := [options.kind_of(arm) for arm in options.arms if options.kind_of(arm) not in engine.ARMS]:
         p.error(f"--arms: {', '.join(wrong)} is not known to the engine {options.engine}; use {', '.join(engine.ARMS)}")
     if options.identity and options.identity not in engine.OTHERS:
         p.error(f"--identity: {options.identity} is not known to the engine {options.engine}; use {', '.join(engine.OTHERS)}")
-    if mode in ("starts", "daemon_fault", "identity", "states") and (wrong := set(options.arms) - set(traffic_run.DAEMON_ARMS)):
+    if mode in ("starts", "daemon_fault", "identity", "states") and (wrong := {arm for arm in options.arms if not options.has_daemon(arm)}):
         p.error(f"--{mode.replace('_', '-')}: {', '.join(sorted(wrong))} has no daemon; use --arms"
                 f" {' or '.join(arm for arm in engine.ARMS if arm in traffic_run.DAEMON_ARMS)}")
     return options
@@ -357,7 +374,7 @@ class Driver:
                 self.engines = self.started(*traffic_standing.restart(self.host, self.options, engines, self.limit()))
                 self.rounds("again")
             if self.options.daemon_fault:
-                self.faults([arm for arm in self.options.arms if arm in traffic_run.DAEMON_ARMS], rounds=1)
+                self.faults([arm for arm in self.options.arms if self.options.has_daemon(arm)], rounds=1)
         finally:
             traffic_standing.close(self.engines)
             traffic_run.keep_logs(self.host, self.options, ended=tuple(f"{arm}-standing-" for arm in self.options.arms))
@@ -494,7 +511,7 @@ class Driver:
             self.remark(gpu, wrong=gpu.count(";") + 1 < max(self.options.tp, self.options.gpus))
         if self.options.engine == "vllm" and not any(path.name == "wheel" for path in self.host.programs.python):
             self.remark("the pack has no wheel of the package: unless kvcache is installed, vLLM does not find its entry point")
-        daemons = sum(arm in traffic_run.DAEMON_ARMS for arm in self.options.arms)
+        daemons = sum(map(self.options.has_daemon, self.options.arms))
         stores = self.options.store * (daemons if self.options.standing else min(daemons, 1))
         if (free := shutil.disk_usage(self.host.scratch).free) < stores:
             self.remark(f"the disk has {free >> 20} MiB free, and the stores may take {stores >> 20} MiB at once, besides files of other arms:"

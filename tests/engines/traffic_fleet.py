@@ -28,7 +28,7 @@ class Member(traffic_run.Run):
         sharers = -(-options.fleet // options.gpus)
         job.update(label=name, env=dict(CUDA_VISIBLE_DEVICES=str(number % options.gpus)), gpu_share=options.gpu_share / sharers,
                    kv_bytes=options.kv_bytes(), load=dict(job["load"], kind="routed", requests=str(self.path)))
-        if fleet.arm not in traffic_run.DAEMON_ARMS or fleet.arm == "tier":
+        if not options.has_daemon(fleet.arm) or options.kind_of(fleet.arm) == "tier":
             job["cpu_bytes"] //= options.fleet
         super().__init__(host, options, job, fleet.limit_s)
 
@@ -77,7 +77,7 @@ class Fleet:
 
     def _start(self):
         for number in range(self.options.fleet):
-            if not self.places or self.arm not in traffic_run.DAEMON_ARMS:
+            if not self.places or not self.options.has_daemon(self.arm):
                 self.places.append(traffic_run.Place(self.host, self.options, self.arm, f"{self.arm}-{self.number}-place{number}"))
             self.members.append(Member(self, number, self.places[-1]))
         for member in self.members:

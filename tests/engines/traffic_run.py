@@ -25,7 +25,7 @@ class Place:
             if options.cgroup:
                 self.limit = traffic_host.MemoryLimit(options.cgroup, f"{host.scratch.name[-8:]}-{name}")
             self.cgroup = self.limit.procs if self.limit else ""
-            if arm in DAEMON_ARMS:
+            if options.has_daemon(arm):
                 self.daemon = traffic_host.Daemon(host, name, options.pool_of(arm), options.store,
                                                   options.cpu_of(arm) + (8 << 30) * (options.fleet or options.tp), options.set, self.cgroup)
                 self.daemon.start()

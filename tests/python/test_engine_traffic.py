@@ -528,6 +528,16 @@ def test_lmcache_s_server_gets_the_second_level_of_each_arm(tmp_path):
         options_for("lmcache-tier", tmp_path))
 
 
+def test_an_arm_may_have_options_of_its_own(directory, tmp_path):
+    words = ("--arms", "spec,bounce=spec+copies=bounce+timeout_s=2", "--extra", "timeout_s=3")
+    run = drive(directory, *words, "--standing", "--reference", "spec")
+    assert run.code == 0 and [row["arm"] for row in run.rows] == ["spec", "bounce"] and all(row["cached_tokens"] > 0 for row in run.rows), run.said
+    first, second = (traffic_vllm.offloading_of(options_for(arm, tmp_path, *words)) for arm in ("spec", "bounce"))
+    assert second == dict(first, copies="bounce", timeout_s=2) and first["timeout_s"] == 3
+    assert "spek is not known" in drive(directory, "--arms", "bounce=spek+copies=bounce").said
+    assert "copies is not KEY=VALUE" in drive(directory, "--arms", "bounce=spec+copies").said
+
+
 def test_packages_that_cannot_be_imported_end_the_run(directory):
     site = directory / "site/torch"
     site.mkdir(parents=True)
