@@ -16,6 +16,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 
 import fake_vllm  # noqa: E402
 import harness  # noqa: E402
+import kvcache  # noqa: E402
 import vllm_scenarios  # noqa: E402
 from kvcache import vllm as adapter  # noqa: E402
 from kvcache.engine import private  # noqa: E402
@@ -264,6 +265,31 @@ def test_a_job_of_nonsense_fails_and_is_reported(make):
     harness.wait_until(lambda: reports.extend(host.tier._transfers.poll()) or len(reports) == 3, "three reports")
     assert all(not r.good for r in reports)
     host.finish(context)
+
+
+@pytest.mark.parametrize("error", [kvcache.ClosedError("closed"), MemoryError("no memory")], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("submits, is_load", [("submit_get", True), ("submit_put", False)])
+def test_a_job_that_fails_after_some_requests_is_reported_and_queues_nothing(submits, is_load, error, make, monkeypatch):
+    host = make(part_bytes=24 << 10)
+    transfers, keys = host.tier._transfers, vllm_scenarios.keys_of("midway", 4)
+    assert transfers.parts > 1 and transfers.well
+    for sent in range(transfers.parts):
+        submit, left = getattr(kvcache.Namespace, submits), [sent]
+
+        def failing(*arguments, **options):
+            if not left[0]:
+                raise error
+            left[0] -= 1
+            submit(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kvcache.Namespace, submits, failing)
+            transfers.submit(200 + sent, is_load, keys, range(4))
+        assert transfers.queued_bytes == (4 * transfers.row_bytes if sent and is_load else 0)
+        reports = []
+        harness.wait_until(lambda: reports.extend(transfers.poll()) or reports, "a report")
+        assert [(r.job, r.good) for r in reports] == [(200 + sent, [])] and transfers.queued_bytes == 0 and not transfers.pending
+        harness.wait_until(lambda: transfers.well, "the daemon is found well")
 
 
 def test_the_entry_point_registers_once_and_never_raises(version):

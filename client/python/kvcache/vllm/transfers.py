@@ -246,8 +246,8 @@ class Transfers:
             return
         try:
             self._submit(job)
-        except (Error, IndexError, ValueError) as e:
-            self._ail(str(e))
+        except Exception as e:
+            self._ail(str(e) or repr(e))
             job.bad.update(range(len(job.keys)))
             if job.requests == 0:
                 self._fail(job)
@@ -255,6 +255,7 @@ class Transfers:
             self._lock.release()
 
     def _submit(self, job: _Job) -> None:
+        """Submits the requests of a job. If it raises between two of them, the job ends with the answers to those that were sent."""
         if len(job.keys) != len(job.rows) or any(not 0 <= r < self.rows for r in job.rows):
             raise IndexError(f"job {job.number}: {len(job.keys)} keys and rows {job.rows[:4]}..., of {self.rows}")
         groups: dict[int, list[int]] = {}
@@ -275,12 +276,12 @@ class Transfers:
                     costs = [job.cost_us * length // self.row_bytes] * len(names)
                     self._namespaces[group].submit_put(Batch(names, places, costs), None, self.ack, tag=tag,
                                                              wait=self.ack != "accepted")
+                if job.requests == 0:
+                    self._jobs[job.number] = job
+                    self.queued_bytes += len(job.keys) * self.row_bytes if job.is_load else 0
                 job.requests += 1
-                self._jobs[job.number] = job
         if job.requests == 0:
             self._fail(job)
-        elif job.is_load:
-            self.queued_bytes += len(job.keys) * self.row_bytes
 
     def _fail(self, job: _Job) -> None:
         self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0, 0.0, 0.0))
