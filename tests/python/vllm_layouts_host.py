@@ -45,7 +45,8 @@ class Arena:
             assert not cuda.cuStreamSynchronize(base.stream)
 
     def write(self, data):
-        self.copy(self.address, ctypes.addressof(ctypes.create_string_buffer(bytes(data), self.nbytes)), self.nbytes)
+        room = ctypes.create_string_buffer(bytes(data), self.nbytes)
+        self.copy(self.address, ctypes.addressof(room), self.nbytes)
 
     def read(self):
         room = ctypes.create_string_buffer(self.nbytes)
