@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that random histories of SGLang's backend and of LMCache's adapter share: the daemon's fate, and the values of keys.
+"""The parts that random histories of the engines' adapters share: the daemon's fate, and the values of keys.
 
 KVCACHE_HISTORY_SEEDS ("7" or "100-199") replaces the seeds of the histories. KVCACHE_HISTORY_SLACK_S is how much longer than its documented
 bound a call may take, for a busy machine."""
@@ -23,15 +23,25 @@ WORLDS = {
     "roomy": {"memory.pool": "16MiB", "limits.leased_bytes": "4MiB"},
     "tight": {"memory.pool": "8MiB", "limits.leased_bytes": "2MiB", "store.limit": "16MiB", "store.segment": "1MiB"},
     "slow": {"memory.pool": "8MiB", "io.backend": "posix"},
+    "failing": {"memory.pool": "8MiB", "io.backend": "posix", "store.segment": "1MiB"},
+    "shared": {"memory.pool": "8MiB", "io.backend": "posix", "remote.backend": "directory", "remote.write": "all", "remote.write_rate": "0",
+               "remote.generation_interval": "1s", "remote.absence_lifetime": "100ms", "remote.timeout": "1s"},
+}
+FAULTS_OF = {  # the faults that only daemons of a world have, and the switch of each (tests/daemon/hang.c)
+    "slow": {"slow": "HANG_SWITCH"},
+    "failing": {"full": "FAIL_SWITCH", "broken": "FAIL_SWITCH"},
+    "shared": {"away": "SHARED_SWITCH", "spoiled": "SHARED_SPOILED"},
 }
 
 
-def histories(forms):
-    """Returns the form, the world and the seed of each history. A submission plays each form once, and the first form in every world."""
+def histories(forms, in_submission=None):
+    """Returns the form, the world and the seed of each history. A submission plays each form once, and the first form in every world, or else
+    those that `in_submission` accepts."""
     first, _, last = os.environ.get("KVCACHE_HISTORY_SEEDS", "").partition("-")
     numbers = range(int(first), int(last or first) + 1) if first else range(1, 8)
     for form, world, seed in itertools.product(forms, WORLDS, numbers):
-        is_short = first or seed == 1 and (world == "roomy" or form == next(iter(forms)))
+        chosen = in_submission(form, world) if in_submission else world == "roomy" or form == next(iter(forms))
+        is_short = first or seed == 1 and chosen
         yield pytest.param(form, world, seed, marks=() if is_short else pytest.mark.nightly)
 
 
@@ -55,11 +65,16 @@ def held():
     return sum(t.name.startswith("kvcache") for t in threading.enumerate()), len(descriptors())
 
 
-def daemon_of(make_daemon, directory, world):
-    """Returns a running daemon, and the file whose existence makes its disk hang, or None."""
-    switch = directory / "hang" if world == "slow" else None
-    env = {"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)} if switch else None
-    return make_daemon(settings=WORLDS[world], env=env).start(), switch
+def daemon_of(make_daemon, directory, world, **changed):
+    """Returns a running daemon, and by fault the file whose existence makes its disk or shared tier hang or fail."""
+    switches = {fault: (variable, directory / variable) for fault, variable in FAULTS_OF.get(world, {}).items()}
+    env = {"LD_PRELOAD": harness.preload("tests/daemon/hang.so")} if switches else {}
+    env.update((variable, str(path)) for variable, path in switches.values() if variable != "SHARED_SPOILED")
+    settings = {**WORLDS[world], **{name.replace("__", "."): value for name, value in changed.items()}}
+    if world == "shared":
+        settings["remote.path"] = directory / "shared"
+        settings["remote.path"].mkdir()
+    return make_daemon(settings=settings, env=env).start(), {fault: path for fault, (_, path) in switches.items()}
 
 
 class Fate:
@@ -70,16 +85,19 @@ class Fate:
 
     FAULTS = ("restart", "restart", "upgrade", "empty", "kill", "stop", "stop", "small")
 
-    def __init__(self, daemon, rng, switch=None):
-        self.daemon, self.rng, self.switch = daemon, rng, switch
+    def __init__(self, daemon, rng, switches=None):
+        self.daemon, self.rng, self.switches = daemon, rng, switches or {}
         self.is_tight = daemon.settings["store.limit"] == "16MiB"  # the daemon evicts on its own
+        # The daemon assumes that the shared tier has all chunks of a chain before the last one that it finds there.
+        self.may_assume = "remote.backend" in daemon.settings
         self.epoch, self.is_calm, self.state, self.settings = 0, False, "up", dict(daemon.settings)
         self.counts = {}
         self.lock = threading.Lock()
 
     def choose(self, *others):
         """Returns a fault, or one of the others."""
-        return self.rng.choice([*self.FAULTS, *others, *["fill"] * 3 * self.is_tight, *["slow"] * 4 * bool(self.switch)])
+        often = [fault for fault in self.switches for _ in range(4 // len(self.switches))]
+        return self.rng.choice([*self.FAULTS, *others, *["fill"] * 3 * self.is_tight, *often])
 
     def changes(self):
         with self.lock:
@@ -125,8 +143,15 @@ class Fate:
             self.daemon.resume()
         elif state == "down":
             self.daemon.start()
-        elif state == "slow":
-            self.switch.unlink(missing_ok=True)
+        elif state in ("slow", "away"):
+            self.switches[state].unlink()
+        elif state in ("full", "broken"):
+            self.switches[state].unlink()
+            if state == "full" and not self._writes_again():  # the volume does not ask for space again for 30 s
+                self._restart()
+            harness.wait_until(self._writes_again, lambda: f"the disk is written to again: {self.daemon.status()['store']}", 30)
+        elif state == "spoiled":
+            self._restart()
         elif state == "small":
             self.daemon.kill()
             self.daemon.settings = dict(self.settings)
@@ -161,9 +186,37 @@ class Fate:
             for _ in range(24):
                 namespace.put([self.rng.randbytes(32)], [self.rng.randbytes(1 << 20)], ack="accepted")
 
+    def _writes_again(self):
+        """Returns whether the daemon writes chunks, after its volume was resumed if the errors were too many."""
+        harness.ctl("device", "resume", self.daemon.store, daemon=self.daemon, check=None)
+        with kvcache.Client(self.daemon.socket, required=True) as client:
+            stored = client.namespace("a probe", {"model": "another"}).put([self.rng.randbytes(32)], [bytes(4096)], ack="durable")
+        [volume] = self.daemon.status()["store"]["volumes"]
+        return stored.status[0] == kvcache.OK and volume["state"] == "up" and not volume["full"]
+
     def _slow(self):
-        self.switch.touch()
+        self.switches["slow"].touch()
         self.state = "slow"
+
+    def _full(self):
+        self.switches["full"].write_text("full")
+        self.state = "full"
+
+    def _broken(self):
+        self.switches["broken"].touch()
+        self.state = "broken"
+
+    def _away(self):
+        self.switches["away"].touch()
+        self.state = "away"
+
+    def _spoiled(self):
+        """Starts a daemon that reads wrong bytes from the shared tier."""
+        self.daemon.kill()
+        self.daemon.env["SHARED_SPOILED"] = "1"
+        self.daemon.start()
+        del self.daemon.env["SHARED_SPOILED"]
+        self.state = "spoiled"
 
     def _small(self):
         """Starts a daemon with little room, which answers BUSY and QUOTA."""

@@ -194,7 +194,7 @@ class Server:
             found = [bits.test(i) for i in range(len(keys))]
             self.said["lookups"] += len(keys)
             self.said["hits"] += sum(found)
-            assert all(self.history.was_stored(self, k) for k, ok in zip(keys, found) if ok), "an object is found that was never stored"
+            assert self.history.fate.may_assume or all(self.history.was_stored(self, k) for k, ok in zip(keys, found) if ok), "an object is found that was never stored"
             if self.history.is_strict(epoch):
                 assert all(ok for ok, kept in zip(found, least) if kept), f"objects are stored and not found: {found} {least} {self.adapter.counters}"
             hits = [k for k, ok in zip(keys, found) if ok]
@@ -220,7 +220,7 @@ class Server:
                     assert bytes(thing.byte_array) == value_of(self.owner(key), name_of(key), len(thing.byte_array)), f"wrong bytes under {key}"
             self.said["loaded"] += sum(good)
             self.history.loads += sum(good)
-            if self.history.is_strict(epoch):
+            if self.history.is_strict(epoch) and not self.history.fate.may_assume:
                 assert all(good), f"objects were found and not loaded: {good} {self.adapter.counters}"
             self.adapter.submit_unlock(keys)
             self.put_back(places)
@@ -314,11 +314,11 @@ class History(Faulty):
     MOST_STEPS, MOST_EVICTED = 10, 6
     key_of = staticmethod(identity.key_of)
 
-    def __init__(self, daemon, form, seed, switch):
+    def __init__(self, daemon, form, seed, switches):
         self.rng = rng = random.Random(f"{form} {seed}")
         self.daemon, self.form, self.deletes = daemon, form, rng.random() < 0.5
         self.ack = rng.choice(["accepted", "written", "written", "durable"])
-        self.fate = Fate(daemon, rng, switch)
+        self.fate = Fate(daemon, rng, switches)
         self.ever, self.kept, self.lock = set(), set(), threading.Lock()
         self.prompts, self.loads, self.models = [], 0, [MODEL]
         self.installed = {}
@@ -450,8 +450,8 @@ def impatient(monkeypatch):
     fake_lmcache.remove()
 
 
-def run(monkeypatch, daemon, form, seed, switch=None):
-    history = History(daemon, form, seed, switch)
+def run(monkeypatch, daemon, form, seed, switches=None):
+    history = History(daemon, form, seed, switches)
     for module in history.installed.values():
         monkeypatch.setattr(module, "AUDIT_S", 0.05)
         monkeypatch.setattr(module, "ROTATION", 1)
@@ -480,9 +480,9 @@ def run(monkeypatch, daemon, form, seed, switch=None):
 
 @pytest.mark.parametrize("form, world, seed", histories(FORMS))
 def test_objects_have_the_bytes_that_were_stored(form, world, seed, make_daemon, directory, impatient, monkeypatch):
-    daemon, switch = daemon_of(make_daemon, directory, world)
+    daemon, switches = daemon_of(make_daemon, directory, world)
     before = threading.active_count(), descriptors()
-    run(monkeypatch, daemon, form, seed, switch)
+    run(monkeypatch, daemon, form, seed, switches)
     gc.collect()
     harness.wait_until(lambda: threading.active_count() <= before[0] and len(descriptors()) <= len(before[1]),
                        lambda: f"threads and descriptors {before}, and now {threading.enumerate(), descriptors()}")

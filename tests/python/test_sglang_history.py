@@ -235,7 +235,7 @@ class Rank:
             if history.is_strict(epoch) and not self.options.get("canary"):
                 assert found >= least, f"{found} of {len(keys)} pages are found, and {least} are stored ({self.storage.counters})"
         assert isinstance(found, int) and 0 <= found <= len(keys)
-        assert all(k in history.ever[self.owner] for k in keys[:found]), "a page is found that was never stored"
+        assert history.fate.may_assume or all(k in history.ever[self.owner] for k in keys[:found]), "a page is found that was never stored"
         if found and wants_load:
             self.run("load", self.load, keys[:found], epoch, rng.random())
 
@@ -260,7 +260,7 @@ class Rank:
         self.said["loaded"] += sum(good)
         self.said["unloaded"] += len(good) - sum(good)
         history.loads += sum(good)
-        if history.is_strict(epoch):
+        if history.is_strict(epoch) and not history.fate.may_assume:
             assert all(good), f"pages were found and not loaded: {good} {[k[:8] for k in keys]} ({self.storage.counters})"
         for name, side in self.sides.items():
             some = keys if name == NAMES.INDEXER else keys[-1:]
@@ -296,11 +296,11 @@ class Rank:
 class History(Faulty):
     key_of = staticmethod(identity.key_of)
 
-    def __init__(self, module, daemon, form, seed, switch):
+    def __init__(self, module, daemon, form, seed, switches):
         self.rng = rng = random.Random(f"{form} {seed}")
         self.module, self.daemon, self.form = module, daemon, form
         self.ack, self.passes_prefix = rng.choice(["accepted", "written", "written", "durable"]), rng.random() < 0.5
-        self.fate = Fate(daemon, rng, switch)
+        self.fate = Fate(daemon, rng, switches)
         self.ever, self.kept, self.lock = {}, {}, threading.Lock()
         for owner in ("mamba", "indexer"):
             self.ever[owner], self.kept[owner] = set(), set()
@@ -403,8 +403,8 @@ def impatient(monkeypatch):
         monkeypatch.setattr(part, "LOOKUP_S", LOOKUP_S)
 
 
-def run(module, daemon, form, seed, switch=None):
-    history = History(module, daemon, form, seed, switch)
+def run(module, daemon, form, seed, switches=None):
+    history = History(module, daemon, form, seed, switches)
     rng = history.rng
     history.comes_to_rest()
     try:
@@ -453,8 +453,8 @@ def ends_cleanly(play):
 
 @pytest.mark.parametrize("form, world, seed", histories(FORMS))
 def test_pages_have_the_bytes_that_were_stored(form, world, seed, module, make_daemon, directory, impatient):
-    daemon, switch = daemon_of(make_daemon, directory, world)
-    ends_cleanly(lambda: run(module, daemon, form, seed, switch))
+    daemon, switches = daemon_of(make_daemon, directory, world)
+    ends_cleanly(lambda: run(module, daemon, form, seed, switches))
 
 
 @pytest.mark.parametrize("form", ["page_first", "copied"])
