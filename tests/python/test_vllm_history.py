@@ -2,30 +2,39 @@
 """Random histories of engines with the spec (vllm_history_host.py): whatever happens to requests, engines and the daemon, each block has the
 bytes of its tokens, and nothing is held at the end."""
 
-import shutil
+import random
 
 import pytest
+from engine_history import Fate, daemon_of, histories
 from vllm_processes import ended, go_on, no_leases, start  # noqa: F401
 
 pytestmark = pytest.mark.repeated
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))]
+FORMS = [(version, layout) for layout in ("plain", "three", "hybrid", "two", "hybrids", "latent") for version in ("0.26", "0.33")]
 
 
-def empty(daemon):
-    daemon.kill()
-    shutil.rmtree(daemon.store)
-    daemon.start()
+def in_submission(form, world):
+    """Returns whether a submission plays the form. Each rank is a process, whose start takes longer than its part of the history."""
+    return world == "roomy" and (form[1] in ("plain", "three", "hybrid") or form == ("0.33", "two"))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("layout", ["plain", "three", "hybrid"])
-def test_blocks_have_the_bytes_of_their_tokens(layout, seed, start, make_daemon):  # noqa: F811
-    daemon = make_daemon(settings={"memory.pool": "12MiB", "limits.leased_bytes": "6MiB"}).start()
-    does = {"restart": lambda: (daemon.kill(), daemon.start()), "empty": lambda: empty(daemon), "kill": daemon.kill, "start": daemon.start,
-            "stop": daemon.pause, "continue": daemon.resume, "leases": lambda: no_leases(daemon)}
+def played():
+    for one in histories(FORMS, in_submission):
+        (version, layout), world, seed = one.values
+        yield pytest.param(version, layout, world, seed, marks=one.marks)
+
+
+@pytest.mark.parametrize("start, layout, world, seed", played(), indirect=["start"])
+def test_blocks_have_the_bytes_of_their_tokens(start, layout, world, seed, make_daemon, directory):  # noqa: F811
+    daemon, switches = daemon_of(make_daemon, directory, world, memory__pool="16MiB", limits__leased_bytes="8MiB")
+    fate = Fate(daemon, random.Random(f"{layout} {world} {seed}"), switches)
     process = start(daemon, f"{layout}-{seed}", "vllm_history_host.py")
-    said = ""
-    while said != "leases" and (said := process.stdout.readline().strip()) in does:
-        does[said]()
-        go_on(process)
+    said, answer = "", ""
+    while said != "leases" and (said := process.stdout.readline().strip()) in ("fault", "heal", "leases"):
+        if said == "fault":
+            answer = "lasts" if fate.befall(fate.choose()) else "over"
+        elif said == "heal":
+            fate.heal()
+        else:
+            no_leases(daemon)
+        go_on(process, answer)
     ended(process)

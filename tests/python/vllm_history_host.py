@@ -3,34 +3,133 @@
 
     vllm_history_host.py SOCKET VERSION LAYOUT-SEED
 
-An engine here is a model of vLLM's scheduler and worker: blocks with a prefix cache of the GPU's own, prompts that are computed in parts, loads
-beside the forward pass, stores that are submitted a step later, waits for stores whose blocks are given away. Requests begin, end, are aborted
-and preempted at random; caches are reset, engines replaced, and the test kills, empties and stops the daemon.
+An engine here is a model of vLLM's scheduler and workers: blocks with a prefix cache of the GPU's own, prompts that are computed in parts, loads
+beside the forward pass, stores that are submitted a step later, waits for stores whose blocks are given away. Drafted tokens are computed ahead,
+and the next step overwrites the blocks of those that are rejected. Requests begin, end, are aborted and preempted at random; caches are reset,
+engines replaced, and the test has faults befall the daemon. The ranks of an engine of several GPUs are processes; they are killed, refused
+memory, and reconnect.
 
-The bytes of a block follow from the hash of all tokens up to its end. They are compared after each load, in all blocks of each request that
-ends, and at the end in the daemon. Then no lease, no job and no memory of an earlier daemon is left."""
+The bytes of a block follow from the hash of all tokens up to its end, and from the shard. They are compared after each load, in all blocks of
+each request that ends, and at the end in the daemon. A chunk is found only if the ranks of all shards were given it to store, and a rank that is
+closed neither reads nor writes its memory. At the end no lease, no job and no memory of an earlier daemon is left."""
 
 import ctypes
 import hashlib
+import itertools
 import random
 import sys
 from collections import OrderedDict
 
 import kvcache
 import vllm_layouts_host as layouts
+import vllm_ranks_host as ranks_host
 import vllm_spec_host as base
-from kvcache.vllm import hooks, identity, mover, promises
+from kvcache.vllm import hooks, identity, mover, promises, spec as ours
 from vllm.v1.kv_offload.base import LookupResult
 from vllm_layouts_host import N, PLAIN, UNEQUAL, Group, hybrid
 from vllm_spec_host import VERSION, cuda, ns, told, until
 
 STEPS, TOKENS = 60, 16
-LAYOUTS = {"plain": (lambda: [Group(0, PLAIN)], 1), "three": (lambda: [Group(0, UNEQUAL)], 3), "hybrid": (hybrid, 1)}
+LAYOUTS = {  # the groups, the blocks of a chunk, the ranks, and how many of them hold the same bytes
+    "plain": (lambda: [Group(0, PLAIN)], 1, 1, 1), "three": (lambda: [Group(0, UNEQUAL)], 3, 1, 1), "hybrid": (hybrid, 1, 1, 1),
+    "two": (lambda: [Group(0, UNEQUAL)], 1, 2, 1), "hybrids": (hybrid, 1, 3, 1), "latent": (lambda: [Group(0, UNEQUAL)], 3, 2, 2),
+}
+OPTIONS = {"store_policy": "always", "timeout_s": 2.0}  # an engine that is closed waits for the daemon for that time
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 universe = {}  # the hashes of the blocks that a chunk has, by the hash of the last one
+submitted = {}  # by shard: the keys of the chunks that a rank was given to store
 
 
-def bytes_of(block, group, page, nbytes):
-    return hashlib.shake_128(block + bytes([group.number, page])).digest(nbytes)
+def bytes_of(block, group, page, nbytes, shard=0):
+    return hashlib.shake_128(block + bytes([group.number, page, shard])).digest(nbytes)
+
+
+class Rank:
+    """A GPU of an engine: its memory, and its worker."""
+
+    def __init__(self, layout, name, deadlines, rank):
+        make, per_chunk, world, writers = LAYOUTS[layout]
+        hurry(deadlines)
+        self.groups, self.shard = make(), rank // writers
+        self.arena, caches = layouts.memory_of(self.groups)
+        made = layouts.config_of(self.groups, per_chunk, name, world_size=world, **OPTIONS)
+        made.parallel.rank = rank
+        for refs in caches.group_data_refs if world > 1 else ():
+            for ref in refs:
+                ref.mapping = ns(num_writers=writers, writer_index=rank % writers)
+        self.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(made), caches, 0, lambda: base.stream.value)
+
+    def pages(self, group, block):
+        for page, (plane, first, nbytes) in enumerate(group.pages):
+            yield page, self.arena.address + plane * layouts.PLANE + first + block * layouts.STRIDE, nbytes
+
+    def launch(self, group, block, content):
+        """Writes a block in the engine's stream; None: bytes of no request."""
+        for page, address, nbytes in self.pages(group, block):
+            data = b"Z" * nbytes if content is None else bytes_of(content, group, page, nbytes, self.shard)
+            room = ctypes.create_string_buffer(data, nbytes)
+            base.written.append(room)
+            assert not cuda.cuMemcpyAsync(ctypes.c_uint64(address), ctypes.c_uint64(ctypes.addressof(room)), ctypes.c_size_t(nbytes), base.stream)
+
+    def step(self, one):
+        """Returns the numbers of the jobs that have ended."""
+        cuda.stub_run(one.runs)
+        for job, (source, spec) in one.stores:
+            assert self.worker.submit_store(job, source, spec)
+        if one.flush:
+            cuda.stub_run(True)
+            self.worker.wait(set(one.flush))
+        for block in one.allocated:
+            self.launch(self.groups[0], block, None)
+        if one.is_behind:
+            self.worker.step_begins()
+            self.forward(one.work)
+        for job, (spec, where) in one.loads:
+            assert self.worker.submit_load(job, spec, where)
+        if not one.is_behind:
+            self.forward(one.work)
+        ended = self.worker.get_finished()
+        assert all(e.success for e in ended)
+        return [e.job_id for e in ended]
+
+    def forward(self, work):
+        for group, block, content in work:
+            self.launch(self.groups[group], block, content)
+
+    def wrong(self, blocks):
+        """Returns those of the blocks whose bytes are not those of their contents."""
+        found = []
+        cuda.stub_run(True)
+        for group, block, content in blocks:
+            for page, address, nbytes in self.pages(self.groups[group], block):
+                room = ctypes.create_string_buffer(nbytes)
+                self.arena.copy(ctypes.addressof(room), address, nbytes)
+                if room.raw != bytes_of(content, self.groups[group], page, nbytes, self.shard):
+                    found.append((group, block, page))
+        return found
+
+    def refuse(self, after, times):
+        """Has the driver refuse to register memory."""
+        cuda.stub_fault(b"cuMemHostRegister_v2", after, times, OUT_OF_MEMORY)
+
+    def reconnect(self):
+        self.worker.mover.attach_soon()
+
+    def described(self):
+        return self.shard, self.worker.spec.names, self.worker.spec.fields
+
+    def close(self):
+        """Closes the worker, and gives its memory to another program."""
+        cuda.stub_run(True)
+        self.worker.shutdown()
+        self.arena.write(b"W" * self.arena.nbytes)
+
+    def is_untouched(self):
+        return self.arena.read() == b"W" * self.arena.nbytes
+
+
+class RankDied(Exception):
+    """A rank was killed, and vLLM ends the engine."""
 
 
 class Request:
@@ -42,37 +141,88 @@ class Request:
     def leave(self):
         """Starts again from the first token."""
         self.computed, self.stored, self.tables = 0, 0, []
+        self.accepted = 0  # the blocks that were drafted in the latest step, and are not rejected
 
 
-class Engine(layouts.Engine):
-    def __init__(self, rng, layout, name):
-        make, self.k = LAYOUTS[layout]
-        super().__init__(make(), self.k, name, store_policy="always")
+class Engine(ranks_host.Processes, layouts.Engine):
+    def __init__(self, rng, layout, name, deadlines):
+        make, self.k, world, self.writers = LAYOUTS[layout]
+        self.groups, self.per_chunk, self.here, self.between, self.moment = make(), self.k, None, None, "now"
+        self.victim, self.number, self.slowest_s, self.counted = None, 0, 0.0, {}
+        if world == 1:
+            self.world, self.here = 1, Rank(layout, name, deadlines, 0)
+        else:
+            self.start_ranks(world, Rank, layout, name, deadlines)
+        self.spec = ours.KvcacheOffloadingSpec(layouts.config_of(self.groups, self.k, name, world_size=world, **OPTIONS))
+        self.manager = self.spec.get_manager()
+        base.pickles(self.manager, world)
+        until(self.manager._ready, "the ranks never take part")
+        self.shards = range(world // self.writers)
         self.rng, self.requests, self.jobs, self.deferred, self.results = rng, {}, {}, [], []
         self.free, self.cached, self.hash_of, self.users = OrderedDict.fromkeys(range(1, N)), {}, {}, dict.fromkeys(range(1, N), 0)
         self.to_flush, self.stale, self.finished, self.is_late, self.loads = set(), 0, [], rng.random() < 0.5, 0
+        self.all_jobs = {}
+        self.lag = 0  # the steps for which the device stops, so that loads and stores are in flight
+
+    # --- the ranks ---
+
+    def all(self, method, *arguments, of=None):
+        """Has ranks act, as in Processes. If a rank was chosen to die, kills it meanwhile."""
+        if self.here is not None:
+            return [getattr(self.here, method)(*arguments)]
+        if self.victim is None:
+            return super().all(method, *arguments, of=of)
+        for connection in self.connections:
+            connection.send((method, *arguments))
+        self.processes[self.victim].kill()
+        raise RankDied
+
+    def is_at(self, moment):
+        """Makes the planned event happen, if this is its place in the step."""
+        if self.between is not None and moment == self.moment:
+            call, self.between = self.between, None
+            call()
+
+    def evict(self, blocks):
+        """Evicts some of these chunks from one shard."""
+        shard, names, fields = self.rng.choice(self.all("described"))
+        group, name = self.rng.choice(list(names.items()))
+        chunks = [b for b in blocks if b in universe]
+        keys = [identity.parts_of(b + group.to_bytes(4, "big"), 1)[0] for b in self.rng.sample(chunks, min(8, len(chunks)))]
+        with kvcache.Client(base.SOCKET) as client:
+            if keys:
+                client.namespace(name, fields).evict(keys, memory_only=self.rng.random() < 0.3)
+
+    def close(self):
+        self.all("close")
+        self.manager.shutdown()
+
+    def bury(self):
+        """Ends the engine of a rank that was killed. vLLM lets the others shut down, or kills them as well."""
+        for rank, (connection, process) in enumerate(zip(self.connections, self.processes)):
+            if rank != self.victim and self.rng.random() < 0.5:
+                connection.recv()
+                connection.send(("close",))
+                connection.recv()
+            process.kill()
+            process.join()
+            connection.close()
+        self.manager.shutdown()
+
+    def end(self):
+        """Ends an engine that is closed."""
+        assert all(self.all("is_untouched")), "memory was written to after its rank had closed"
+        if self.here is None:
+            self.end_ranks()
 
     # --- memory ---
 
-    def pages(self, group, block):
-        for page, (plane, first, nbytes) in enumerate(group.pages):
-            yield page, self.arena.address + plane * layouts.PLANE + first + block * layouts.STRIDE, nbytes
-
-    def launch(self, group, block, content):
-        """Writes a block in the engine's stream; None: bytes of no request."""
-        for page, address, nbytes in self.pages(group, block):
-            room = ctypes.create_string_buffer(b"Z" * nbytes if content is None else bytes_of(content, group, page, nbytes), nbytes)
-            base.written.append(room)
-            assert not cuda.cuMemcpyAsync(ctypes.c_uint64(address), ctypes.c_uint64(ctypes.addressof(room)), ctypes.c_size_t(nbytes), base.stream)
-
-    def check(self, request, first=0):
-        for group, table in zip(self.groups, request.tables):
-            for at, block in enumerate(table[:request.computed]):
-                for page, address, nbytes in self.pages(group, block) if block and at >= first else ():
-                    room = ctypes.create_string_buffer(nbytes)
-                    self.arena.copy(ctypes.addressof(room), address, nbytes)
-                    assert room.raw == bytes_of(request.blocks[at], group, page, nbytes), (
-                        f"request {request.number}: block {at} of group {group.number} is wrong in page {page}")
+    def check(self, request, first=0, end=None, of=None):
+        blocks, end = [], request.computed if end is None else end
+        for group, table in enumerate(request.tables):
+            blocks += [(group, table[at], request.blocks[at]) for at in range(first, end) if table[at]]
+        for rank, wrong in enumerate(self.all("wrong", blocks, of=of)):
+            assert not wrong, f"request {request.number}: of {first} to {end}, {wrong} are wrong (group, block, page) in rank {of or rank}"
 
     def take(self, count):
         """Allocates blocks, which may be those of earlier requests that are still cached. None: there are not as many."""
@@ -123,17 +273,22 @@ class Engine(layouts.Engine):
     def add(self, number, blocks):
         for end in range(self.k, len(blocks) + 1, self.k):
             universe[blocks[end - 1]] = blocks[end - self.k:end]
-        context = layouts.Engine.begin(self, f"{self.spec.config.engine_id} {number}")
+        context = self.begin(f"{self.spec.config.engine_id} {number}")
         request = self.requests[number] = Request(number, blocks, context)
         for group in self.groups:
             self.place(context, {key: (i + 1) * TOKENS * self.k for i, key in enumerate(self.keys(request, group))})
+
+    def ask(self, key, context):
+        said = self.timed(self.manager.lookup, key, context)
+        assert said is not LookupResult.HIT or all(key in submitted.get(shard, ()) for shard in self.shards), "a chunk is found that lacks a shard"
+        return said
 
     def prefix(self, keys, context):
         hits, waits = 0, False
         if self.tells:
             setattr(context, hooks.KEYS, keys)
         for key in keys:
-            said = self.timed(self.manager.lookup, key, context)
+            said = self.ask(key, context)
             if said is LookupResult.MISS:
                 break
             hits, waits = hits + 1, waits or said is not LookupResult.HIT
@@ -143,7 +298,7 @@ class Engine(layouts.Engine):
         def lookup(_, keys, size, context, initial_window_size=None):
             run, waits = 0, False
             for at in reversed(range(len(keys))):
-                said = self.timed(self.manager.lookup, keys[at], context)
+                said = self.ask(keys[at], context)
                 run, waits = (0, False) if said is LookupResult.MISS else (run + 1, waits or said is not LookupResult.HIT)
                 if run == size:
                     return None if waits else at + size
@@ -204,24 +359,30 @@ class Engine(layouts.Engine):
         spec = self.timed(self.manager.prepare_load, listed, request.context)
         request.state, request.loads_to, request.loads_from = "loads", end, min(firsts)
         self.number += 1
-        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, blocks=set(ids))
+        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, blocks=set(ids), ended=set())
         request.jobs.add(self.number)
         self.new_loads[self.number] = spec, ns(block_ids=ids, group_sizes=sizes, block_indices=firsts)
         return True
 
     def compute(self, request):
-        """Schedules a part of a request. Returns False if it has no room."""
-        count = min(self.rng.randint(1, 4), len(request.blocks) - request.computed)
-        if not all(len(t) == request.computed for t in request.tables):
-            raise AssertionError("a table of blocks does not end where the request is computed")
-        new = self.take(count * len(self.groups))
+        """Schedules a part of a request, and sometimes the blocks of drafted tokens after it. Returns False if it has no room."""
+        request.computed += request.accepted
+        request.accepted = 0
+        left = len(request.blocks) - request.computed
+        count = min(self.rng.randint(1, 4), left)
+        drafted = min(self.rng.choice((0, 0, 0, 1, 2)), left - count)
+        lacking = [max(0, request.computed + count + drafted - len(table)) for table in request.tables]
+        new = self.take(sum(lacking))
         if new is None:
             return False
-        for group, table in zip(self.groups, request.tables):
-            for content in request.blocks[request.computed:request.computed + count]:
-                table.append(new.pop())
-                self.work.append((group, table[-1], content))
+        accepted = self.rng.randint(0, drafted)
+        for group, (table, n) in enumerate(zip(request.tables, lacking)):
+            table += [new.pop() for _ in range(n)]
+            for at in range(request.computed, request.computed + count + drafted):
+                is_right = at < request.computed + count + accepted
+                self.work.append((group, table[at], request.blocks[at] if is_right else b"rejected" + request.blocks[at]))
         request.computed += count
+        request.accepted = accepted
         self.cache(request)
         return True
 
@@ -259,7 +420,7 @@ class Engine(layouts.Engine):
             blocks = [table[i * self.k + j] for i in at for j in range(self.k)]
             ids, sizes, indices = ids + blocks, sizes + [len(blocks)], indices + [at[0] * self.k if at else 0]
         self.number += 1
-        self.jobs[self.number] = ns(request=request, keys=list(wanted), is_store=True, blocks=set(ids))
+        self.jobs[self.number] = ns(request=request, keys=list(wanted), is_store=True, blocks=set(ids), ended=set())
         request.jobs.add(self.number)
         self.new_stores[self.number] = ns(block_ids=ids, group_sizes=sizes, block_indices=indices), output.store_spec
 
@@ -290,18 +451,16 @@ class Engine(layouts.Engine):
             self.timed(self.manager.on_request_finished, request.context)
             request.is_signaled = True
         self.finished = []
+        self.is_at("end")
         self.timed(self.manager.on_schedule_end, None)
 
     def report(self, ended):
-        for one in ended:
-            assert one.success
-            if one.job_id not in self.all_jobs:
-                raise AssertionError(f"job {one.job_id} was reported twice")
-            job = self.all_jobs.pop(one.job_id)
-            is_stale = one.job_id <= self.stale
+        for number in ended:
+            job = self.all_jobs.pop(number)
+            is_stale = number <= self.stale
             if not is_stale:
-                del self.jobs[one.job_id]
-                job.request.jobs.remove(one.job_id)
+                del self.jobs[number]
+                job.request.jobs.remove(number)
             if job.is_store:
                 if not is_stale:
                     self.timed(self.manager.complete_store, job.keys, job.request.context)
@@ -319,38 +478,27 @@ class Engine(layouts.Engine):
             if request.state == "ended" and request.is_signaled and not request.jobs:
                 del self.requests[number]
 
-    # --- a step, as the worker sees it ---
+    # --- a step, as the workers see it ---
 
     def run(self):
         self.schedule()
+        self.is_at("ranks")
         late, self.results = self.results, []
-        self.all_jobs = {**getattr(self, "all_jobs", {}), **self.jobs}
+        self.all_jobs.update(self.jobs)
         flush, self.to_flush = self.to_flush, set()
         deferred, self.deferred = self.deferred, list(self.new_stores.items())
         at_once = [(j, s) for j, s in self.deferred if j in flush]
         self.deferred = [(j, s) for j, s in self.deferred if j not in flush]
-        for job, (source, spec) in deferred + at_once:
-            assert self.timed(self.worker.submit_store, job, source, spec)
-        if flush:
-            self.timed(self.worker.wait, set(flush))
-        for group in self.groups[:1]:
-            for block in self.allocated:
-                self.launch(group, block, None)
-        behind = VERSION != "0.26" and self.rng.random() < 0.7
-        if behind:
-            self.worker.step_begins()
-            self.forward()
-        for job, (spec, where) in self.new_loads.items():
-            assert self.timed(self.worker.submit_load, job, spec, where)
-        if not behind:
-            self.forward()
-        self.results = self.timed(self.worker.get_finished)
-        for one in self.results:
-            job = self.all_jobs[one.job_id]
-            if not job.is_store and job.request.state in ("loads", "is aborted"):
-                whole, job.request.computed = job.request.computed, job.request.loads_to
-                self.check(job.request, job.request.loads_from)
-                job.request.computed = whole
+        for job, (_, spec) in deferred + at_once:
+            for shard in self.shards:
+                submitted.setdefault(shard, set()).update(spec.keys())
+        is_behind = VERSION != "0.26" and self.rng.random() < 0.7
+        self.lag = self.lag - 1 if self.lag else self.rng.choice((0, 0, 0, 0, 0, 3))
+        ended = self.all("step", ns(runs=not self.lag, stores=deferred + at_once, flush=flush, allocated=self.allocated, is_behind=is_behind,
+                                    work=self.work, loads=list(self.new_loads.items())))
+        for rank, numbers in enumerate(ended):
+            for number in numbers:
+                self.ends(rank, number)
         if self.is_late:
             self.report(late)
         else:
@@ -361,9 +509,15 @@ class Engine(layouts.Engine):
                 self.check(request)
                 self.end_request(request)
 
-    def forward(self):
-        for group, block, content in self.work:
-            self.launch(group, block, content)
+    def ends(self, rank, number):
+        """A rank reports a job."""
+        assert number in self.all_jobs and rank not in self.all_jobs[number].ended, f"job {number} was reported twice"
+        job = self.all_jobs[number]
+        if not job.is_store and job.request.state in ("loads", "is aborted"):
+            self.check(job.request, job.request.loads_from, job.request.loads_to, of=[rank])
+        job.ended.add(rank)
+        if len(job.ended) == self.world:
+            self.results.append(number)
 
     def reset(self):
         """reset_prefix_cache() with running requests and the connector."""
@@ -403,79 +557,166 @@ def prompts(rng):
         yield known[-1]
 
 
-def daemon_fails(rng, engines):
-    what = rng.choice(["restart", "restart", "empty", "kill", "stop"])
-    told(what)
-    if what in ("kill", "stop"):
-        for _ in range(rng.randint(1, 6)):
-            for engine in engines:
-                engine.run()
-        told("start" if what == "kill" else "continue")
+BRIEF = {"mover": dict(PAUSE_S=0.02, LONGEST_PAUSE_S=0.05, LOOK_S=0.01, STORE_S=1.0),
+         "promises": dict(REST_S=0.02, LONGEST_REST_S=0.05, HUNG_S=0.05, NO_GRACE_S=0.02, LOOKUP_S=0.5, SILENT_S=0.3, PROBE_S=0.1)}
+
+
+def hurry(deadlines):
+    """Lets engines notice soon that the daemon hangs, and that it answers again."""
+    for (module, name), value in deadlines.items():
+        setattr({"mover": mover, "promises": promises}[module], name, value)
+
+
+class History:
+    def __init__(self, layout, rng):
+        self.layout, self.rng = layout, rng
+        self.deadlines = {(module, name): value for module, values in BRIEF.items() for name, value in values.items()}
+        self.deadlines.update({("mover", "GATHER_S"): rng.choice([0.0, 0.01]), ("promises", "GRACE_S"): rng.choice([0.0, 0.002])})
+        hurry(self.deadlines)
+        self.made, self.loads, self.number, self.source, self.closed = 0, 0, 0, prompts(rng), []
+        self.engines = [self.engine() for _ in range(2)]
+
+    def engine(self):
+        self.made += 1
+        return Engine(self.rng, self.layout, f"engine {self.made}", self.deadlines)
+
+    def run(self, engine):
+        """Has an engine make a step. Ends it if a rank dies meanwhile."""
+        try:
+            engine.run()
+        except RankDied:
+            engine.bury()
+            self.ends(engine)
+
+    def ends(self, engine):
+        self.loads += engine.loads
+        self.engines[self.engines.index(engine)] = None
+
+    def closes(self, engine):
+        engine.close()
+        self.ends(engine)
+        self.closed.append(engine)
+
+    def everyone(self, steps=1):
+        for _ in range(steps):
+            for engine in filter(None, list(self.engines)):
+                self.run(engine)
+
+    def acts(self, engine):
+        """Has requests of an engine begin, end and be preempted, and then a step."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            self.number += 1
+            engine.add(self.number, next(self.source))
+        alive = [r for r in engine.requests.values() if r.state in ("waits", "loads", "runs")]
+        if alive and rng.random() < 0.15:
+            engine.end_request(rng.choice(alive))
+        runs = [r for r in engine.requests.values() if r.state == "runs"]
+        if runs and rng.random() < 0.1:
+            engine.preempt(rng.choice(runs))
+        if rng.random() < 0.02:
+            engine.reset()
+        self.run(engine)
+
+    def fault(self):
+        rng, engine = self.rng, self.rng.choice(self.engines)
+        if engine.world > 1:
+            what = rng.choice(("daemon", "daemon", "daemon", "refuse", "reconnect", "kill", "evict", "evict"))
+        else:
+            what = rng.choice(("daemon", "daemon", "daemon", "reconnect", "evict"))
+        if what == "kill":
+            engine.victim = rng.randrange(engine.world)
+        elif what == "reconnect":
+            engine.all("reconnect", of=[rng.randrange(engine.world)])
+        elif what == "refuse":
+            engine.all("refuse", rng.randint(0, 2), rng.randint(1, 3), of=[rng.randrange(engine.world)])
+        if what == "evict":
+            self.happens(engine, lambda: engine.evict([b for r in engine.requests.values() for b in r.blocks]))
+        elif what in ("daemon", "refuse"):
+            self.daemon_fails(engine)
+        self.everyone(rng.randint(1, 3))
+        self.engines = [one or self.engine() for one in self.engines]
+
+    def happens(self, engine, call):
+        """Calls call(), often between the scheduler's part of a step and that of the ranks, or before leases are requested."""
+        engine.between, engine.moment = call, self.rng.choice(("now", "end", "ranks"))
+        if engine.moment == "now":
+            engine.is_at("now")
+        else:
+            self.run(engine)
+
+    def daemon_fails(self, engine):
+        lasts = []
+        self.happens(engine, lambda: lasts.append(told("fault") == "lasts"))
+        if lasts[0]:
+            self.everyone(self.rng.randint(1, 6))
+            if self.rng.random() < 0.3:
+                self.closes(engine)
+            elif engine.world > 1 and self.rng.random() < 0.3:
+                engine.victim = self.rng.randrange(engine.world)
+                self.run(engine)
+            told("heal")
 
 
 def recovers(engine, blocks):
-    """The engine stores and finds again, whatever has happened before."""
-    loads, numbers = engine.loads, iter(range(10 ** 6, 2 * 10 ** 6))
+    """The engine stores and finds again, whatever has happened before. Chunks that lose a shard are stored again."""
+    numbers = iter(range(10 ** 6, 2 * 10 ** 6))
 
     def has_loaded():
+        loads = engine.loads
         engine.reset()
         engine.add(next(numbers), blocks)
         until(lambda: (engine.run(), engine.is_idle())[1], "requests and jobs never end")
         return engine.loads > loads
 
     until(has_loaded, "the daemon has come back, and nothing is found")
+    engine.evict(blocks)
+    until(has_loaded, "chunks have lost a shard, and nothing is found")
+
+
+def stored_chunks(engine):
+    """Compares all chunks that the daemon has with the bytes of their blocks. Returns their number."""
+    found = 0
+    described = {shard: (names, fields) for shard, names, fields in engine.all("described")}
+    with kvcache.Client(base.SOCKET) as client:
+        for shard, group in itertools.product(described, engine.groups):
+            namespace = client.namespace(described[shard][0][group.number], described[shard][1])
+            for last, blocks in universe.items():
+                key = last + group.number.to_bytes(4, "big")
+                with namespace.get_map([identity.parts_of(key, 1)[0]]) as leased:
+                    if leased[0] is not None:
+                        found += 1
+                        assert key in submitted[shard], "a chunk is stored that no rank was given"
+                        assert bytes(leased[0]) == b"".join(bytes_of(b, group, page, nbytes, shard) for b in blocks
+                                                            for page, (_, _, nbytes) in enumerate(group.pages)), "a stored chunk is wrong"
+    return found
 
 
 def main():
     layout, seed = base.SCENARIO.split("-")
     rng = random.Random(f"{layout} {seed} {VERSION}")
-    mover.GATHER_S = rng.choice([0.0, 0.01])
-    promises.GRACE_S = rng.choice([0.0, 0.002])
-    promises.LOOKUP_S, promises.SILENT_S, promises.PROBE_S = 0.5, 0.3, 0.1  # some histories stop the daemon
-    mover.STORE_S = 1.0
-    source, engines, made, number = prompts(rng), [Engine(rng, layout, f"engine {n}") for n in range(2)], 2, 0
-    loads = 0
+    history = History(layout, rng)
     for at in range(STEPS):
-        for place, engine in enumerate(engines):
-            if rng.random() < 0.5:
-                number += 1
-                engine.add(number, next(source))
-            alive = [r for r in engine.requests.values() if r.state in ("waits", "loads", "runs")]
-            if alive and rng.random() < 0.15:
-                engine.end_request(rng.choice(alive))
-            runs = [r for r in engine.requests.values() if r.state == "runs"]
-            if runs and rng.random() < 0.1:
-                engine.preempt(rng.choice(runs))
-            if rng.random() < 0.02:
-                engine.reset()
-            engine.run()
+        for place in range(2):
+            history.acts(history.engines[place])
             if rng.random() < 0.008:
-                loads += engine.loads
-                engine.close()
-                engines[place], made = Engine(rng, layout, f"engine {made}"), made + 1
-        if at % 20 == 12:
-            daemon_fails(rng, engines)
-    for engine in engines:
+                history.closes(history.engines[place])
+                history.engines[place] = history.engine()
+        if at % 10 == 9:
+            history.fault()
+    for engine in history.engines:
         recovers(engine, [rng.randbytes(32) for _ in range(8)])
         until(lambda: (engine.run(), not engine.manager.has_pending_work())[1], "the spec never comes to rest")
         assert not engine.manager._requests and not engine.manager._loads and not engine.manager._promises._requests
         assert sum(engine.users.values()) == 0
-        loads += engine.loads
-    print(f"{loads} loads, {number} requests", file=sys.stderr)
     told("leases")
-    found = 0
-    with kvcache.Client(base.SOCKET) as client:
-        for group in engines[0].groups:
-            namespace = client.namespace(engines[0].worker.spec.names[group.number], engines[0].worker.spec.fields)
-            for last, blocks in universe.items():
-                with namespace.get_map([identity.parts_of(last + group.number.to_bytes(4, "big"), 1)[0]]) as leased:
-                    if leased[0] is not None:
-                        found += 1
-                        assert bytes(leased[0]) == b"".join(bytes_of(b, group, page, nbytes) for b in blocks
-                                                            for page, (_, _, nbytes) in enumerate(group.pages)), "a stored chunk is wrong"
-    assert loads and found, f"the history tests nothing: {loads} loads, {found} chunks"
-    for engine in engines:
-        engine.close()
+    found = stored_chunks(history.engines[0])
+    for engine in list(history.engines):
+        history.closes(engine)
+    print(f"{history.loads} loads, {history.number} requests, {found} chunks", file=sys.stderr)
+    assert history.loads and found, f"the history tests nothing: {history.loads} loads, {found} chunks"
+    for engine in history.closed:
+        engine.end()
 
 
 if __name__ == "__main__":

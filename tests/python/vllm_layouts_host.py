@@ -72,22 +72,31 @@ def part_of(key, place, page, nbytes):
     return hashlib.shake_128(key + bytes([place, page])).digest(nbytes)
 
 
+def memory_of(groups):
+    """Returns an arena with the pages of these groups, and the KV caches that vLLM hands over."""
+    arena, tensors, refs = Arena(1 + max(plane for g in groups for plane, _, _ in g.pages)), [], []
+    for group in groups:
+        refs.append([])
+        for plane, first, nbytes in group.pages:
+            refs[-1].append(ns(tensor_idx=len(tensors), page_size_bytes=nbytes))
+            tensors.append(ns(tensor=View(arena.address + plane * PLANE + first, STRIDE, nbytes), page_size_bytes=nbytes))
+    return arena, ns(tensors=tensors, group_data_refs=refs)
+
+
+def config_of(groups, per_chunk, name, **options):
+    made = config(name, blocks_per_chunk=per_chunk, **options)
+    made.groups = tuple(ns(tokens_per_block=g.tokens, layer_names=tuple(f"{g.number} {i}" for i in range(len(g.pages))), group_id=g.number,
+                           **({} if VERSION == "0.26" else {"sliding_window_size_in_chunks": g.window})) for g in groups)
+    return made
+
+
 class Engine(Host):
     """An engine with the given groups. Its chunks have `per_chunk` blocks, a number or one for each group."""
 
     def __init__(self, groups, per_chunk=1, name="one", **options):
         self.groups, self.per_chunk = groups, per_chunk
-        self.arena = Arena(1 + max(plane for g in groups for plane, _, _ in g.pages))
-        tensors, refs = [], []
-        for group in groups:
-            refs.append([])
-            for plane, first, nbytes in group.pages:
-                refs[-1].append(ns(tensor_idx=len(tensors), page_size_bytes=nbytes))
-                tensors.append(ns(tensor=View(self.arena.address + plane * PLANE + first, STRIDE, nbytes), page_size_bytes=nbytes))
-        self.caches = ns(tensors=tensors, group_data_refs=refs)
-        made = config(name, blocks_per_chunk=per_chunk, **options)
-        made.groups = tuple(ns(tokens_per_block=g.tokens, layer_names=tuple(f"{g.number} {i}" for i in range(len(g.pages))), group_id=g.number,
-                               **({} if VERSION == "0.26" else {"sliding_window_size_in_chunks": g.window})) for g in groups)
+        self.arena, self.caches = memory_of(groups)
+        made = config_of(groups, per_chunk, name, **options)
         self.spec = ours.KvcacheOffloadingSpec(made)
         self.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(made), self.caches, 0, lambda: base.stream.value)
         self.manager = self.spec.get_manager()

@@ -42,8 +42,8 @@ def asked(process, what):
     assert process.stdout.readline() == what + "\n", process.communicate()[1]
 
 
-def go_on(process):
-    process.stdin.write("\n")
+def go_on(process, answer=""):
+    process.stdin.write(answer + "\n")
     process.stdin.flush()
 
 

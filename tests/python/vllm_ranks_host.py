@@ -53,7 +53,7 @@ def pools_of(one):
 class Rank:
     """Answers the calls that the scheduler's process sends."""
 
-    def __init__(self, name, rank, world, how):
+    def __init__(self, name, world, how, rank):
         self.name, self.rank, self.world, self.how = name, rank, world, dict(how)
         self.writers = self.how.pop("writers", 1)
         self.shard = rank // self.writers
@@ -134,8 +134,8 @@ class Rank:
         self.worker.shutdown()
 
 
-def serve(connection, *arguments):
-    rank = Rank(*arguments)
+def serve(connection, make, *arguments):
+    rank = make(*arguments)
     connection.send("ready")
     with contextlib.suppress(EOFError):
         while True:
@@ -146,24 +146,20 @@ def serve(connection, *arguments):
 # --- the scheduler's process ---
 
 
-class Engine(base.Host):
-    def __init__(self, name="one", world=2, **how):
-        self.world, self.number, self.slowest_s, self.counted = world, 0, 0.0, {}
+class Processes:
+    """The ranks of an engine. Each is an object in a process of its own."""
+
+    def start_ranks(self, world, make, *arguments):
+        """Makes the ranks by make(*arguments, rank)."""
+        self.world, self.processes, self.connections = world, [], []
         context = multiprocessing.get_context("spawn")
-        self.processes, self.connections = [], []
         for rank in range(world):
             connection, theirs = context.Pipe()
-            self.processes.append(context.Process(target=serve, args=(theirs, name, rank, world, how), daemon=True))
+            self.processes.append(context.Process(target=serve, args=(theirs, make, *arguments, rank), daemon=True))
             self.processes[-1].start()
             theirs.close()
             self.connections.append(connection)
         assert [c.recv() for c in self.connections] == ["ready"] * world
-        expected = {n: v for n, v in how.items() if n not in ("writers", "refuses", "late", "without_driver")}
-        self.spec = ours.KvcacheOffloadingSpec(config(name, 0, world, **expected))
-        self.manager = self.spec.get_manager()
-        base.pickles(self.manager, world)
-        if not {"refuses", "late", "without_driver"} & how.keys():
-            until(self.manager._ready, "the ranks never take part")
 
     def all(self, method, *arguments, of=None):
         """Makes all ranks, or those of `of`, do something concurrently. Returns their answers."""
@@ -171,6 +167,23 @@ class Engine(base.Host):
         for rank in asked:
             self.connections[rank].send((method, *arguments))
         return [self.connections[rank].recv() for rank in asked]
+
+    def end_ranks(self):
+        for connection, process in zip(self.connections, self.processes):
+            connection.close()
+            process.join()
+
+
+class Engine(Processes, base.Host):
+    def __init__(self, name="one", world=2, **how):
+        self.number, self.slowest_s, self.counted = 0, 0.0, {}
+        self.start_ranks(world, Rank, name, world, how)
+        expected = {n: v for n, v in how.items() if n not in ("writers", "refuses", "late", "without_driver")}
+        self.spec = ours.KvcacheOffloadingSpec(config(name, 0, world, **expected))
+        self.manager = self.spec.get_manager()
+        base.pickles(self.manager, world)
+        if not {"refuses", "late", "without_driver"} & how.keys():
+            until(self.manager._ready, "the ranks never take part")
 
     def finish(self, number):
         """Waits until each rank has reported the job once."""
@@ -222,11 +235,6 @@ class Engine(base.Host):
         self.all("shutdown")
         self.end_ranks()
         self.manager.shutdown()
-
-    def end_ranks(self):
-        for connection, process in zip(self.connections, self.processes):
-            connection.close()
-            process.join()
 
 
 class Lines(logging.Handler):

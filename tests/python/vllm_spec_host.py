@@ -75,8 +75,9 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def told(what):
+    """Prints what the test must do. Returns its answer, when it has done so."""
     print(what, flush=True)
-    sys.stdin.readline()
+    return sys.stdin.readline().strip()
 
 
 def config(engine, world_size=1, blocks_per_chunk=1, groups=(0,), **options):
