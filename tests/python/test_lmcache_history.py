@@ -221,7 +221,7 @@ class Server:
             self.said["loaded"] += sum(good)
             self.history.loads += sum(good)
             if self.history.is_strict(epoch) and not self.history.fate.may_assume:
-                assert all(good), f"objects were found and not loaded: {good} {self.adapter.counters}"
+                assert all(good), f"objects were found and not loaded: {good} kept {[self.history.is_kept(self, k) for k in keys]} {self.adapter.counters}"
             self.adapter.submit_unlock(keys)
             self.put_back(places)
 
