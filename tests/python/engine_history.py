@@ -88,6 +88,8 @@ class Fate:
     def __init__(self, daemon, rng, switches=None):
         self.daemon, self.rng, self.switches = daemon, rng, switches or {}
         self.is_tight = daemon.settings["store.limit"] == "16MiB"  # the daemon evicts on its own
+        # A full disk makes the daemon evict, too. Killed afterwards, its successor may find a chunk whose place another one has taken.
+        self.has_evicted = self.is_tight
         # The daemon assumes that the shared tier has all chunks of a chain before the last one that it finds there.
         self.may_assume = "remote.backend" in daemon.settings
         self.epoch, self.is_calm, self.state, self.settings = 0, False, "up", dict(daemon.settings)
@@ -200,7 +202,7 @@ class Fate:
 
     def _full(self):
         self.switches["full"].write_text("full")
-        self.state = "full"
+        self.state, self.has_evicted = "full", True
 
     def _broken(self):
         self.switches["broken"].touch()
@@ -257,7 +259,7 @@ class Faulty:
         """Tells the model that only these chunks are kept. A model without a memory of them ignores it."""
 
     def is_strict(self, epoch):
-        return not self.fate.is_tight and self.fate.is_still(epoch)
+        return not self.fate.has_evicted and self.fate.is_still(epoch)
 
     def evict(self):
         keys = [k for p in self.rng.sample(self.prompts, min(self.MOST_EVICTED, len(self.prompts))) for k in p]
