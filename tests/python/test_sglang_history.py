@@ -467,6 +467,7 @@ def test_twenty_restarts_leave_nothing(form, module, make_daemon, impatient):
         for _ in range(20):
             history.everyone(2)
             history.fate.befall("restart")
+            history.forget()  # a kill may lose what is only accepted
             history.comes_to_rest()
             history.each_stores_and_loads()
             counts.append(held())
