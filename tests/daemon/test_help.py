@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs' man pages and --help name the same options, and the programs accept them."""
+"""The programs' man pages and --help name the same options, and the programs accept them. The commands in the pages are theirs."""
 
 import functools
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +100,70 @@ def test_options_in_help_are_accepted(name, tmp_path, monkeypatch):
         for option in options_of(tool, command):
             said = tool(command, option, "--no-such-option", check=None).stderr
             assert f"unknown option '{option}'" not in said, (command, said)
+
+
+# Fenced, indented and inline code. What follows a pipe, a redirection or a comment is no argument.
+CODE = re.compile(r"^```[^\n]*\n(.*?)^```|`([^`\n]+)`|^ {4}([^\n]*)$", re.M | re.S)
+COMMAND = re.compile(r"(?:^|[\s/(])(kvcachectl|kvcache-bench|kvcache-daemon|kvcache-events|-m kvcache serve)"
+                     r"((?: +(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s|;&<>#`'\"]+))*)", re.M)
+HAVE_ACTIONS = {"namespace", "device", "store", "session"}
+
+
+def commands_in(text):
+    """Yields (program, its words) for each command in the code of a page."""
+    for code in CODE.finditer(text.replace("\\\n", " ")):
+        for program, words in COMMAND.findall(next(filter(None, code.groups()), "")):
+            yield program, words.split()
+
+
+@functools.cache
+def help_of(program, *command):
+    """Returns the help of a program or of a command."""
+    if program == "-m kvcache serve":
+        env = {**os.environ, "KVCACHE_LIBRARY": str(BUILD / "client/lib/libkvcache.so.1")}
+        return subprocess.run([sys.executable, "-m", "kvcache", "serve", "--help"], cwd=ROOT / "client/python", env=env, capture_output=True,
+                              text=True, check=True).stdout
+    return {**PAGES, **PROGRAMS}[program][0](*command, "--help", check=0).stdout
+
+
+def wrong_word(program, words):
+    """Returns the first command, action or option that a program lacks, or None."""
+    names = [w for w in words if not w.startswith("-")] if program in PAGES else []
+    command = names[:1] if names and re.fullmatch(r"[a-z]+", names[0]) else []
+    if command and command[0] not in commands_of(PAGES[program][0]):
+        return command[0]
+    text = help_of(program, *command)
+    if command and command[0] in HAVE_ACTIONS and re.fullmatch(r"[a-z]+", names[1] if names[1:] else ""):
+        if not re.search(rf"\b{names[1]}\b", text):
+            return names[1]
+    options = {o.replace("_", "-") for o in re.findall(OPTION, text)} | GLOBAL
+    for option in (w.partition("=")[0].replace("_", "-") for w in words if re.match(r"--[a-z]", w)):
+        if not any(o.startswith(option) for o in options):  # getopt_long() takes a unique beginning
+            return option
+    return None
+
+
+@pytest.mark.documents
+def test_each_command_in_a_page_is_one_of_its_program():
+    seen, wrong = 0, []
+    for page in (p for top in ("*.md", *(f"{folder}/**/*.md" for folder in ("client", "conf", "daemon", "proto", "tests"))) for p in ROOT.glob(top)):
+        if page.name == "CHANGELOG.md":
+            continue
+        for program, words in commands_in(page.read_text()):
+            if program == "kvcache-events" and not EVENTS.exists():
+                continue
+            seen += 1
+            if bad := wrong_word(program, words):
+                wrong.append(f"{page.relative_to(ROOT)}: {program} {' '.join(words)}: there is no {bad}")
+    assert not wrong, "\n".join(wrong)
+    assert seen > 150
+
+
+@pytest.mark.documents
+@pytest.mark.parametrize("code, bad", [("kvcachectl purges x", "purges"), ("kvcachectl top \\\n  --intervals 2", "--intervals"),
+                                       ("A=1 kvcachectl device reset x", "reset"), ("venv/bin/python -m kvcache serve --port 1", "--port"),
+                                       ("kvcache-daemon --conf-file x", "--conf-file"), ("kvcachectl ls x | head --lines 3", None),
+                                       ("kvcache-bench plan --page_size 16 --num-req 3", None)])
+def test_a_wrong_command_in_a_page_is_found(code, bad):
+    for page in (f"```sh\n{code}\n```\n", f"text\n\n    {code}\n", *([f"As in `{code}`.\n"] if "\n" not in code else [])):
+        assert [wrong_word(*found) for found in commands_in(page)] == [bad], page
