@@ -142,11 +142,22 @@ fi
 PATH=$PATH:$build/tools/usr/bin
 export PATH
 
-# Helm's engine and the schemas of Kubernetes and Compose, in Python packages that Debian lacks. Without them, their tests are skipped.
-if [ $install = 1 ] && [ "$tier" != default ] && [ -z "$other$campaign" ] && [ ! -d "$build/tools/python" ]; then
-        mkdir -p "$build/tools" && rm -rf "$build/tools/python.new" &&
-                "$python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --target "$build/tools/python.new" \
-                helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 check-jsonschema==0.39.0 >/dev/null 2>&1 </dev/null && mv "$build/tools/python.new" "$build/tools/python"
+# Installs Python packages that Debian lacks, or has in another version, into a folder. Without them, their tests are skipped.
+python_tools() {
+        folder=$build/tools/$1
+        shift
+        [ ! -d "$folder" ] || return 0
+        mkdir -p "$build/tools" && rm -rf "$folder.new" &&
+                "$python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --target "$folder.new" "$@" \
+                >/dev/null 2>&1 </dev/null && mv "$folder.new" "$folder"
+}
+
+# Helm's engine, the schemas of Kubernetes and Compose, the generator of the site, and what renders manual pages and tries completions.
+if [ $install = 1 ] && [ "$tier" != default ] && [ -z "$other$campaign" ]; then
+        python_tools python helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 check-jsonschema==0.39.0
+        python_tools book mkdocs-material==9.8.2
+        sh "$root/daemon/build-deps.sh" --package groff --package zsh --package fish ||
+                echo "Tests of the site, or of completions in these shells, are skipped."
 fi
 
 # --- tests of other kinds ---

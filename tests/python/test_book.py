@@ -14,6 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "conf/book"))
 import book  # noqa: E402
+import harness  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed, which renders the manual pages")
 
@@ -123,7 +124,10 @@ class Anchors(html.parser.HTMLParser):
             self.links.append(attributes["href"])
 
 
-def test_the_site_has_no_dead_link_and_needs_no_network(tmp_path):
+def test_the_site_has_no_dead_link_and_needs_no_network(tmp_path, monkeypatch):
+    tools = harness.BUILD / "tools/book"  # tests/run.sh puts MkDocs there
+    monkeypatch.syspath_prepend(str(tools))
+    monkeypatch.setenv("PYTHONPATH", str(tools))
     if book.mkdocs_version() < (1, 4):
         pytest.skip("MkDocs and its theme Material are not installed")
     book.main(["--out", str(tmp_path)])
