@@ -68,6 +68,7 @@ OF_OTHERS = {"--kv-transfer-config", "--l2-adapter", "--shm-name", "--no-l1-use-
 VALUES = {"read_only", "write_only", "read_write", "bb_read_only", "bb_write_only", "bb_read_write", "page_first", "chunk_size"}
 # The heading of each table of kvcache.engine.former.
 FORMER = {"VLLM_FS": "vLLM's fs tier", "LLMD": "llm-d's file-system backend", "LMCACHE_FS": "LMCache's server",
+          "LMCACHE": "LMCache's GDS backend",
           "SGLANG_FILE": "SGLang's file backend", "SGLANG_VARIABLES": "SGLang's file backend"}
 KEY = r"(?<![\w./-]){}\.[a-z_]+(?![\w(/.])"
 

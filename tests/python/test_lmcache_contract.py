@@ -147,6 +147,15 @@ def test_options_of_the_fs_adapter_are_accepted_and_named(make, caplog):
             make(max_capacity_gb=wrong)
 
 
+def test_options_of_lmcache_s_gds_backend_are_accepted_and_named(make, caplog):
+    host = make(gds_path="/mnt/kv", cufile_buffer_size=8192, use_cufile=True)
+    keys = host.keys("former", 2)
+    assert host.store(keys) and host.find(keys) == [True] * 2
+    said = {text.split()[0]: text for r in caplog.records if "an option of LMCache and" in (text := r.getMessage())}
+    assert sorted(said) == ["cufile_buffer_size", "gds_path", "use_cufile"] and "/mnt/kv" not in caplog.text
+    assert "store.path" in said["gds_path"] and "io.gds" in said["use_cufile"] and "needs no such setting" in said["cufile_buffer_size"]
+
+
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
                                      {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"},
                                      {"threads": 0}, {"threads": 65}, {"threads": True}, {"threads": "4"}, {"capacity_bytes": -1},

@@ -249,6 +249,15 @@ def test_options_of_the_fs_tier_are_accepted_and_named(make, caplog):
         make(root_dirs="/mnt/kv")
 
 
+def test_variables_of_lmcache_are_named(make, caplog, monkeypatch):
+    monkeypatch.setenv("LMCACHE_GDS_PATH", "/mnt/kv")
+    monkeypatch.setenv("LMCACHE_LOG_LEVEL", "DEBUG")
+    make()
+    said = [r.getMessage() for r in caplog.records if "an option of LMCache and" in r.getMessage()]
+    assert [text.split()[0] for text in said] == ["LMCACHE_GDS_PATH", "LMCACHE_LOG_LEVEL"]
+    assert "store.path" in said[0] and "log.level" in said[1] and "/mnt/kv" not in caplog.text
+
+
 @pytest.mark.parametrize("options", [{"load_policy": "never"}, {"ack": "soon"}, {"part_bytes": 100}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):

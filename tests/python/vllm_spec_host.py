@@ -1316,15 +1316,20 @@ def refused():
 
 
 def former_options():
-    """The spec accepts the options of llm-d's backend, and names them without their values."""
+    """The spec accepts the options of llm-d's backend and of LMCache, and names them without their values."""
     said, handler = [], logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("kvcache.vllm").addHandler(handler)
-    Host(worker=False, shared_storage_path="/mnt/kv", threads_per_gpu="64", gds_mode="read_only", access_key="a-secret", lookup_mode="dict")
+    os.environ["LMCACHE_MAX_LOCAL_CPU_SIZE"] = "5"
+    Host(worker=False, shared_storage_path="/mnt/kv", threads_per_gpu="64", gds_mode="read_only", access_key="a-secret", lookup_mode="dict",
+         **{"lmcache.gds_path": "/mnt/kv"})
     named = sorted(text for text in said if "llm-d" in text)
     assert [text.split()[0] for text in named] == ["access_key", "gds_mode", "lookup_mode", "shared_storage_path", "threads_per_gpu"], named
     assert "remote.credentials" in named[0] and "io.gds and io.gds_puts" in named[1] and "needs no such setting" in named[2]
     assert not any("a-secret" in text for text in said), said
+    named = sorted(text for text in said if "LMCache" in text)
+    assert [text.split()[0] for text in named] == ["LMCACHE_MAX_LOCAL_CPU_SIZE", "lmcache.gds_path"], named
+    assert "memory.pool" in named[0] and "store.path" in named[1]
 
 
 if __name__ == "__main__":

@@ -27,6 +27,15 @@ LLMD: Mapping[str, str] = {
 
 LMCACHE_FS: Mapping[str, str] = {"base_path": "store.path", "relative_tmp_dir": NO_NEED, "read_ahead_size": NO_NEED,
                                  "use_odirect": "io.direct", "recover_on_start": NO_NEED}
+# LMCache in an engine's process with its GDS backend; as variables, and in vLLM's kv_connector_extra_config, the names have a prefix.
+LMCACHE: Mapping[str, str] = {
+    "gds_path": "store.path", "gds_path_sharding": NO_NEED, "weka_path": "store.path, or remote.path for a directory that hosts share",
+    "cufile_buffer_size": NO_NEED, "gds_buffer_size": NO_NEED, "use_cufile": "io.gds", "use_gds": "io.gds", "use_direct_io": "io.direct",
+    "gds_io_threads": THREADS, "disk_io_threads": THREADS, "local_disk": "store.path", "local_disk_path_sharding": NO_NEED,
+    "max_local_disk_size": "store.limit", "local_cpu": "memory.pool", "max_local_cpu_size": "memory.pool",
+    "local_cpu_use_hugepages": "memory.huge_pages", "cache_policy": "eviction.policy", "remote_url": "remote.backend"}
+LMCACHE_VARIABLES: Mapping[str, str] = {**{f"LMCACHE_{name.upper()}": instead for name, instead in LMCACHE.items()}, "LMCACHE_LOG_LEVEL": "log.level"}
+LMCACHE_IN_VLLM: Mapping[str, str] = {**LMCACHE_VARIABLES, **{f"lmcache.{name}": instead for name, instead in LMCACHE.items()}}
 LMCACHE_CAPACITY = "max_capacity_gb"  # is capacity_bytes of the adapter
 
 SGLANG_FILE: Mapping[str, str] = {"max_size": "store.limit", "min_free_space": "store.reserve", "eviction_ratio": NO_NEED,

@@ -139,12 +139,13 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     capacity_bytes  the capacity for which LMCache's policy LRU evicts; 0 (default): LMCache knows none, and the daemon evicts
     timeout_s    timeout of a load, and of a request to store (5)
 
-    The options of LMCache's fs adapter are accepted, too (kvcache.engine.former)."""
+    The options of LMCache's fs adapter and of its GDS backend are accepted, too (kvcache.engine.former)."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
         options = former.capacity_of(log, params or {})
         former.note(log, "LMCache's fs adapter", former.LMCACHE_FS, options)
-        options = {name: value for name, value in options.items() if name not in former.LMCACHE_FS}
+        former.note(log, "LMCache", former.LMCACHE, options)
+        options = {name: value for name, value in options.items() if name not in {**former.LMCACHE_FS, **former.LMCACHE}}
         _check(options)
         super().__init__(options.get("capacity_bytes", 0))
         self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")

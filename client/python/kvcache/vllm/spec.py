@@ -11,6 +11,7 @@ part, everything is a miss.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -202,8 +203,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, store_policy (watchdog.py), after_reset, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; copies (_gpu.py); canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend are accepted, too
-    (kvcache.engine.former)."""
+    `remote`; copies (_gpu.py); canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend and of LMCache
+    are accepted, too (kvcache.engine.former)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -211,6 +212,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
             self.replicated_layout = False
         options = dict(config.extra_config)
         former.note(log, "llm-d's file-system backend", former.LLMD, options)
+        former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
         self.world_size = int(config.parallel.world_size)
         if self.world_size > page.MOST_RANKS:
             raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -112,6 +113,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if unknown:
             raise TypeError(f"{unknown[0]!r} is not an option of the tier")
         former.note(log, "vLLM's fs tier", former.VLLM_FS, others)
+        former.note(log, "LMCache", former.LMCACHE_VARIABLES, os.environ)
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy must be 'auto' or 'always', not {load_policy!r}")
         if ack not in ("accepted", "written", "durable"):
