@@ -115,6 +115,20 @@ def test_a_recording_shows_how_much_of_its_time_has_passed(daemon, directory):
 
 
 @pytest.mark.documents
+def test_a_sweep_of_layouts_shows_how_many_measurements_are_done(daemon):
+    terminal = Terminal(harness.BENCH, "--socket", daemon.socket, "session", "run", "--regions", "4KiB", "--bytes", "8MiB",
+                        "--iterations", "100")
+    shown, deadline = b"measuring: ", time.monotonic() + 60 * harness.slow()
+    while shown not in terminal.read() and time.monotonic() < deadline and terminal.process.poll() is None:
+        pass
+    assert BAR.search(terminal.shown)
+    status, output = terminal.end()
+    parts = [int(p) for p in re.findall(rb"(\d+) %  measuring", terminal.shown)]
+    assert parts == sorted(parts) and parts[-1] <= 100 and terminal.shown.endswith(CLEAR)
+    assert status == 0 and "contiguous" in output and "measuring" not in output
+
+
+@pytest.mark.documents
 def test_a_call_that_waits_shows_its_seconds(make_daemon, directory):
     """A volume is suspended only after the put that its disk does not finish."""
     switch = directory / "hang"

@@ -10,6 +10,7 @@
 #include "human.h"
 #include "kvbench/embedded.h"
 #include "output.h"
+#include "progress.h"
 #include "session.h"
 #include "export.h"
 #include "sweep-report.h"
@@ -182,6 +183,11 @@ static int sweep_status(int r, const char *error)
         return r < 0 ? complain(SESSION_FAILED, "%s", error) : SESSION_OK;
 }
 
+static void show_progress(void *userdata, double part, uint64_t measured)
+{
+        progress_note(userdata, part, "measuring", measured, "step");
+}
+
 /* Runs a sweep; the caller frees the results in `ret`. `session`: must be active; NULL: any
  * session, or none. */
 static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *session, struct host *h,
@@ -192,8 +198,17 @@ static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *sessi
 
         interrupt_catch_always();
         status = find_daemon(ctl, o, session, h);
-        if (status == SESSION_OK)
-                status = sweep_status(sweep_run(o, ret, error), error);
+        if (status == SESSION_OK) {
+                struct progress progress;
+                int r;
+
+                progress_init(&progress);
+                o->on_progress = show_progress;
+                o->progress_userdata = &progress;
+                r = sweep_run(o, ret, error);
+                progress_end(&progress);
+                status = sweep_status(r, error);
+        }
         if (h->own) {
                 if (status == SESSION_FAILED)
                         (void)embedded_died(&h->embedded, 0);

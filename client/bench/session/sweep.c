@@ -31,6 +31,7 @@ struct sweep {
         struct latency latencies[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t got[SWEEP_LAYOUTS][SWEEP_OPS], from_disk[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t verified[SWEEP_LAYOUTS][SWEEP_OPS];
+        uint64_t measured; /* passes that are done, for the progress */
 };
 
 const char *sweep_kind_name(uint32_t kind)
@@ -379,6 +380,27 @@ static void reset_figures(struct sweep *s)
         memset(s->verified, 0, sizeof(s->verified));
 }
 
+static unsigned count_true(const bool *values, unsigned n)
+{
+        unsigned count = 0;
+
+        for (unsigned i = 0; i < n; i++)
+                count += values[i];
+        return count;
+}
+
+static void report_progress(struct sweep *s)
+{
+        const struct sweep_options *o = s->options;
+        double all = (double)o->n_regions * o->n_clients * o->n_depths *
+                     (double)(o->iterations + 1) * count_true(o->ops, SWEEP_OPS) *
+                     count_true(o->layouts, SWEEP_LAYOUTS);
+
+        s->measured++;
+        if (o->on_progress)
+                o->on_progress(o->progress_userdata, (double)s->measured / all, s->measured);
+}
+
 /* Measures all layouts once. Each iteration begins with another layout, because the first one
  * competes with writes of the operation before. */
 static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
@@ -389,8 +411,10 @@ static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
         for (uint32_t i = 0; r == 0 && i < SWEEP_LAYOUTS; i++) {
                 uint32_t k = (first + i) % SWEEP_LAYOUTS;
 
-                if (s->options->layouts[k])
-                        r = measure(s, k + 1, op, iteration);
+                if (!s->options->layouts[k])
+                        continue;
+                r = measure(s, k + 1, op, iteration);
+                report_progress(s);
         }
         return r;
 }

@@ -43,6 +43,9 @@ struct sweep_options {
         bool verify;
         const atomic_int *interrupted;
         const struct sweep_observer *observer; /* may be NULL */
+        /* Called after each measurement, with the part of them that are done; may be NULL. */
+        void (*on_progress)(void *userdata, double part, uint64_t measured);
+        void *progress_userdata;
 };
 
 struct sweep_point {
