@@ -4,6 +4,8 @@ checks that panels do not overlap, and that each states its subject and unit, an
 
 import json
 import math
+import re
+import runpy
 import subprocess
 import time
 
@@ -88,6 +90,20 @@ def two(make_daemon, directory):
 def shows(prometheus, title, query):
     """Returns whether the query has a value that can be drawn; a quantile of no samples is NaN."""
     return any(math.isfinite(value) and (value > 0 or title in GOOD_AT_ZERO) for _, value in prometheus.query(query))
+
+
+@pytest.mark.documents
+def test_prometheus_takes_each_query_and_the_daemon_has_its_metrics(make_daemon, directory):
+    """Nothing has happened to the daemon, so most queries are empty; test_each_query_returns_data_under_replay waits for data."""
+    port = free_port()
+    make_daemon(settings={"listen.http": f"127.0.0.1:{port}"}).start()
+    samples, _ = runpy.run_path(str(SOURCE / "tests/check-alerts.py"))["metrics_of"](SOURCE)
+    with Prometheus(directory / "prometheus", {"kvcache": {"idle": port}}) as prometheus:
+        for title, query in queries():
+            prometheus.query(query)
+            assert set(re.findall(r"\b(?:kvcache|process)_\w+", query)) <= samples, title
+        with pytest.raises(AssertionError, match="unclosed"):
+            prometheus.query("sum(kvcache_up")
 
 
 @pytest.mark.documents
