@@ -273,14 +273,15 @@ static double extreme(const struct plot *p, unsigned k)
 static void print_summary(FILE *out, const struct plot *p, unsigned k, bool html)
 {
         const char *which = p->unit == PLOT_RATIO ? "lowest" : "highest";
+        const char *bound = p->unit == PLOT_SECONDS ? "≤" : "";
         char now[UNITS_TEXT], most[UNITS_TEXT];
         double of = value_now(p, k);
 
-        fprintf(out, html ? "%s <b>%s</b>" : "%s %s now", p->lines[k].name,
-                value_text(p->unit, of, now));
+        fprintf(out, html ? "%s <b>%s%s</b>" : "%s %s%s now", p->lines[k].name,
+                is_value(of) ? bound : "", value_text(p->unit, of, now));
         of = extreme(p, k);
         if (is_value(of))
-                fprintf(out, html ? " <small>%s&#160;%s</small>" : ", %s %s", which,
+                fprintf(out, html ? " <small>%s&#160;%s%s</small>" : ", %s %s%s", which, bound,
                         value_text(p->unit, of, most));
 }
 

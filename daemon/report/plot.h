@@ -14,7 +14,7 @@ enum plot_unit {
         PLOT_BYTES,
         PLOT_COUNT,
         PLOT_RATIO,   /* 0 to 1, on a fixed axis */
-        PLOT_SECONDS, /* on a logarithmic axis */
+        PLOT_SECONDS, /* edges of buckets, shown as "≤1.2 ms", on a logarithmic axis */
 };
 
 struct plot {
