@@ -16,11 +16,16 @@
 #define SECOND UINT64_C(1000000000)
 
 enum {
-        QUANTUM = 8,         /* keys of one user's turn */
-        STEP_BYTES = 1024,   /* a step counts as these bytes, so that no user takes all */
-        MARGIN_PARTS = 8,    /* the lead includes this part of the announced time */
-        LEAD_LEAST_MS = 250, /* but at most half of the announced time */
+        QUANTUM = 8,       /* keys of one user's turn */
+        STEP_BYTES = 1024, /* a step counts as these bytes, so that no user takes all */
+        /* The lead includes so many times the part of the announced time by which the user's chains
+         * are used too early in the mean, and at most MARGIN_MOST percent of that time. */
+        MARGIN = 4,
+        MARGIN_MOST = 25,
+        LEAD_LEAST_MS = 100, /* but at most half of the announced time */
         LEAD_MOST_MS = 30000,
+        /* A chain is read until this part of the announced time, or a lead, after that time. */
+        LATE_PARTS = 8,
         RETRY_MS = 2, /* while reads are refused */
         /* Reads that an iteration may postpone, because each may have searched for room. After that
          * it tries each other user once. */
@@ -37,7 +42,8 @@ static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
-        uint64_t id, number, begin_ns, due_ns;
+        uint64_t id, number, due_ns;
+        uint64_t late_ns; /* after this time it is not read */
         uint32_t namespace_id;
         uint32_t n, next; /* keys, and those handled */
         bool has_read;
@@ -220,7 +226,9 @@ static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *
 {
         uint64_t rate = MIN(p->stats.rate ? p->stats.rate : FIRST_RATE, p->params.bytes_per_second);
         uint64_t read_ms = 2 * r->n * p->mean_bytes / MAX(rate / 1000, UINT64_C(1));
-        uint64_t lead_ms = r->seconds * UINT64_C(1000) / MARGIN_PARTS + read_ms;
+        float early = announced_early(p->params.announced, r->user);
+        float margin = MIN(MARGIN * early, MARGIN_MOST / 100.0F);
+        uint64_t lead_ms = (uint64_t)((float)r->seconds * 1000 * margin) + read_ms;
 
         lead_ms = MAX(MIN(lead_ms, (uint64_t)LEAD_MOST_MS), (uint64_t)LEAD_LEAST_MS);
         return MIN(lead_ms, r->seconds * UINT64_C(1000) / 2) * MS;
@@ -248,6 +256,7 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         const struct removal ended = { .now_ns = now_ns };
         struct user *u = user_of(p, r->user);
         struct chain *ch;
+        uint64_t lead;
         int64_t left_ns;
 
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
@@ -262,10 +271,11 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 p->stats.outcomes[PREFETCH_REFUSED]++;
                 return NULL;
         }
+        lead = lead_ns(p, r);
         ch->due_ns = now_ns + (uint64_t)left_ns;
-        ch->begin_ns = ch->due_ns - lead_ns(p, r);
-        heap_add(&u->chains, &ch->turn, ch->begin_ns);
-        p->next_ns = MIN(p->next_ns, ch->begin_ns);
+        ch->late_ns = ch->due_ns + MAX(lead, r->seconds * SECOND / LATE_PARTS);
+        heap_add(&u->chains, &ch->turn, ch->due_ns - lead);
+        p->next_ns = MIN(p->next_ns, ch->due_ns - lead);
         return ch->keys;
 }
 
@@ -341,7 +351,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 chain_remove(p, u, ch, PREFETCH_DISBELIEVED);
                 return true;
         }
-        if (now_ns > ch->due_ns + (ch->due_ns - ch->begin_ns)) {
+        if (now_ns > ch->late_ns) {
                 chain_remove(p, u, ch, PREFETCH_LATE);
                 return true;
         }

@@ -3,7 +3,8 @@
  *
  * A user announces that a chain returns at a certain time. Shortly before that, the chunks that are
  * on disk only are read, the end of the chain first. The lead is twice the time that the reads take
- * at the measured rate, plus an eighth of the announced time.
+ * at the measured rate, plus a part of the announced time: the less, the more exact the user's
+ * earlier announcements were.
  *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was

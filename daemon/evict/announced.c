@@ -39,6 +39,7 @@ struct source {
         bool is_used;
         float came_true, ended;  /* fading counts */
         float stretch, returned; /* fading: sum of log2(actual / announced time), and their count */
+        float early;             /* fading: sum of the parts of the announced time that were left */
         uint64_t n_ended;
         uint64_t last_ns; /* time of its last announcement */
         struct announced_stats stats;
@@ -156,6 +157,15 @@ static void note_delay(struct source *s, const struct open *o, uint64_t now_ns)
         s->stretch =
                 s->stretch * kept + log2f(MIN(MAX(part, 1.0F / MOST_STRETCH), (float)MOST_STRETCH));
         s->returned = s->returned * kept + 1.0F;
+        s->early = s->early * kept + (part < 1 ? 1 - part : 0);
+}
+
+float announced_early(const struct announced *a, uint32_t source)
+{
+        const struct source *s = known_source(a, source);
+
+        return s ? (s->early + ASSUMED * ANNOUNCED_EARLY) / (s->returned + ASSUMED)
+                 : ANNOUNCED_EARLY;
 }
 
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds)

@@ -32,6 +32,7 @@ enum {
 };
 /* A source is believed from this share on. */
 #define ANNOUNCED_LEAST_BELIEF 0.5F
+#define ANNOUNCED_EARLY        (1.0F / 32)
 
 struct announced_stats {
         uint64_t made;       /* including those below */
@@ -64,6 +65,9 @@ void announced_expire(struct announced *a, uint64_t now_ns);
  * much as its items were used later than announced, in the geometric mean; not sooner. So a source
  * that announces too little, but just within the window, gains nothing by it. */
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds);
+/* Returns the mean part of the announced time by which the source's items are used too early, from
+ * 0 to 1; a return in time, or late, counts as 0. A source without returns has ANNOUNCED_EARLY. */
+float announced_early(const struct announced *a, uint32_t source);
 /* Returns the present belief in a source, from 0 to 1. */
 float announced_belief(const struct announced *a, uint32_t source);
 /* Returns whether the source has announced the item, and the time left until the announced use,

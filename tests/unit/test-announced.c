@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far announced returns come true: outcomes, belief, and the limits of a source that lies. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -156,6 +157,21 @@ static void returns_are_expected_as_much_later_as_they_were(void **state)
         assert_in_range(announced_seconds(a, SOURCE, 100), 102, 108);
 }
 
+static void the_mean_part_by_which_items_are_used_too_early_is_known(void **state)
+{
+        _cleanup_(announced_freep) struct announced *a = make();
+
+        assert_true(fabsf(announced_early(a, SOURCE) - ANNOUNCED_EARLY) < 1e-6F);
+        for (uint64_t i = 0; i < 300; i++) {
+                announce(a, SOURCE, i + 1, 10, 20 * i);
+                use(a, i + 1, 20 * i + (i % 2 == 0 ? 8 : 14)); /* every second one is late */
+                announce(a, OTHER, i + 1001, 10, 20 * i);
+                announced_use(a, OTHER, i + 1001, (20 * i + 10) * SECOND);
+        }
+        assert_true(fabsf(announced_early(a, SOURCE) - 0.1F) < 0.01F);
+        assert_true(announced_early(a, OTHER) < 0.005F);
+}
+
 static void a_new_source_is_believed_for_a_few_at_a_time(void **state)
 {
         _cleanup_(announced_freep) struct announced *a = make();
@@ -294,6 +310,7 @@ int main(void)
                 cmocka_unit_test(reasons_of_stops_have_windows_of_their_own),
                 cmocka_unit_test(a_source_that_announces_a_second_for_everything_is_disbelieved),
                 cmocka_unit_test(returns_are_expected_as_much_later_as_they_were),
+                cmocka_unit_test(the_mean_part_by_which_items_are_used_too_early_is_known),
                 cmocka_unit_test(a_new_source_is_believed_for_a_few_at_a_time),
                 cmocka_unit_test(no_source_fills_the_table),
                 cmocka_unit_test(more_sources_than_records_share_the_last),

@@ -224,7 +224,7 @@ static void a_size_without_a_slab_delays_no_other_chain(void **state)
         assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
         assert_int_equal(prefetched().outcomes[PREFETCH_READ], 1);
         assert_int_equal(prefetched().chains, 1);
-        pass(20);
+        pass(30);
         assert_int_equal(prefetched().outcomes[PREFETCH_LATE], 1);
 }
 

@@ -136,7 +136,7 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
 
                 announced_make(f.announced, user, id, ANNOUNCED_RETURN, is_true ? 1 : 3600,
                                f.now_ns);
-                announced_use(f.announced, user, id, f.now_ns);
+                announced_use(f.announced, user, id, f.now_ns + (is_true ? SECOND : 0));
         }
 }
 
@@ -188,7 +188,7 @@ static void chains_are_read_in_the_order_of_their_times_and_before_them(void **s
 
                 assert_int_equal(f.asked[i].number, (i < 4 ? 200 : i < 8 ? 300 : 100) + i % 4);
                 assert_in_range(f.asked[i].at_ns, began_ns + due_s * SECOND / 2,
-                                began_ns + due_s * SECOND - 250 * MS);
+                                began_ns + due_s * SECOND - 100 * MS);
                 assert_int_equal(f.asked[i].user, USER);
                 assert_in_range(f.asked[i].promise.seconds, 1, due_s / 4);
                 assert_true(f.asked[i].promise.belief > PREFETCH_LEAST_BELIEF);
@@ -215,13 +215,40 @@ static void the_lead_grows_with_the_reads_and_is_bounded(void **state)
         uint64_t slow;
 
         give_record(USER, 4, true);
-        assert_in_range(lead_of(1, 2, 1), 250 * MS, SECOND);
+        assert_in_range(lead_of(1, 2, 1), 100 * MS, SECOND);
         assert_in_range(lead_of(2, 1, 1024), 500 * MS, 500 * MS); /* half of the announced time */
         assert_in_range(lead_of(3, 4000, 1), 30 * SECOND, 30 * SECOND);
         prefetch_set_rate(f.prefetch, 8 << 20);
         slow = lead_of(4, 100, 512); /* 32 MiB of 64 KiB each, or more if the mean is still large */
-        assert_true(slow > 100 * SECOND / 8 + 8 * SECOND);
+        assert_true(slow > 100 * SECOND / 16 + 8 * SECOND);
         assert_true(slow > lead_of(5, 100, 1));
+}
+
+/* Lets chains return `parts` hundredths of the announced time after they were announced. */
+static void return_after(uint32_t user, uint64_t first_id, unsigned times, unsigned parts)
+{
+        for (uint64_t id = first_id; id < first_id + times; id++) {
+                (void)announced_make(f.announced, user, id, ANNOUNCED_RETURN, 100, f.now_ns);
+                f.now_ns += parts * SECOND;
+                announced_use(f.announced, user, id, f.now_ns);
+        }
+}
+
+static void the_lead_follows_how_early_chains_return(void **state)
+{
+        uint64_t unknown, exact, early;
+
+        give_record(USER, 4, true);
+        unknown = lead_of(1, 100, 1);
+        return_after(USER, 1000, 200, 100);
+        exact = lead_of(2, 100, 1);
+        return_after(USER, 2000, 200, 96);
+        early = lead_of(3, 100, 1);
+        assert_in_range(unknown, 5 * SECOND, 8 * SECOND);
+        assert_in_range(exact, 100 * MS, SECOND);
+        assert_in_range(early, 14 * SECOND, 17 * SECOND);
+        return_after(USER, 3000, 200, 60);
+        assert_in_range(lead_of(4, 100, 1), 25 * SECOND, 26 * SECOND);
 }
 
 static void a_chain_that_was_used_or_announced_again_is_not_read(void **state)
@@ -395,17 +422,17 @@ static void blocked_chains_delay_no_other(void **state)
         for (uint32_t i = 0; i < BLOCKED; i++)
                 assert_true(announce(USER, 1 + i, 100, i, 1));
         assert_true(announce(USER, 1 + BLOCKED, 101, 100, 4));
-        f.now_ns = began_ns + 95 * SECOND;
+        f.now_ns = began_ns + 99 * SECOND;
         next_ns = iterate();
         assert_in_range(f.n_asked, 1, PREFETCH_STEPS / 8);
         assert_int_equal(next_ns, f.now_ns + 2 * MS);
-        run_until(began_ns + 96 * SECOND);
+        run_until(began_ns + 99 * SECOND + 300 * MS);
         assert_int_equal(f.n_started, 4);
         assert_int_equal(outcomes(PREFETCH_READ), 1);
         assert_int_equal(stats().chains, BLOCKED);
         /* Each is tried again, and is late in the end. */
         f.blocked = BLOCKED / 2;
-        run_until(began_ns + 97 * SECOND);
+        run_until(began_ns + 99 * SECOND + 600 * MS);
         assert_int_equal(outcomes(PREFETCH_READ), 1 + BLOCKED / 2);
         run_until(began_ns + 120 * SECOND);
         assert_int_equal(outcomes(PREFETCH_LATE), BLOCKED / 2);
@@ -423,7 +450,7 @@ static void blocked_chains_delay_no_other_user(void **state)
         for (uint32_t i = 0; i < BLOCKED; i++)
                 assert_true(announce(USER, 1 + i, 100, i, 1));
         assert_true(announce(OTHER, 1 + BLOCKED, 100, 1000, STARTED));
-        f.now_ns += 95 * SECOND;
+        f.now_ns += 99 * SECOND;
         (void)iterate();
         assert_int_equal(f.n_started, STARTED);
         assert_int_equal(outcomes(PREFETCH_READ), 1);
@@ -498,7 +525,7 @@ static void stopping_lets_reads_in_flight_complete(void **state)
         f.completes = false;
         give_record(USER, 8, true);
         assert_true(announce(USER, 1, 10, 0, 10));
-        f.now_ns += 9 * SECOND;
+        f.now_ns += 9800 * MS;
         f.answer = PREFETCH_STARTED;
         (void)iterate();
         assert_true(stats().inflight_bytes > 0);
@@ -552,6 +579,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(chains_are_read_in_the_order_of_their_times_and_before_them),
                 TEST(the_lead_grows_with_the_reads_and_is_bounded),
+                TEST(the_lead_follows_how_early_chains_return),
                 TEST(a_chain_that_was_used_or_announced_again_is_not_read),
                 TEST(a_user_without_true_announcements_gets_nothing),
                 TEST(a_user_that_begins_to_lie_gets_nothing_more),
