@@ -148,6 +148,7 @@ def test_the_daemon_stops_with_scheduled_returns(small):
 def test_another_tenants_memory_and_reads_are_its_own(make):  # noqa: F811
     """A believed user of one tenant reads ahead as much as its pool holds; the other tenant keeps all that it has in memory."""
     daemon = make(settings={"store.limit": "512MiB"})
+    daemon.populated_status()
     with client_as(daemon, ALICE, ML, groups=[ML]) as red, client_as(daemon, BOB) as blue:
         theirs = blue.namespace("n")
         kept = [k for k, _ in items("blue", 128, 64 * KIB)]

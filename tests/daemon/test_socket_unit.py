@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(self, daemon):
         self.daemon, self.life, self.connections = daemon, 0, 0
-        self.written, self.refused = [], []  # (life, key)
+        self.written, self.refused, self.cancelled = [], [], []  # (life, key); cancelled: by a daemon that was stopping
         self.error = None
         self.ends = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -98,9 +98,10 @@ class Engine:
         ns = c.namespace("engine")
         while not self.ends.is_set():
             life = self.life
-            key = harness.key_of("engine", len(self.written) + len(self.refused))
+            key = harness.key_of("engine", len(self.written) + len(self.refused) + len(self.cancelled))
             result, = put_all(c, ns, [(key, value_of(key, SIZE))], ack=Ack.WRITTEN).values()
-            (self.written if result.status == Status.OK else self.refused).append((life, key))
+            of_status = {Status.OK: self.written, Status.SHUTDOWN: self.cancelled}
+            of_status.get(result.status, self.refused).append((life, key))
 
     def wait_for(self, acknowledged):
         """Waits for that many further puts that are answered `written`, or are refused."""
