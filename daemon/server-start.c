@@ -250,6 +250,7 @@ int server_start_store(struct server *s)
                 .spin_ns = spin_limit(c),
                 .spread_bytes = has_cores_for_all(c) ? SPREAD_BYTES : 0,
                 .huge_regions = strcmp(c->memory.huge_pages, "all") == 0,
+                .no_registration = !c->io.registration,
                 .pool = pool_base(s->tenants[0].pool),
                 .pool_bytes = pool_bytes(s->tenants[0].pool),
                 .piece_bytes = pool_slab_bytes(s->tenants[0].pool),

@@ -145,10 +145,10 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 
         if (strcmp(answer_text(io, "backend"), "io_uring") != 0)
                 return;
-        if (registered || strcmp(reason, "nothing has been registered yet") == 0) {
-                doctor_add(checks, DOCTOR_OK, "locked memory", "",
-                           registered ? "the memory pool is registered with io_uring"
-                                      : "no memory is registered with io_uring yet");
+        if (registered || strcmp(reason, "nothing has been registered yet") == 0 ||
+            strcmp(reason, "io.registration is off") == 0) {
+                doctor_add(checks, DOCTOR_OK, "locked memory", "", "%s",
+                           registered ? "the memory pool is registered with io_uring" : reason);
                 return;
         }
         if (doctor_read_process(root, answer_count_of(status, "pid"), "limits", text))

@@ -101,15 +101,16 @@ struct config {
                 uint64_t ring; /* events.ring: bytes for each tenant; 0: none */
         } events;
         struct {
-                char *backend;    /* io.backend: auto | io_uring | posix */
-                uint64_t workers; /* io.workers; 0 (auto) */
-                uint64_t depth;   /* io.depth: operations in flight a worker */
-                bool direct;      /* io.direct: auto (try) | off */
-                char *gds;        /* io.gds: auto | on | off */
-                char *gds_puts;   /* io.gds_puts: off | auto | on */
-                bool stages;      /* io.stages */
-                uint64_t hang_ms; /* io.hang */
-                char *spin;       /* io.spin: auto | on | off | long */
+                char *backend;     /* io.backend: auto | io_uring | posix */
+                uint64_t workers;  /* io.workers; 0 (auto) */
+                uint64_t depth;    /* io.depth: operations in flight a worker */
+                bool direct;       /* io.direct: auto (try) | off */
+                bool registration; /* io.registration: auto (try) | off */
+                char *gds;         /* io.gds: auto | on | off */
+                char *gds_puts;    /* io.gds_puts: off | auto | on */
+                bool stages;       /* io.stages */
+                uint64_t hang_ms;  /* io.hang */
+                char *spin;        /* io.spin: auto | on | off | long */
         } io;
         struct {
                 char *backend; /* remote.backend: off | directory | ... */

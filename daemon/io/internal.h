@@ -28,6 +28,7 @@ struct kio {
 
         unsigned registering; /* workers that have not yet answered */
         int registration_result, registration_error;
+        bool no_registration; /* then registration_error is set from the start */
         char registered_reason[256];
         bool registered_any; /* every ring has registered at least one piece */
         uint64_t registrations_refused;

@@ -166,6 +166,8 @@ int kio_start_with(struct kio **ret, const struct kio_params *params,
         io->stages = params->stages ? params->stages : &io->no_stages;
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
         io->spread_bytes = params->spread_bytes;
+        io->no_registration = params->no_registration;
+        io->registration_error = params->no_registration ? -EPERM : 0;
         r = blocking_call_init(&io->blocking_calls[0], 0, &io->completion_queue);
         if (r == 0)
                 r = kio_start_workers(io, params);

@@ -299,7 +299,9 @@ static void kio_registration_complete(struct kio_request *req)
                 io->registration_result = r;
         if (--io->registering > 0)
                 return;
-        io->registrations_refused += io->registration_result < 0;
+        /* Memory that is not to be registered was not refused. */
+        r = io->no_registration ? 0 : io->registration_result;
+        io->registrations_refused += r < 0;
         if (io->registration_result < 0 && io->registration_error == 0) {
                 const char *text = registration_text(-io->registration_result);
 
@@ -313,7 +315,7 @@ static void kio_registration_complete(struct kio_request *req)
         io->registered_any = io->registered_any || io->registration_result == 0;
         registered = io->registered;
         io->registered = NULL;
-        registered(io->registered_userdata, io->registration_result);
+        registered(io->registered_userdata, r);
 }
 
 void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
@@ -360,11 +362,13 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
                 .reason = io->reason,
                 .ring_flags = io->ring_flags,
                 .registered = registers && io->registered_any && io->registration_error == 0,
-                .registered_reason = !registers ? "POSIX I/O registers no memory"
+                .registered_reason = !registers            ? "POSIX I/O registers no memory"
+                                     : io->no_registration ? "io.registration is off"
                                      : !io->registered_any && io->registration_error == 0
                                              ? "nothing has been registered yet"
                                              : io->registered_reason,
-                .registration_error = registers ? io->registration_error : 0,
+                .registration_error =
+                        registers && !io->no_registration ? io->registration_error : 0,
                 .registrations_refused = registers ? io->registrations_refused : 0,
                 .workers = io->n_workers,
                 .depth = io->depth,

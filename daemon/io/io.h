@@ -36,7 +36,8 @@ struct kio_params {
          * computes the checksums of its reads. 0: a worker is filled to its depth before the
          * next one is used. */
         uint64_t spread_bytes;
-        bool huge_regions; /* move regions to huge pages before they are registered */
+        bool huge_regions;    /* move regions to huge pages before they are registered */
+        bool no_registration; /* no ring registers memory; pieces and regions are used without */
 
         /* The memory pool. Each piece, [pool + i * piece_bytes, ...), becomes one registered
          * buffer when kio_register_piece() is called for it. */

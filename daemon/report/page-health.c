@@ -56,7 +56,8 @@ const char *page_advice(const char *reason)
                 { "io_unregistered",
                   "Everything works, but costs more CPU. Set <code>LimitMEMLOCK=infinity</code> in "
                   "the "
-                  "unit (<code>--ulimit memlock=-1</code> in a container), and restart." },
+                  "unit (<code>--ulimit memlock=-1</code> in a container), or "
+                  "<code>io.registration: off</code> if that is intended, and restart." },
                 { "pool_short", "The pool grows as memory becomes available. Free memory, or lower "
                                 "<code>memory.pool</code>." },
                 { "http_off",

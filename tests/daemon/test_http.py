@@ -84,6 +84,25 @@ def test_a_sound_daemon_answers_ready_and_nothing_else(web):
     assert '<section class="health ok"' in page and "<span>ready</span>" in page and "starting" not in page
 
 
+def test_memory_that_is_not_registered_on_request_is_no_degradation(make_daemon):
+    leg = next(leg for leg in harness.LEGS if leg.name == "memlock")
+    if leg.why_not():
+        pytest.skip(leg.why_not())
+    daemon = make_daemon(leg, settings={"io.registration": "off"}).start()
+    io = daemon.populated_status()["io"]
+    if io["backend"] == "posix":
+        pytest.skip("not even a ring can be had with this limit now")
+    assert not io["registered"] and io["registered_reason"] == "io.registration is off"
+    assert not [d for d in daemon.status()["degraded"] if d["reason"] == "io_unregistered"]
+    assert daemon.metric('kvcache_io_registrations_refused_total{memory="pool"}') == 0 and "RLIMIT_MEMLOCK" not in daemon.log()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        stored = items("k", 32, 64 << 10)
+        harness.put_all(c, ns, stored, ack=Ack.WRITTEN)
+        c.evict(ns, [k for k, _ in stored], tiers=Tier.MEMORY)
+        assert [bytes(r.data) for r in c.get(ns, [k for k, _ in stored])] == [v for _, v in stored]
+
+
 @pytest.mark.parametrize("leg", harness.LEGS, ids=lambda leg: leg.name)
 def test_missing_machine_features_are_reported_as_degraded(make_daemon, leg):
     if leg.why_not():

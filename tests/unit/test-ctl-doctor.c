@@ -325,7 +325,7 @@ static void limit_on_locked_memory_is_named_if_the_pool_is_not_registered(void *
         }
         change("\"registered\":true",
                "\"registered\":false,\"registered_reason\":\"nothing has been registered yet\"");
-        expect("locked memory", DOCTOR_OK, "no memory is registered with io_uring yet");
+        expect("locked memory", DOCTOR_OK, "nothing has been registered yet");
         change("\"backend\":\"io_uring\",\"registered\":true",
                "\"backend\":\"posix\",\"registered\":false");
         assert_int_equal(ctl("doctor"), EXIT_OK);

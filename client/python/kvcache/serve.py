@@ -15,6 +15,8 @@ import errno
 import fcntl
 import os
 import pathlib
+import re
+import resource
 import signal
 import stat
 import subprocess
@@ -138,6 +140,14 @@ def pool_bytes(root: str = "/") -> int:
     return min(max(quarter & ~((2 << 20) - 1), LEAST_POOL), MOST_POOL)
 
 
+def _may_lock(pool: str) -> bool:
+    """Returns whether this process may lock a pool of that size for io_uring. A user's limit is usually 8 MiB, and cannot be raised."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    size = re.fullmatch(r"([0-9]+) *([KMGT]iB|)", pool.strip())
+    wanted = int(size[1]) << 10 * ["", "KiB", "MiB", "GiB", "TiB"].index(size[2]) if size else 0
+    return limit == resource.RLIM_INFINITY or os.geteuid() == 0 or limit >= wanted
+
+
 def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
     """Returns the daemon's settings. What the caller gives, or a variable KVCACHE_SECTION_KEY, takes the place of a default."""
     pool = given.get("memory.pool") or os.environ.get("KVCACHE_MEMORY_POOL") or str(pool_bytes())
@@ -150,6 +160,7 @@ def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
         "store.prewrite": "off",
         # One engine may lease as much as all may together, which is half of the pool.
         "limits.leased_bytes": pool,
+        "io.registration": "auto" if _may_lock(pool) else "off",
     }
     unset = {key: value for key, value in defaults.items() if not os.environ.get("KVCACHE_" + key.upper().replace(".", "_"))}
     return {**unset, **given}
