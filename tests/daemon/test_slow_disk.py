@@ -19,7 +19,8 @@ def stuck(make_daemon, directory, request):
     daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1h", "memory.pool": POOL, "store.prewrite": "off",
                                    **getattr(request, "param", {})},
                          env={"LD_PRELOAD": preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
-    yield daemon.start(), switch
+    daemon.start().populated_status()  # until then the pool holds less
+    yield daemon, switch
     switch.unlink(missing_ok=True)
 
 
