@@ -275,10 +275,12 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
         serve.settings("/run", {})
 
 
-@pytest.mark.parametrize("limit, pool, chosen", [(8 << 20, "1GiB", "off"), (8 << 20, str(1 << 30), "off"), (8 << 20, "8 MiB", "auto"),
+@pytest.mark.parametrize("limit, pool, chosen", [(8 << 20, "1GiB", "off"), (8 << 20, str(1 << 30), "off"), (8 << 20, "8 MiB", "off"),
+                                                (32 << 20, "8 MiB", "auto"),
                                                 (-1, "1GiB", "auto"), (8 << 20, "a lot", "auto")])
 def test_a_user_who_may_not_lock_the_pool_has_no_degraded_daemon(monkeypatch, limit, pool, chosen):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(serve.resource, "getrlimit", lambda _: (limit, limit))
     monkeypatch.setenv("XDG_CACHE_HOME", "/tmp")
     assert serve.settings("/run", {"memory.pool": pool})["io.registration"] == chosen

@@ -31,6 +31,7 @@ from ._client import Client
 from ._errors import Error
 
 MOST_POOL, LEAST_POOL = 32 << 30, 64 << 20
+MOST_WORKERS = 4  # that io.workers: auto chooses
 START_S = 120.0
 IDLE = "10min"
 
@@ -141,11 +142,12 @@ def pool_bytes(root: str = "/") -> int:
 
 
 def _may_lock(pool: str) -> bool:
-    """Returns whether this process may lock a pool of that size for io_uring. A user's limit is usually 8 MiB, and cannot be raised."""
+    """Returns whether this process may lock a pool of that size for io_uring, once for each of the daemon's workers (io.workers: auto). A
+    user's limit is usually 8 MiB, and cannot be raised."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     size = re.fullmatch(r"([0-9]+) *([KMGT]iB|)", pool.strip())
     wanted = int(size[1]) << 10 * ["", "KiB", "MiB", "GiB", "TiB"].index(size[2]) if size else 0
-    return limit == resource.RLIM_INFINITY or os.geteuid() == 0 or limit >= wanted
+    return limit == resource.RLIM_INFINITY or os.geteuid() == 0 or limit >= wanted * min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
