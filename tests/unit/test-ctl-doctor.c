@@ -326,6 +326,9 @@ static void limit_on_locked_memory_is_named_if_the_pool_is_not_registered(void *
         change("\"registered\":true",
                "\"registered\":false,\"registered_reason\":\"nothing has been registered yet\"");
         expect("locked memory", DOCTOR_OK, "nothing has been registered yet");
+        change("\"registered\":true",
+               "\"registered\":false,\"registered_reason\":\"io.registration is off\"");
+        expect("locked memory", DOCTOR_OK, "io.registration is off");
         change("\"backend\":\"io_uring\",\"registered\":true",
                "\"backend\":\"posix\",\"registered\":false");
         assert_int_equal(ctl("doctor"), EXIT_OK);
