@@ -17,6 +17,7 @@
  * table below that no pass reached. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +132,9 @@ static struct place *place_get(const char *operation, const char *file, bool aft
 
         if (strncmp(file, "segment-", 8) == 0)
                 file = "segment";
-        snprintf(name, sizeof(name), "%s/%s:%s:%s", phase_names[phase], operation, file,
-                 after ? "after" : "before");
+        /* GCC reads an atomic subscript as a plain one. */
+        snprintf(name, sizeof(name), "%s/%s:%s:%s", phase_names[atomic_load(&phase)], operation,
+                 file, after ? "after" : "before");
         for (unsigned i = 0; i < n_places; i++)
                 if (strcmp(places[i].name, name) == 0)
                         return &places[i];
@@ -393,8 +395,8 @@ static uint64_t recovery_and_verify(void)
         seen = 0;
         seen_end = 0;
         open_store(RECOVERY);
-        n = seen;
         sim_set_watch(NULL);
+        n = seen;
         world_verify();
         if (chance(3)) {
                 work(20);
@@ -413,11 +415,11 @@ static uint64_t recovery_and_verify(void)
  * be rare. */
 static void end_early(uint64_t places_of_start, uint64_t done)
 {
+        sim_set_watch(NULL);
         tally.early++;
         if (seen >= seen_end || tally.early > 2 + done / 10)
                 campaign_fail(VERDICT_HUNG, "recovery came to %llu places, and to %llu now",
                               (unsigned long long)places_of_start, (unsigned long long)seen);
-        sim_set_watch(NULL);
         world_verify();
         world_settle();
         world_close();
@@ -528,6 +530,7 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                 seen_end = 0;
                 if (!live(*seed))
                         campaign_fail(VERDICT_HUNG, "it died of nothing");
+                sim_set_watch(NULL);
                 n = n_places;
                 for (unsigned i = 0; i < n; i++)
                         places[i].total = places[i].times;
