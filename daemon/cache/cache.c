@@ -121,7 +121,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->read = (struct store_read){ 0 };
         req->charged = 0;
         req->admission = 0;
-        req->asked_remote = req->is_checked = false;
+        req->asked_remote = false;
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;

@@ -159,7 +159,6 @@ struct cache_request {
         };
         uint8_t kind, waiting;
         bool asked_remote; /* get: the shared tier was asked and did not have the chunk */
-        bool is_checked;   /* put: the chunk of its key has been read back */
 };
 
 struct cache_params {

@@ -6,7 +6,8 @@
  * entries whose payload did not reach the disk. Such a chunk is dropped when it is read. A put that
  * was answered EXISTS for it would be lost. So the first put of a key that startup found waits for
  * a read of the chunk, and is then tried again: it finds the chunk verified, or stores its own
- * bytes. Chunks that this process has put or read cost nothing.
+ * bytes. A chunk that a resume brings back while the put waits is read again. Chunks that this
+ * process has put or read cost nothing.
  *
  * Loop thread. Owns the buffer of each read, which no client sees. A put waits for room while reads
  * of CHECK_BYTES are in flight.
@@ -83,11 +84,26 @@ static void resume_put(struct check *k)
         cache_try_in_turn(k->cache, &puts);
 }
 
+/* Returns whether the read failed, and the chunk is still there. */
+static bool is_undecided(const struct check *k)
+{
+        const struct cache_request *req = k->req;
+        struct store_ref ref;
+
+        return req && k->get.result < 0 &&
+               store_find(k->cache->params.store, req->namespace_id, &req->key, req->hash, &ref,
+                          NULL) == 0 &&
+               store_is_unverified(k->cache->params.store, ref);
+}
+
 static void on_read(struct store_get *get)
 {
         struct check *k = container_of(get, struct check, get);
 
-        resume_put(k);
+        if (is_undecided(k))
+                cache_finish(k->cache, TAKE_PTR(k->req), CACHE_FAILED);
+        else
+                resume_put(k);
         check_free(k);
 }
 
@@ -102,8 +118,8 @@ bool cache_verify_existing(struct cache *c, struct cache_request *req)
         struct store_ref ref;
         struct check *k;
 
-        if (req->is_checked || store_find(c->params.store, req->namespace_id, &req->key, req->hash,
-                                          &ref, &info) != 0) {
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, &info) !=
+            0) {
                 cache_finish(c, req, CACHE_FAILED);
                 return true;
         }
@@ -122,7 +138,6 @@ bool cache_verify_existing(struct cache *c, struct cache_request *req)
                 return true;
         }
         c->stats.put_checks++;
-        req->is_checked = true;
         cache_set_waiting(req, WAITING_SYNC);
         return true;
 }

@@ -218,19 +218,31 @@ static void device_done(struct store_device *req)
         req->complete = NULL;
 }
 
-void switch_volume(void (*change)(struct store *s, struct store_device *req))
+void begin_switch(struct store_device *req,
+                  void (*change)(struct store *s, struct store_device *req))
 {
-        struct store_device req = { .volume = 0, .complete = device_done };
+        *req = (struct store_device){ .volume = 0, .complete = device_done };
+        change(t.store, req);
+}
 
-        change(t.store, &req);
-        while (req.complete) {
+void end_switch(struct store_device *req)
+{
+        while (req->complete) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
                 poll(&p, 1, 5);
                 kio_reap(t.io);
                 tiers_iterate(&t);
         }
-        assert_int_equal(req.result, 0);
+        assert_int_equal(req->result, 0);
+}
+
+void switch_volume(void (*change)(struct store *s, struct store_device *req))
+{
+        struct store_device req;
+
+        begin_switch(&req, change);
+        end_switch(&req);
 }
 
 struct cache_stats stats(void)

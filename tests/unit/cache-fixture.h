@@ -58,6 +58,10 @@ struct purge {
 
 void purge(struct purge *p);
 /* Suspends or resumes the only volume, and waits until that is done. */
+/* Begin to suspend or resume the volume, and reap until that has ended. */
+void begin_switch(struct store_device *req,
+                  void (*change)(struct store *s, struct store_device *req));
+void end_switch(struct store_device *req);
 void switch_volume(void (*change)(struct store *s, struct store_device *req));
 struct cache_stats stats(void);
 void hold(unsigned op, uint64_t first);

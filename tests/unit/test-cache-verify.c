@@ -291,6 +291,32 @@ static void a_put_whose_key_a_resume_brings_back_is_answered(void **state)
         }
 }
 
+/* The volume is suspended during the read, so the put is to store its own bytes. It waits for room,
+ * and meanwhile a resume brings the chunk back, which is read again. */
+static void a_put_is_answered_if_a_resume_brings_its_key_back_after_the_read(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct store_device suspend;
+        struct req a;
+
+        put_bytes(&a, 1, CACHE_WRITTEN, 1, large);
+        expect(&a, CACHE_OK);
+        reopen();
+        pin_every_slab(pinned, SLABS);
+        hold(KIO_READ, 1);
+        put_bytes(&a, 1, CACHE_WRITTEN, 2, large);
+        tiers_wait_hits(&t, 1);
+        begin_switch(&suspend, store_suspend);
+        release();
+        end_switch(&suspend);
+        switch_volume(store_resume);
+        assert_false(a.done);
+        assert_int_equal(stats().put_checks, 1);
+        unpin_all(pinned, SLABS);
+        expect(&a, CACHE_EXISTS);
+        assert_int_equal(stats().put_checks, 2);
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -307,6 +333,7 @@ int main(void)
                 TEST(a_put_that_waits_for_a_read_ends_with_the_cache),
                 TEST(a_put_is_answered_if_the_device_hangs_during_the_read),
                 TEST(a_put_whose_key_a_resume_brings_back_is_answered),
+                TEST(a_put_is_answered_if_a_resume_brings_its_key_back_after_the_read),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
