@@ -152,12 +152,14 @@ python_tools() {
                 >/dev/null 2>&1 </dev/null && mv "$folder.new" "$folder"
 }
 
-# Helm's engine, the schemas of Kubernetes and Compose, the generator of the site, and what renders manual pages and tries completions.
+# Helm's engine, the schemas of Kubernetes and Compose, the checker of types, the generator of the site, and what renders manual pages and
+# tries completions.
 if [ $install = 1 ] && [ "$tier" != default ] && [ -z "$other$campaign" ]; then
         python_tools python helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 check-jsonschema==0.39.0
+        python_tools types mypy==2.4.1
         python_tools book mkdocs-material==9.8.2
         sh "$root/daemon/build-deps.sh" --package groff --package zsh --package fish ||
-                echo "Tests of the site, or of completions in these shells, are skipped."
+                echo "Tests of the types, of the site, or of completions in these shells, are skipped."
 fi
 
 # --- tests of other kinds ---

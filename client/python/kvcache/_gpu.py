@@ -236,7 +236,8 @@ class Gpu:
         `timeout` seconds for the first one."""
         if self._gpu is None:
             return []
-        room, ended, n = ctypes.create_string_buffer(_REAP_AT_ONCE * _COMPLETION.size), [], _REAP_AT_ONCE
+        room, n = ctypes.create_string_buffer(_REAP_AT_ONCE * _COMPLETION.size), _REAP_AT_ONCE
+        ended: list[tuple[int, int, float]] = []
         call, ms = (_wait_leased, milliseconds(timeout)) if timeout else (_reap_leased, 0)
         while n == _REAP_AT_ONCE:
             n = call(self._gpu, room, _COMPLETION.size, _REAP_AT_ONCE, 0 if ended else ms)

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
@@ -376,7 +376,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             result.restorable_prefix_pages = usable
         return result
 
-    def _restorable(self, keys: list[str], transfer: Any) -> set[int]:
+    def _restorable(self, keys: list[str], transfer: Any) -> Collection[int]:
         """Returns the numbers of leading pages that this transfer's pool can restore."""
         side = self._sides[_name_of(transfer)]
         there = side.pages.exists([identity.key_of(k) for k in keys], side.lengths)

@@ -26,7 +26,8 @@ def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: A
     """Returns the facts of each layer, in the order of groups and layers. `registered`: tensors by the layer's name, one or several for
     each layer. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name."""
     blocks = int(kv_cache_config.num_blocks)
-    specs, tensors, backends, places = [], [], [], {}
+    specs, tensors, backends = [], [], []
+    places: dict[int, list[str]] = {}
     for group in kv_cache_config.kv_cache_groups:
         for name in group.layer_names:
             if name not in registered:

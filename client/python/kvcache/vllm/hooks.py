@@ -50,9 +50,9 @@ def install() -> None:
         wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_maximal_prefix_lookup", ("self", "keys", "req_context"), _telling)
     except Exception as e:
         log.debug("a lookup takes two steps: %s", e)
-    for parameters in (_OF_WINDOW, _OF_WINDOW[:-1]):  # 0.33, and before
+    for window in (_OF_WINDOW, _OF_WINDOW[:-1]):  # 0.33, and before
         try:
-            wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_sliding_window_lookup", parameters, _telling_window)
+            wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_sliding_window_lookup", window, _telling_window)
         except Exception as e:
             log.debug("a lookup of a window takes two steps: %s", e)
 

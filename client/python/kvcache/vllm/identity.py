@@ -99,7 +99,7 @@ def weights_of_engine(name: str, check: str, offloading: Any = None) -> str:
     config = _configuration(offloading)
     model, load = getattr(config, "model_config", None), getattr(config, "load_config", None)
     if getattr(load, "load_format", None) == "dummy":
-        text = getattr(model.hf_config, "to_json_string", None)
+        text = getattr(getattr(model, "hf_config", None), "to_json_string", None)
         return dummy_weights(text(), getattr(model, "seed", 0)) if text else Unknown("random weights without a configuration", "weights")
     return weights_of(getattr(model, "model", None) or name, getattr(model, "revision", None), check, getattr(load, "download_dir", None))
 

@@ -457,7 +457,7 @@ class Seat:
     """A rank's place at its engine's page, also before there is one. `opened` is called with the page when the rank begins to take part."""
 
     def __init__(self, engine_id: object, rank: int, world_size: int, digest: int, opened: Callable[[RankPage], None]) -> None:
-        self._open = lambda: open_page(engine_id, rank, world_size, digest)
+        self._open: Callable[[], RankPage | None] = lambda: open_page(engine_id, rank, world_size, digest)
         self._opened = opened
         self.page: RankPage | None = None
         self.has_failed = False
@@ -476,7 +476,7 @@ class Seat:
         else:
             self._opened(page)
 
-    def poll(self, pools: Callable[[], list[int]] = list) -> RankPage | None:
+    def poll(self, pools: Callable[[], list[int]] | None = None) -> RankPage | None:
         """Looks for the page where it was not found yet. Returns it. `pools`: gives those that this rank can copy from. They are published before
         the rank takes part, because the scheduler's side may answer a hit from then on."""
         if self.page is None and not self.has_failed:
@@ -487,7 +487,7 @@ class Seat:
                 log.error("nothing is loaded or stored by this rank: %s", e)
                 return None
             if page is not None:
-                page.set_pools(pools())
+                page.set_pools(pools() if pools else [])
                 self._publish(page)
                 self.page = page
         return self.page
