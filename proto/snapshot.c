@@ -519,7 +519,7 @@ static int read_whole(FILE *f, char **ret, size_t *ret_bytes)
         return 0;
 }
 
-int snapshot_read(const char *file, struct snapshot **ret,
+int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES])
 {
         bool standard = strcmp(file, "-") == 0;
@@ -538,7 +538,7 @@ int snapshot_read(const char *file, struct snapshot **ret,
                 wrong(&reader, "", "%s", strerror(-r));
                 return r;
         }
-        return snapshot_parse(text, bytes, what, ret, ret_error);
+        return parse(text, bytes, what, ret, ret_error);
 }
 
 void snapshot_name_host(struct snapshot *s, const char *version)

@@ -40,6 +40,7 @@ struct snapshot {
         bool active, enabled, idle;
         char created[SNAPSHOT_TEXT], updated[SNAPSHOT_TEXT];
         double enabled_secs;
+        bool is_summed; /* each metric is the sum of all technologies; never set by this module */
         struct snapshot_layout *layouts;
         size_t n_layouts;
         struct snapshot_metric *metrics; /* sorted by path, layout, technology */
@@ -53,9 +54,11 @@ DEFINE_CLEANUP(struct snapshot *, snapshot_free);
  * fault and its place; -ENOMEM. The caller frees `*ret` with snapshot_free(). */
 int snapshot_parse(const char *text, size_t bytes, const char *what, struct snapshot **ret,
                    char ret_error[static SNAPSHOT_ERROR_BYTES]);
-/* Reads and parses a file; "-" is standard input. Returns what snapshot_parse() does, or -errno of
- * the file. */
-int snapshot_read(const char *file, struct snapshot **ret,
+typedef int snapshot_parser(const char *text, size_t bytes, const char *what, struct snapshot **ret,
+                            char ret_error[static SNAPSHOT_ERROR_BYTES]);
+/* Reads a file, of which "-" is standard input, and parses it with `parse`. Returns what that does,
+ * or -errno of the file. */
+int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.
  * Returns NULL if memory is short. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "compare.h"
+#include "dynamo.h"
 #include "export.h"
 #include "report.h"
 #include "snapshot.h"
@@ -54,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         size_t n, n_again, n_printed;
         FILE *out;
 
-        if (snapshot_parse((const char *)data, bytes, "it", &s, error) < 0) {
+        if (dynamo_parse((const char *)data, bytes, "it", &s, error) < 0) {
                 if (strncmp(error, "it: ", 4) != 0 || strpbrk(error, "\n\033"))
                         abort();
                 return 0;

@@ -47,6 +47,7 @@ GOLDEN_OUTPUTS = {
     "B.html": ["report", B, "--format", "html", "--no-clock"],
     "A.export.csv": ["export", A, "-o", "-", "--format", "csv"], "A.jsonl": ["export", A, "-o", "-", "--format", "jsonl"],
     "B.dynamo.json": ["export", B, "-o", "-", "--compat", "dynamo"],
+    "B.dynamo.txt": ["report", GOLDEN / "B.dynamo.json"], "compare-dynamo.txt": ["compare", A, GOLDEN / "B.dynamo.json"],
     "compare-key.txt": ["compare", A, B], "compare-layout.txt": ["compare", A, B, "--by", "layout"],
     "compare-layout.json": ["compare", A, B, "--by", "layout", "--format", "json"],
 }
@@ -167,6 +168,60 @@ def test_jsonl_and_dynamo():
     assert set(dynamo["metrics"]["HostToDisk_FullyContiguous"]) == {
         "transfer_count", "total_bytes", "total_blocks", "min_transfer_size", "max_transfer_size", "avg_transfer_size",
         "transfer_rate_bps", "block_rate_bps"}
+
+
+def test_a_file_of_dynamos_benchmark_is_read(tmp_path):
+    theirs = GOLDEN / "B.dynamo.json"
+    report = ok("report", theirs)
+    assert "source     Dynamo's layout benchmark" in report and "1016.801 MB/s" in report
+    ours, read = (json.loads(ok("report", path, "--json"))["metrics"] for path in (B, theirs))
+    for a, b in zip(ours, read, strict=True):
+        for name in ("path", "layout", "transfer_count", "total_blocks", "total_bytes", "min_transfer_size", "max_transfer_size"):
+            assert a[name] == b[name]
+        assert b["transfer_rate_bps"] == pytest.approx(a["transfer_rate_bps"])
+    assert ok("export", theirs, "-o", "-", "--compat", "dynamo") == theirs.read_text()
+    assert json.loads(ok("status", theirs, "--json"))["bytes"] == sum(m["total_bytes"] for m in load(B)["metrics"])
+
+
+def test_a_file_of_dynamos_benchmark_is_compared_by_path_and_layout(tmp_path):
+    session = load(A)
+    metric = next(m for m in session["metrics"] if m["path"] == "host_to_disk")
+    session["metrics"].append(metric | {"technology": "gds"})  # the technologies of one path and layout are summed
+    (tmp_path / "A.json").write_text(json.dumps(session))
+    pairs = json.loads(ok("compare", tmp_path / "A.json", GOLDEN / "B.dynamo.json", "--json"))["pairs"]
+    assert all("technology" not in pair for pair in pairs)
+    disk, = (p for p in pairs if p["path"] == "host_to_disk")
+    assert disk["base"]["transfer_count"] == 2 * metric["transfer_count"]
+    assert disk["other"]["transfer_count"] == 64
+    text = ok("compare", GOLDEN / "B.dynamo.json", GOLDEN / "B.dynamo.json", "--fail-on-regress", 0)
+    assert "nothing" in text
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda d: d.pop("metrics"), "metrics is missing"),
+    (lambda d: d.update(metrics=[]), "metrics is no object"),
+    (lambda d: d["metrics"].update(HostToMoon_FullyContiguous={}), "'HostToMoon_FullyContiguous' names no path and layout"),
+    (lambda d: d["metrics"].update({"\033[2J\n": {}}), "'?[2J?' names no path and layout"),
+    (lambda d: d["metrics"].update(HostToDisk_FullyContiguous=5), "transfer_rate_bps is no rate"),
+    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(total_bytes=-1), "total_bytes"),
+    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(transfer_count="1"), "transfer_count"),
+    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].pop("total_blocks"), "total_blocks is missing"),
+    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(transfer_rate_bps=-1), "transfer_rate_bps is no rate"),
+    (lambda d: d.update(session_name="a/b"), "is not the name of a session"),
+    (lambda d: d.pop("session_duration_secs"), "enabled_secs is missing"),
+])
+def test_a_wrong_file_of_dynamos_benchmark_is_refused(tmp_path, change, message):
+    wrong = json.loads((GOLDEN / "B.dynamo.json").read_text())
+    change(wrong)
+    (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+    assert message in refused("report", tmp_path / "wrong.json")
+
+
+def test_a_key_without_transfers_in_a_file_of_dynamos_benchmark_is_left_out(tmp_path):
+    session = json.loads((GOLDEN / "B.dynamo.json").read_text())
+    session["metrics"]["HostToDisk_FullyContiguous"].update(transfer_count=0, min_transfer_size=2**64 - 1)
+    (tmp_path / "B.json").write_text(json.dumps(session))
+    assert "host_to_disk" not in ok("report", tmp_path / "B.json")
 
 
 # --- status ---

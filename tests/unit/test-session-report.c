@@ -117,6 +117,8 @@ static void outputs_are_the_golden_ones_byte_for_byte(void **state)
                 { "A.export.csv", { "export", A, "-o", "-", "--format", "csv" } },
                 { "A.jsonl", { "export", A, "-o", "-", "--format", "jsonl" } },
                 { "B.dynamo.json", { "export", B, "-o", "-", "--compat", "dynamo" } },
+                { "B.dynamo.txt", { "report", GOLDEN_SESSION "/B.dynamo.json" } },
+                { "compare-dynamo.txt", { "compare", A, GOLDEN_SESSION "/B.dynamo.json" } },
                 { "compare-key.txt", { "compare", A, B } },
                 { "compare-layout.txt", { "compare", A, B, "--by", "layout" } },
                 { "compare-layout.json",

@@ -6,6 +6,7 @@
 #include "../commands.h"
 #include "common.h"
 #include "compare.h"
+#include "dynamo.h"
 #include "export.h"
 #include "human.h"
 #include "output.h"
@@ -414,7 +415,7 @@ static int session_load(struct ctl *ctl, const char *name, struct snapshot **ret
                 r = live_check_name("session", name);
                 return r == SESSION_OK ? load_live(ctl, name, ret) : r;
         }
-        r = snapshot_read(name, ret, error);
+        r = snapshot_read(name, dynamo_parse, ret, error);
         if (r == 0)
                 return SESSION_OK;
         return complain(r == -ENOENT ? SESSION_UNKNOWN : SESSION_FAILED, "%s", error);
@@ -608,9 +609,10 @@ const struct command command_session = {
                 "one\n"
                 "                     of its own if none answers, and report what each costs\n"
                 "\n"
-                "SESSION is one that the daemon keeps, or a file, a snapshot or an export: its\n"
-                "name has a '/' or ends with \".json\"; - is standard input. Without one it is\n"
-                "$KVCACHE_BENCH_SESSION, else $DYNAMO_BENCHMARK_SESSION, else the active one.\n"
+                "SESSION is one that the daemon keeps, or a file: a snapshot, an export, or what\n"
+                "Dynamo's bench_layout_transfers wrote. The name of a file has a '/' or ends\n"
+                "with \".json\"; - is standard input. Without one it is $KVCACHE_BENCH_SESSION,\n"
+                "else $DYNAMO_BENCHMARK_SESSION, else the active one.\n"
                 "So init refuses the name - and those that end with \".json\".\n"
                 "init, reset, enable, disable and delete are for admins.\n"
                 "\n"

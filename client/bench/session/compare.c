@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs the rows of two sessions, and computes for each pair how much relevant figures are worse.
  *
- * By key, pairs have the same path, layout and technology. By layout, technologies are summed; the
+ * By key, pairs have the same path, layout and technology; technologies are summed if one of the
+ * sessions does not tell them apart. By layout, technologies are summed; the
  * base of a path is the fully contiguous layout, of A if A has it, otherwise of B, and every other
  * layout of both is compared with it. Relevant are the rate, transfers/block (for equal layouts),
  * and errors per transfer. Latencies are only shown: they grow with the number of transfers in
@@ -29,6 +30,7 @@ struct comparison {
         size_t n[2];
         struct pair *pairs;
         size_t n_pairs;
+        bool is_summed; /* technologies are not told apart */
 };
 
 /* A relevant figure. Latencies are not compared, as explained above. Its change is in percent,
@@ -70,12 +72,13 @@ static double worse_percent(const struct change *c)
 }
 
 static void set_rows(struct row *rows, const char *session, const struct snapshot *s,
-                     struct figures_group *groups, size_t n, bool by_layout)
+                     struct figures_group *groups, size_t n, bool is_summed)
 {
         for (size_t i = 0; i < n; i++) {
                 rows[i].session = session;
-                if (by_layout) {
+                if (is_summed) {
                         rows[i].group = groups[i];
+                        rows[i].group.sum.technology = TRANSFER_TECHNOLOGY_OTHER;
                 } else {
                         rows[i].group.sum = s->metrics[i];
                         figures_of(&s->metrics[i], s->enabled_secs, &rows[i].group.figures);
@@ -83,15 +86,15 @@ static void set_rows(struct row *rows, const char *session, const struct snapsho
         }
 }
 
-static int take_rows(struct comparison *c, unsigned side, const struct snapshot *s, bool by_layout)
+static int take_rows(struct comparison *c, unsigned side, const struct snapshot *s)
 {
         _cleanup_(freep) struct figures_group *groups = calloc(s->n_metrics + 1, sizeof(*groups));
 
         c->rows[side] = calloc(s->n_metrics + 1, sizeof(*c->rows[side]));
         if (!groups || !c->rows[side])
                 return -ENOMEM;
-        c->n[side] = by_layout ? figures_groups(s, groups) : s->n_metrics;
-        set_rows(c->rows[side], side == 0 ? "A" : "B", s, groups, c->n[side], by_layout);
+        c->n[side] = c->is_summed ? figures_groups(s, groups) : s->n_metrics;
+        set_rows(c->rows[side], side == 0 ? "A" : "B", s, groups, c->n[side], c->is_summed);
         return 0;
 }
 
@@ -188,10 +191,10 @@ static void print_pairs(const struct comparison *c, bool by_layout, FILE *out)
                 const struct pair *p = &c->pairs[i];
                 const struct snapshot_metric *m = &(p->other ? p->other : p->base)->group.sum;
 
-                if (m->path != path || (!by_layout && m->technology != technology)) {
+                if (m->path != path || m->technology != technology) {
                         fprintf(out, "\n%s%s%s\n", transfer_path_name(m->path),
-                                by_layout ? "" : ", ",
-                                by_layout ? "" : transfer_technology_name(m->technology));
+                                c->is_summed ? "" : ", ",
+                                c->is_summed ? "" : transfer_technology_name(m->technology));
                         print_title(out);
                 }
                 path = m->path;
@@ -263,14 +266,14 @@ static void add_row(cJSON *to, const char *name, const struct row *row)
         cJSON_AddNumberToObject(o, "error_count", (double)f->errors);
 }
 
-static cJSON *pair_json(const struct pair *p, const struct compare_options *options)
+static cJSON *pair_json(const struct pair *p, bool is_summed)
 {
         const struct snapshot_metric *m = &(p->other ? p->other : p->base)->group.sum;
         cJSON *o = cJSON_CreateObject(), *worse;
 
         cJSON_AddStringToObject(o, "path", transfer_path_name(m->path));
         cJSON_AddStringToObject(o, "layout", transfer_layout_name(m->layout));
-        if (!options->by_layout)
+        if (!is_summed)
                 cJSON_AddStringToObject(o, "technology", transfer_technology_name(m->technology));
         add_row(o, "base", p->base);
         add_row(o, "other", p->other);
@@ -300,7 +303,7 @@ static int print_json_pairs(const struct comparison *c, const struct snapshot *a
         cJSON_AddStringToObject(object, "by", options->by_layout ? "layout" : "key");
         array = cJSON_AddArrayToObject(object, "pairs");
         for (size_t i = 0; i < c->n_pairs; i++)
-                cJSON_AddItemToArray(array, pair_json(&c->pairs[i], options));
+                cJSON_AddItemToArray(array, pair_json(&c->pairs[i], c->is_summed));
         cJSON_AddBoolToObject(object, "past_threshold", worse);
         text = options->one_line ? cJSON_PrintUnformatted(object) : cJSON_Print(object);
         if (!text)
@@ -330,14 +333,14 @@ static bool is_past(const struct comparison *c, double most)
 int session_compare(const struct snapshot *a, const struct snapshot *b,
                     const struct compare_options *options, FILE *out)
 {
-        struct comparison c = { 0 };
+        struct comparison c = { .is_summed = options->by_layout || a->is_summed || b->is_summed };
         _cleanup_(freep) void *rows_a = NULL, *rows_b = NULL, *pairs = NULL;
         bool past;
-        int r = take_rows(&c, 0, a, options->by_layout);
+        int r = take_rows(&c, 0, a);
 
         rows_a = c.rows[0];
         if (r == 0)
-                r = take_rows(&c, 1, b, options->by_layout);
+                r = take_rows(&c, 1, b);
         rows_b = c.rows[1];
         pairs = c.pairs = calloc(c.n[0] + c.n[1] + 1, sizeof(*c.pairs));
         if (r < 0 || !pairs)

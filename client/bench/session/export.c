@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common.h"
-#include "figures.h"
+#include "dynamo.h"
 
 static int print(const cJSON *json, bool one_line, FILE *out)
 {
@@ -94,78 +94,6 @@ static void export_csv(const struct snapshot *s, FILE *out)
         }
 }
 
-/* --- Dynamo's format --- */
-
-/* Converts "host_to_disk" to "HostToDisk". `ret` has room for as many bytes as `name`. */
-static void camel_case(const char *name, char *ret)
-{
-        bool first = true;
-
-        for (; *name; name++) {
-                if (*name == '_') {
-                        first = true;
-                        continue;
-                }
-                *ret++ = (char)(first && *name >= 'a' && *name <= 'z' ? *name - 'a' + 'A' : *name);
-                first = false;
-        }
-        *ret = '\0';
-}
-
-/* Formats a key as Dynamo's debug output does. */
-static void dynamo_key(const struct snapshot_metric *m, char *ret, size_t room)
-{
-        char path[64], layout[64];
-
-        camel_case(transfer_path_name(m->path), path);
-        switch (m->layout) {
-        case TRANSFER_LAYER_SEPARATE_BLOCK_FIRST:
-                strcpy(layout, "LayerSeparate { outer_contiguous: false }");
-                break;
-        case TRANSFER_LAYER_SEPARATE_OUTER_FIRST:
-                strcpy(layout, "LayerSeparate { outer_contiguous: true }");
-                break;
-        default:
-                camel_case(transfer_layout_name(m->layout), layout);
-        }
-        snprintf(ret, room, "%s_%s", path, layout);
-}
-
-/* Exports Dynamo's object, whose keys consist of path and layout; technologies are summed. */
-static int export_dynamo(const struct snapshot *s, FILE *out)
-{
-        _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-        _cleanup_(freep) struct figures_group *groups = calloc(s->n_metrics + 1, sizeof(*groups));
-        size_t n;
-        cJSON *metrics;
-
-        if (!object || !groups)
-                return -ENOMEM;
-        cJSON_AddStringToObject(object, "session_name", s->name);
-        cJSON_AddNumberToObject(object, "session_duration_secs", s->enabled_secs);
-        metrics = cJSON_AddObjectToObject(object, "metrics");
-        n = figures_groups(s, groups);
-        for (size_t i = 0; i < n; i++) {
-                const struct transfer_counts *c = &groups[i].sum.counts;
-                const struct figures *f = &groups[i].figures;
-                char key[160];
-                cJSON *m;
-
-                dynamo_key(&groups[i].sum, key, sizeof(key));
-                m = cJSON_AddObjectToObject(metrics, key);
-                cJSON_AddNumberToObject(m, "transfer_count", (double)c->transfers);
-                cJSON_AddNumberToObject(m, "total_bytes", (double)c->bytes);
-                cJSON_AddNumberToObject(m, "total_blocks", (double)c->blocks);
-                cJSON_AddNumberToObject(m, "min_transfer_size",
-                                        c->transfers ? (double)c->min_bytes : 0);
-                cJSON_AddNumberToObject(m, "max_transfer_size", (double)c->max_bytes);
-                cJSON_AddNumberToObject(m, "avg_transfer_size", f->mean_bytes);
-                cJSON_AddNumberToObject(m, "transfer_rate_bps", f->rate);
-                cJSON_AddNumberToObject(m, "block_rate_bps", f->block_rate);
-        }
-        return print(object, false, out);
-}
-
 int session_export(const struct snapshot *s, enum export_format format, FILE *out)
 {
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
@@ -180,7 +108,7 @@ int session_export(const struct snapshot *s, enum export_format format, FILE *ou
         case EXPORT_JSONL:
                 return export_jsonl(s, out);
         case EXPORT_DYNAMO:
-                return export_dynamo(s, out);
+                return dynamo_export(s, out);
         }
         return 0;
 }

@@ -33,6 +33,14 @@ static void number_line(FILE *out, const char *label, double value, const char *
 static void print_head(const struct snapshot *s, const struct report_options *o, FILE *out)
 {
         report_head_line(out, "session", "%s", s->name);
+        if (s->is_summed) {
+                report_head_line(out, "source",
+                                 "Dynamo's layout benchmark, which has no regions, latencies and "
+                                 "errors: they are 0 here");
+                if (!o->no_clock)
+                        report_head_line(out, "enabled", "for %.3f s", s->enabled_secs);
+                return;
+        }
         report_head_line(out, "state", "%s, %s", s->active ? "active" : "not active",
                          s->enabled ? "enabled" : "disabled");
         report_head_line(out, "host", "%s, %s, %" PRIu64 " CPU%s", s->hostname, s->kernel, s->cpus,
