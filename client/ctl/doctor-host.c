@@ -134,8 +134,21 @@ bool doctor_read_process(const char *root, uint64_t pid, const char *name,
         return host_read_file(path, ret) >= 0;
 }
 
-/* Checks that the pool is registered with io_uring. CAP_IPC_LOCK exempts a process from the limit,
- * and POSIX I/O registers nothing. */
+/* Returns whether the daemon calls this a degradation. */
+static bool is_degraded(const cJSON *status, const char *reason)
+{
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, member(status, "degraded"))
+        {
+                if (strcmp(answer_text(one, "reason"), reason) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Checks that the pool is registered with io_uring, if it is to be. CAP_IPC_LOCK exempts a process
+ * from the limit, and POSIX I/O registers nothing. */
 static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");
@@ -145,8 +158,7 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 
         if (strcmp(answer_text(io, "backend"), "io_uring") != 0)
                 return;
-        if (registered || strcmp(reason, "nothing has been registered yet") == 0 ||
-            strcmp(reason, "io.registration is off") == 0) {
+        if (registered || !is_degraded(status, "io_unregistered")) {
                 doctor_add(checks, DOCTOR_OK, "locked memory", "", "%s",
                            registered ? "the memory pool is registered with io_uring" : reason);
                 return;
