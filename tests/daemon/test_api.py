@@ -156,21 +156,6 @@ def test_each_man_page_has_an_example():
     assert {page for page, _, _ in man_examples()} == {p.name for p in MAN.glob("*.[37]") if not p.read_text().startswith(".so ")}
 
 
-@needs_cc
-@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
-def test_the_program_of_the_tutorial_runs(daemon, tmp_path):
-    """The page's own commands build it and run it twice."""
-    if slow() > 1:
-        pytest.skip("a library with a sanitizer needs a program with it")
-    program, after = (ROOT / "client/TUTORIAL.md").read_text().split("```c\n")[1].split("```\n")
-    (tmp_path / "prompt.c").write_text(program)
-    commands = [line[6:].replace("$PWD/build", str(BUILD)) for line in after.splitlines() if line.startswith("    $ ")]
-    assert len(commands) == 3 and commands[1].startswith("cc ")
-    done = subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=tmp_path, capture_output=True, text=True, timeout=60 * slow(),
-                          env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0 blocks loaded, 8 stored\n8 blocks loaded, 0 stored\n", ""), done
-
-
 @pytest.mark.documents
 @needs_cc
 @pytest.mark.parametrize("page,n,text", [pytest.param(*e, id=f"{e[0]}-{e[1]}") for e in man_examples()])

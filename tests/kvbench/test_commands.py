@@ -739,12 +739,3 @@ def test_readme_examples_work(tmp_path):
         else:
             result = clean(run("kvcache", "--model", model("qwen3_8b"), "--model_config", file))
             assert result.returncode == OK and not result.stderr
-
-
-def test_readme_commands_work():
-    """Runs each command of the guide, unchanged, in the project's folder."""
-    text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text().replace("\\\n", " ")
-    commands = re.findall(r"^\s+(kvcache-bench (?:plan|kvcache|iosize) .*)$", text, re.M)
-    assert len(commands) >= 4
-    for command in commands:
-        assert ok(*shlex.split(command)[1:], cwd=ROOT)
