@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the tests that SECURITY.md names for the rules R1 to R17 exist and are run. Its tables of charges name each charged resource with
-its limits, metrics and tests, and the costs of each operation of the protocol: the named things must exist, and no resource, operation or key
-of `limits` may be missing.
+"""Checks that the tests that SECURITY.md names for the rules R1 to R17 exist and are run. Its table of charges names each charged resource with
+its limits, metrics and tests, and proto/README.md the costs of each operation: the named things must exist, and no resource, operation or key of
+`limits` may be missing.
 
     check-rules.py [ROOT]
 """
@@ -91,8 +91,9 @@ def main():
     for rule in set(range(1, RULES + 1)) - found:
         print(f"SECURITY.md: R{rule} is missing")
         wrong += 1
-    for complaint in costs(root, section(security, "Who pays for what"), there):
-        print(f"SECURITY.md: {complaint}")
+    charges = section(security, "Who pays for what") + section((root / "proto/README.md").read_text(), "11 Limits")
+    for complaint in costs(root, charges, there):
+        print(f"the tables of charges: {complaint}")
         wrong += 1
     print(f"{len(found)} rules, {len(there)} tests, {wrong} wrong")
     return wrong > 0
