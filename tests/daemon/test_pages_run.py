@@ -250,8 +250,6 @@ class Host:
         if page in PRESUMED:
             status, output = self.run(PRESUMED[page])
             assert status == 0, output
-        if page == "client/TUTORIAL.md":
-            (self.checkout / "prompt.c").write_text((SOURCE / page).read_text().split("```c\n")[1].split("```\n")[0])
 
 
 def runnable(page):
