@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes file systems for the volumes of a store: in memory, with O_DIRECT, so that no disk limits what is measured.
 
-tmpfs       a tmpfs for each volume, which takes root; without root, a directory of /dev/shm for each. O_DIRECT takes Linux 6.5.
+tmpfs       a tmpfs for each volume, which takes root; without root, a directory of /dev/shm for each. O_DIRECT takes Linux 6.6.
 loop        an ext4 for each volume, on a loop device over a file of a tmpfs; takes root, losetup and mkfs.ext4
 directory   a directory of --dir for each volume, on whatever device that is
 auto        the first of tmpfs and loop that works
@@ -44,7 +44,7 @@ def check_direct(directory):
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
     except OSError as e:
-        raise NoBacking(f"{directory}: no O_DIRECT ({e.strerror}); tmpfs has it from Linux 6.5 on") from None
+        raise NoBacking(f"{directory}: no O_DIRECT ({e.strerror}); tmpfs has it from Linux 6.6 on") from None
     finally:
         path.unlink(missing_ok=True)
 
