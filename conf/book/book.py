@@ -76,6 +76,8 @@ CHAPTERS = {
         "Events": "daemon/events/README.md",
         "Tests": "tests/README.md",
         "Mutants": "tests/mutants/README.md",
+        "Figures of the benchmark": "tests/bench/figures.md",
+        "Measured on GPUs": "tests/bench/measured.md",
     },
 }
 MANUALS = ("client", "daemon")
