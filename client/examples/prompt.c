@@ -10,13 +10,13 @@
 
 enum { BLOCKS = 8, BLOCK_BYTES = 64 * 1024 };
 
-/* What a request names belongs to it until its completion is reaped. */
+/* A request owns the memory that it names until its completion is reaped. */
 static struct kvcache_key keys[BLOCKS];
 static struct kvcache_entry entries[BLOCKS];
 static struct kvcache_result results[BLOCKS];
 static unsigned char blocks[BLOCKS][BLOCK_BYTES];
 
-/* How many leading blocks of the prompt were loaded, or a negative errno. */
+/* Returns the number of leading blocks of the prompt that were loaded, or a negative errno. */
 static int load(struct kvcache *kv, uint32_t ns)
 {
         struct kvcache_request request;
@@ -43,7 +43,7 @@ static int load(struct kvcache *kv, uint32_t ns)
         return n;
 }
 
-/* How many of the other blocks were stored within a second, or a negative errno. */
+/* Returns the number of other blocks that were stored within a second, or a negative errno. */
 static int store(struct kvcache *kv, uint32_t ns, size_t from)
 {
         struct kvcache_request request;
