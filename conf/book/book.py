@@ -77,7 +77,7 @@ CHAPTERS = {
         "Tests": "tests/README.md",
         "Mutants": "tests/mutants/README.md",
         "Figures of the benchmark": "tests/bench/figures.md",
-        "Measured on GPUs": "tests/bench/measured.md",
+        "Records of measurements": "tests/bench/measured.md",
     },
 }
 MANUALS = ("client", "daemon")
