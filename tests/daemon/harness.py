@@ -400,6 +400,7 @@ class Daemon:
                 if ended is not None:
                     self.process = None
                     raise AssertionError(f"the daemon ended during the test, with {ended}\n{self.log()[-4000:]}")
+                self.resume()  # a test that failed may have paused it
                 self.stop()
         finally:
             self.discard()
