@@ -79,8 +79,8 @@ static uint64_t hash_nothing(const void *userdata, uint32_t namespace_id, const 
         return 7;
 }
 
-/* With a constant hash, one bucket has all chunks, which differ only in namespace and key. */
-static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **state)
+/* With a constant hash, all chunks have the same buckets, and differ only in namespace and key. */
+static void collisions_are_told_apart_and_unlinked_in_any_order(void **state)
 {
         enum { N = 50 };
         struct index *ix;
@@ -102,6 +102,29 @@ static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **
 
                         assert_int_equal(find(ix, (uint32_t)(n % 2), n / 2, 7), at[n]);
                 }
+        }
+        index_free(ix);
+}
+
+/* A bucket has 16 words: with a constant hash most chunks find no room in their two. */
+static void chunks_without_room_are_found_and_unlinked(void **state)
+{
+        enum { N = 100 };
+        struct index *ix;
+        uint32_t at[N];
+
+        assert_int_equal(index_new(&ix, 5000, hash_nothing, NULL), 0);
+        for (uint64_t n = 0; n < N; n++)
+                at[n] = add(ix, 1, n, 7);
+        for (uint64_t n = 0; n < N; n++) {
+                assert_int_equal(find(ix, 1, n, 7), at[n]);
+                assert_int_equal(find(ix, 2, n, 7), INDEX_NONE);
+        }
+        for (uint64_t n = N; n-- > 0;) {
+                index_unlink(ix, at[n]);
+                index_release(ix, at[n]);
+                for (uint64_t other = 0; other < N; other++)
+                        assert_int_equal(find(ix, 1, other, 7), other < n ? at[other] : INDEX_NONE);
         }
         index_free(ix);
 }
@@ -290,6 +313,41 @@ static void random_adds_and_removes_agree_with_a_model(void **state)
         index_free(ix);
 }
 
+static void a_hash_alone_finds_a_linked_chunk(void **state)
+{
+        enum { CHUNKS = 20000 };
+        static uint32_t at[CHUNKS];
+        struct index *ix;
+
+        assert_int_equal(new_index(&ix, CHUNKS), 0);
+        for (uint64_t n = 0; n < CHUNKS; n++)
+                at[n] = add(ix, 1, n, hash_of(1, n));
+        for (uint64_t n = 0; n < CHUNKS; n++) {
+                assert_int_equal(index_find_hash(ix, hash_of(1, n)), at[n]);
+                assert_int_equal(index_find_hash(ix, hash_of(1, CHUNKS + n)), INDEX_NONE);
+        }
+        index_free(ix);
+}
+
+/* With this bound a word has a single bit beside the number, and all tags are equal. */
+static void chunks_are_found_when_numbers_leave_no_room_for_tags(void **state)
+{
+        enum { CHUNKS = 20000 };
+        static uint32_t at[CHUNKS];
+        struct index *ix;
+
+        assert_int_equal(new_index(&ix, 1u << 30), 0);
+        for (uint64_t n = 0; n < CHUNKS; n++)
+                at[n] = add(ix, 1, n, hash_of(1, n));
+        for (uint64_t n = 0; n < CHUNKS; n += 2)
+                index_unlink(ix, at[n]);
+        for (uint64_t n = 0; n < CHUNKS; n++) {
+                assert_int_equal(find(ix, 1, n, hash_of(1, n)), n % 2 ? at[n] : INDEX_NONE);
+                assert_int_equal(find(ix, 1, CHUNKS + n, hash_of(1, CHUNKS + n)), INDEX_NONE);
+        }
+        index_free(ix);
+}
+
 /* The buckets grow meanwhile. */
 static void all_are_found_whether_room_was_made_first_or_not(void **state)
 {
@@ -309,7 +367,7 @@ static void all_are_found_whether_room_was_made_first_or_not(void **state)
                 }
                 for (uint64_t n = 0; n < CHUNKS; n++)
                         assert_int_equal(find(ix, 1, n, hash_of(1, n)), n % 2 ? at[n] : INDEX_NONE);
-                assert_true(bytes_of(ix) <= CHUNKS * 69);
+                assert_true(bytes_of(ix) <= CHUNKS * 66);
                 index_free(ix);
         }
 }
@@ -318,7 +376,10 @@ int main(void)
 {
         static const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_linked_is_found_in_its_namespace_only),
-                cmocka_unit_test(collisions_are_told_apart_and_unlinked_anywhere_in_the_chain),
+                cmocka_unit_test(collisions_are_told_apart_and_unlinked_in_any_order),
+                cmocka_unit_test(chunks_without_room_are_found_and_unlinked),
+                cmocka_unit_test(a_hash_alone_finds_a_linked_chunk),
+                cmocka_unit_test(chunks_are_found_when_numbers_leave_no_room_for_tags),
                 cmocka_unit_test(full_is_said_and_a_record_given_back_is_used_again),
                 cmocka_unit_test(a_fresh_record_is_empty),
                 cmocka_unit_test(each_field_holds_its_most_without_touching_its_neighbours),

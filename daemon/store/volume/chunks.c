@@ -5,7 +5,6 @@
  * A chunk whose put is in flight is not found, listed or dropped. Lists and walks proceed by record
  * number, and visit a bounded number of records per call. Loop thread. */
 #include "checked.h"
-#include "warm.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"
 
@@ -77,7 +76,7 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
         if (ref.index >= index_high(v->index))
                 return;
         if (step == 0)
-                warm(volume_chunk_at(v, ref.index));
+                chunk_warm(volume_chunk_at(v, ref.index));
         evict_warm(v->evict, ref.index, step);
 }
 

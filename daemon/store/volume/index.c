@@ -2,17 +2,26 @@
 /* The index: see index.h. Runs on the loop thread.
  *
  * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so
- * the used ones stay low in the array; above the high mark nothing has been touched yet. The
- * buckets grow with the records, one at a time (linear hashing): each new one takes its share of
- * the one that is next in turn, so that no link ever has to wait for a table to be made anew. The
- * hash is the caller's keyed one: a client that picks keys cannot pick buckets. It is made again
- * when a record leaves its bucket, rather than kept.
+ * the used ones stay low in the array; above the high mark nothing has been touched yet.
+ *
+ * The hash table has buckets of sixteen words, a cache line each. A word is the number of a linked
+ * record plus one, in as many bits as the largest number needs; the other bits are a tag of the
+ * record's hash, so that a lookup reads few records except the one that it looks for. A record has
+ * two buckets and its word is in one of them. If both are full, a word of one of them moves to its
+ * own other bucket, and so on until one has room. The hash is the caller's keyed one: a client that
+ * picks keys cannot pick buckets. It is computed again when a word moves, rather than kept. Words
+ * without room after many moves, which only a broken hash makes likely, are in a list that each
+ * lookup searches.
+ *
+ * The buckets grow with the records, one at a time (linear hashing): each new one takes its share
+ * of the one that is next in turn, so that no link ever has to wait for a table to be made again.
  *
  * The ids of namespaces are interned: a record has the number of its namespace's name. A name lasts
  * while linked records use it. Names are found by their ids in chains through a small table. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "base/pages-ahead.h"
@@ -22,7 +31,29 @@
 #include "warm.h"
 #include "store/volume/index.h"
 
-enum { MIN_BUCKETS = 1024, NAME_BUCKETS = 4096 };
+enum {
+        WORDS = 16,        /* words of a bucket */
+        LOAD_PERCENT = 80, /* words in use; with more, a growing table moves many at each link */
+        MIN_BUCKETS = 64,
+        MOST_MOVES = 256,
+        NAME_BUCKETS = 4096,
+};
+
+typedef uint32_t four_words __attribute__((vector_size(16)));
+
+struct bucket {
+        union {
+                uint32_t words[WORDS]; /* 0: unused, as fresh memory is */
+                four_words fours[WORDS / 4];
+        };
+};
+static_assert(sizeof(struct bucket) == 64, "a cache line");
+
+/* The two buckets of a hash, which may be the same, and its tag. */
+struct place {
+        struct bucket *a, *b;
+        uint32_t tag;
+};
 
 struct name {
         uint32_t id;
@@ -34,12 +65,15 @@ struct index {
         uint64_t (*hash)(const void *userdata, uint32_t namespace_id, const struct key *key);
         const void *userdata;
         struct chunk *chunks;
-        uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
-        uint64_t chunks_bytes, buckets_bytes;
+        struct bucket *buckets;
+        uint32_t *rest; /* words without room in their buckets */
+        uint64_t chunks_bytes, buckets_bytes, rest_bytes;
         struct pages_ahead chunks_ahead, buckets_ahead;
         uint32_t n_buckets, max_buckets;
-        uint32_t mask; /* (mask + 1) / 2 <= n_buckets <= mask */
-        uint32_t max, used, high, linked;
+        uint32_t mask;    /* (mask + 1) / 2 <= n_buckets <= mask */
+        uint32_t numbers; /* the bits of a word that are a record's number plus one */
+        uint32_t max, used, high, linked, n_rest;
+        uint32_t turn; /* counts moves */
         uint32_t free; /* the top of the stack, plus one */
         uint16_t name_of[NAME_BUCKETS], free_name, names_high;
         struct name names[INDEX_NAMESPACES + 1]; /* number 0 is no name's */
@@ -47,11 +81,31 @@ struct index {
 
 DEFINE_CLEANUP(struct index *, index_free);
 
-static uint32_t *bucket_of(const struct index *ix, uint32_t hash)
+static inline struct bucket *bucket_of(const struct index *ix, uint32_t hash)
 {
         uint32_t b = hash & ix->mask;
 
         return &ix->buckets[b < ix->n_buckets ? b : b & ix->mask >> 1];
+}
+
+/* A tag is not 0, so that unused words have none. It is of a product, because the buckets follow
+ * from bits of the hash itself. */
+static inline struct place place_of(const struct index *ix, uint64_t hash)
+{
+        uint32_t tag = (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 32) & ~ix->numbers;
+
+        return (struct place){
+                .a = bucket_of(ix, (uint32_t)hash),
+                .b = bucket_of(ix, (uint32_t)(hash >> 32)),
+                .tag = tag != 0 ? tag : ix->numbers + 1,
+        };
+}
+
+/* Returns the number of buckets for so many linked records. */
+static uint32_t buckets_for(uint32_t chunks)
+{
+        return (uint32_t)MAX((uint64_t)chunks * 100 / (LOAD_PERCENT * WORDS) + 1,
+                             (uint64_t)MIN_BUCKETS);
 }
 
 static void set_buckets(struct index *ix, uint32_t n)
@@ -121,26 +175,26 @@ int index_new(struct index **ret, uint32_t max_chunks,
               const void *userdata)
 {
         _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
-        uint64_t buckets = MIN_BUCKETS;
 
         if (!ix)
                 return -ENOMEM;
         /* Owners in slab.h are below 2^31. */
         assert(max_chunks > 0 && max_chunks <= INT32_MAX);
-        while (buckets < max_chunks)
-                buckets *= 2;
-
+        while (ix->numbers < max_chunks)
+                ix->numbers = 2 * ix->numbers + 1;
         ix->hash = hash;
         ix->userdata = userdata;
         ix->max = max_chunks;
-        ix->max_buckets = (uint32_t)buckets;
+        ix->max_buckets = buckets_for(max_chunks);
         ix->mask = 2 * MIN_BUCKETS - 1;
         set_buckets(ix, MIN_BUCKETS);
         ix->chunks_bytes = (uint64_t)max_chunks * sizeof(struct chunk);
-        ix->buckets_bytes = buckets * sizeof(uint32_t);
+        ix->buckets_bytes = (uint64_t)ix->max_buckets * sizeof(struct bucket);
+        ix->rest_bytes = (uint64_t)max_chunks * sizeof(uint32_t);
         ix->chunks = pages_map(ix->chunks_bytes);
         ix->buckets = pages_map(ix->buckets_bytes);
-        if (!ix->chunks || !ix->buckets)
+        ix->rest = pages_map(ix->rest_bytes);
+        if (!ix->chunks || !ix->buckets || !ix->rest)
                 return -ENOMEM;
         pages_ahead_init(&ix->chunks_ahead, ix->chunks, ix->chunks_bytes);
         pages_ahead_init(&ix->buckets_ahead, ix->buckets, ix->buckets_bytes);
@@ -158,6 +212,8 @@ struct index *index_free(struct index *ix)
                 munmap(ix->chunks, ix->chunks_bytes);
         if (ix->buckets)
                 munmap(ix->buckets, ix->buckets_bytes);
+        if (ix->rest)
+                munmap(ix->rest, ix->rest_bytes);
         free(ix);
         return NULL;
 }
@@ -175,7 +231,7 @@ uint32_t index_acquire(struct index *ix)
 
         if (ix->free != 0) {
                 i = ix->free - 1;
-                ix->free = ix->chunks[i].next;
+                memcpy(&ix->free, ix->chunks[i].key.bytes, sizeof(ix->free));
         } else if (ix->high < ix->max) {
                 i = ix->high++;
                 pages_ahead_use(&ix->chunks_ahead, (uint64_t)ix->high * sizeof(struct chunk));
@@ -197,7 +253,7 @@ void index_release(struct index *ix, uint32_t i)
         c->flags = 0;
         c->seq = 0;
         c->slab = INDEX_NO_SLAB;
-        c->next = ix->free & INT32_MAX;
+        memcpy(c->key.bytes, &ix->free, sizeof(ix->free));
         ix->free = i + 1;
         ix->used--;
 }
@@ -212,7 +268,7 @@ void index_reset(struct index *ix)
 void index_reserve(struct index *ix, uint32_t chunks)
 {
         if (ix->linked == 0)
-                set_buckets(ix, MAX(ix->n_buckets, MIN(chunks, ix->max_buckets)));
+                set_buckets(ix, MAX(ix->n_buckets, buckets_for(MIN(chunks, ix->max))));
 }
 
 void index_populate(const struct index *ix, uint32_t from, uint32_t to)
@@ -226,7 +282,8 @@ void index_populate_ahead(struct index *ix, bool on)
 {
         if (on) {
                 pages_ahead_restart(&ix->chunks_ahead, (uint64_t)ix->high * sizeof(struct chunk));
-                pages_ahead_restart(&ix->buckets_ahead, (uint64_t)ix->n_buckets * sizeof(uint32_t));
+                pages_ahead_restart(&ix->buckets_ahead,
+                                    (uint64_t)ix->n_buckets * sizeof(struct bucket));
         } else {
                 pages_ahead_pause(&ix->chunks_ahead);
                 pages_ahead_pause(&ix->buckets_ahead);
@@ -239,93 +296,223 @@ void index_unpopulate(const struct index *ix)
                          (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
 }
 
-/* Adds a bucket and moves the chunks that now belong there. */
+static uint32_t record_of(const struct index *ix, uint32_t word)
+{
+        return (word & ix->numbers) - 1;
+}
+
+static uint64_t hash_of_word(const struct index *ix, uint32_t word)
+{
+        return hash_of(ix, &ix->chunks[record_of(ix, word)]);
+}
+
+static unsigned count_used(const struct bucket *b)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < WORDS; i++)
+                n += b->words[i] != 0;
+        return n;
+}
+
+/* Adds a word to a bucket that has room. */
+static void add_to(struct bucket *b, uint32_t word)
+{
+        unsigned i = 0;
+
+        while (b->words[i] != 0)
+                i++;
+        b->words[i] = word;
+}
+
+/* Adds a word to the emptier of its buckets. Returns false if both are full. */
+static bool add(const struct place *p, uint32_t word)
+{
+        unsigned in_a = count_used(p->a), in_b = count_used(p->b);
+
+        if (MIN(in_a, in_b) == WORDS)
+                return false;
+        add_to(in_a <= in_b ? p->a : p->b, word);
+        return true;
+}
+
+/* Adds a word to a full bucket, from which another word moves to its other bucket. */
+static void add_by_moves(struct index *ix, struct bucket *to, uint32_t word)
+{
+        for (unsigned moves = 0; moves < MOST_MOVES; moves++) {
+                uint32_t *at = &to->words[ix->turn++ % WORDS], moved = *at;
+                struct place p = place_of(ix, hash_of_word(ix, moved));
+
+                *at = word;
+                word = moved;
+                to = p.a == to ? p.b : p.a;
+                if (count_used(to) < WORDS) {
+                        add_to(to, word);
+                        return;
+                }
+        }
+        assert(ix->n_rest < ix->max);
+        ix->rest[ix->n_rest++] = word;
+}
+
+static void place(struct index *ix, uint64_t hash, uint32_t number)
+{
+        struct place p = place_of(ix, hash);
+
+        if (!add(&p, p.tag | number))
+                add_by_moves(ix, p.a, p.tag | number);
+}
+
+/* Adds a bucket and moves the words that now belong there, and one that had found no room. */
 static void split(struct index *ix)
 {
         uint32_t n = ix->n_buckets;
-        uint32_t *from = bucket_of(ix, n), *to = &ix->buckets[n];
-        uint32_t left = 0, moved = 0, next;
+        struct bucket *from = bucket_of(ix, n), *to = &ix->buckets[n];
 
-        pages_ahead_use(&ix->buckets_ahead, ((uint64_t)n + 1) * sizeof(uint32_t));
-        for (uint32_t i = *from; i != 0; i = next) {
-                struct chunk *c = &ix->chunks[i - 1];
-                uint32_t *chain = ((uint32_t)hash_of(ix, c) & ix->mask) == n ? &moved : &left;
-
-                next = c->next;
-                c->next = *chain & INT32_MAX;
-                *chain = i;
-        }
-        *from = left;
-        *to = moved;
+        pages_ahead_use(&ix->buckets_ahead, ((uint64_t)n + 1) * sizeof(struct bucket));
         set_buckets(ix, n + 1);
+        for (unsigned i = 0; i < WORDS; i++) {
+                uint32_t word = from->words[i];
+                struct place p;
+
+                if (word == 0)
+                        continue;
+                p = place_of(ix, hash_of_word(ix, word));
+                if (p.a == from || p.b == from)
+                        continue;
+                add_to(to, word);
+                from->words[i] = 0;
+        }
+        if (ix->n_rest > 0) {
+                uint32_t word = ix->rest[--ix->n_rest];
+
+                place(ix, hash_of_word(ix, word), word & ix->numbers);
+        }
 }
 
 void index_link(struct index *ix, uint32_t i, uint32_t namespace_id, uint64_t hash)
 {
         struct chunk *c = index_chunk(ix, i);
-        uint32_t *bucket;
 
         assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED));
-        if (++ix->linked > ix->n_buckets && ix->n_buckets < ix->max_buckets)
+        if (buckets_for(++ix->linked) > ix->n_buckets)
                 split(ix);
-        bucket = bucket_of(ix, (uint32_t)hash);
-        c->next = *bucket & INT32_MAX;
-        *bucket = i + 1;
         c->name = name_take(ix, namespace_id) & INDEX_NAMESPACES;
         c->flags |= CHUNK_LINKED;
+        place(ix, hash, i + 1);
+}
+
+/* Returns the word of a linked record, or NULL if it is not among these. */
+static uint32_t *word_in(const struct index *ix, uint32_t *words, uint32_t n, uint32_t i)
+{
+        for (uint32_t j = 0; j < n; j++)
+                if ((words[j] & ix->numbers) == i + 1)
+                        return &words[j];
+        return NULL;
 }
 
 void index_unlink(struct index *ix, uint32_t i)
 {
-        struct chunk *c = index_chunk(ix, i), *before = NULL;
-        uint32_t *bucket = bucket_of(ix, (uint32_t)hash_of(ix, c));
+        struct chunk *c = index_chunk(ix, i);
+        struct place p = place_of(ix, hash_of(ix, c));
+        uint32_t *word;
 
         assert(c->flags & CHUNK_LINKED);
-        for (uint32_t at = *bucket; at != i + 1; at = before->next) {
-                assert(at != 0);
-                before = &ix->chunks[at - 1];
+        warm(p.b, 1);
+        word = word_in(ix, p.a->words, WORDS, i) ?: word_in(ix, p.b->words, WORDS, i);
+        if (word) {
+                *word = 0;
+        } else {
+                word = word_in(ix, ix->rest, ix->n_rest, i);
+                assert(word);
+                *word = ix->rest[--ix->n_rest];
         }
-        if (before)
-                before->next = c->next;
-        else
-                *bucket = c->next;
         name_drop(ix, c->name);
-        c->next = 0;
         c->name = 0;
         c->flags &= ~(unsigned)CHUNK_LINKED & 0xf;
         ix->linked--;
 }
 
-/* Compares the keys first: keys of other namespaces that share a bucket differ, too. */
+/* Returns the words of a bucket that have this tag, a bit each. */
+static inline unsigned matches_in(const struct index *ix, const struct bucket *b, uint32_t tag)
+{
+        four_words wanted = tag - (four_words){ 0 }, tags = ~ix->numbers - (four_words){ 0 };
+        four_words bits = { 1, 2, 4, 8 }, found = { 0 };
+
+        for (unsigned i = 0; i < WORDS / 4; i++, bits <<= 4)
+                found |= (four_words)((b->fours[i] & tags) == wanted) & bits;
+        return found[0] | found[1] | found[2] | found[3];
+}
+
+/* Returns the words of both buckets that have the tag, a bit each. Without branches, because the
+ * bucket that has the word cannot be predicted. */
+static inline unsigned matches_of(const struct index *ix, const struct place *p)
+{
+        static_assert(2 * WORDS <= 32, "a bit each");
+        return matches_in(ix, p->a, p->tag) | matches_in(ix, p->b, p->tag) << WORDS;
+}
+
+/* Returns the record of the lowest of these matches. */
+static inline uint32_t first_of(const struct index *ix, const struct place *p, unsigned matches)
+{
+        unsigned i = (unsigned)__builtin_ctz(matches);
+
+        return ((i < WORDS ? p->a : p->b)->words[i % WORDS] & ix->numbers) - 1;
+}
+
+/* Compares the keys first: keys of other namespaces that share a tag differ, too. */
+static inline bool is_key(const struct index *ix, uint32_t i, uint32_t namespace_id,
+                          const struct key *key)
+{
+        const struct chunk *c = &ix->chunks[i];
+
+        return key_equal(&c->key, key) && index_namespace_of(ix, c) == namespace_id;
+}
+
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash)
 {
-        for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0; i = ix->chunks[i - 1].next) {
-                const struct chunk *c = &ix->chunks[i - 1];
+        struct place p = place_of(ix, hash);
 
-                if (key_equal(&c->key, key) && index_namespace_of(ix, c) == namespace_id)
-                        return i - 1;
+        for (unsigned left = matches_of(ix, &p); left != 0; left &= left - 1) {
+                uint32_t i = first_of(ix, &p, left);
+
+                if (is_key(ix, i, namespace_id, key))
+                        return i;
         }
+        for (uint32_t j = 0; j < ix->n_rest; j++)
+                if (is_key(ix, record_of(ix, ix->rest[j]), namespace_id, key))
+                        return record_of(ix, ix->rest[j]);
         return INDEX_NONE;
 }
 
 uint32_t index_find_hash(const struct index *ix, uint64_t hash)
 {
-        uint32_t i = *bucket_of(ix, (uint32_t)hash);
+        struct place p = place_of(ix, hash);
 
-        while (i != 0 && hash_of(ix, &ix->chunks[i - 1]) != hash)
-                i = ix->chunks[i - 1].next;
-        return i != 0 ? i - 1 : INDEX_NONE;
+        for (unsigned left = matches_of(ix, &p); left != 0; left &= left - 1) {
+                uint32_t i = first_of(ix, &p, left);
+
+                if (hash_of(ix, &ix->chunks[i]) == hash)
+                        return i;
+        }
+        for (uint32_t j = 0; j < ix->n_rest; j++)
+                if (hash_of_word(ix, ix->rest[j]) == hash)
+                        return record_of(ix, ix->rest[j]);
+        return INDEX_NONE;
 }
 
 void index_warm(const struct index *ix, uint64_t hash, unsigned step)
 {
-        const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
+        struct place p = place_of(ix, hash);
 
-        if (step == 0)
-                warm(bucket);
-        else if (*bucket != 0)
-                warm(&ix->chunks[*bucket - 1]);
+        if (step == 0) {
+                warm(p.a);
+                warm(p.b);
+                return;
+        }
+        for (unsigned left = matches_of(ix, &p); left != 0; left &= left - 1)
+                chunk_warm(&ix->chunks[first_of(ix, &p, left)]);
 }
 
 uint32_t index_max(const struct index *ix)
@@ -346,5 +533,6 @@ uint32_t index_high(const struct index *ix)
 void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets)
 {
         *ret_records = (uint64_t)ix->high * sizeof(struct chunk);
-        *ret_buckets = (uint64_t)ix->n_buckets * sizeof(ix->buckets[0]);
+        *ret_buckets = (uint64_t)ix->n_buckets * sizeof(struct bucket) +
+                       (uint64_t)ix->n_rest * sizeof(ix->rest[0]);
 }
