@@ -3,9 +3,10 @@
  *
  * Runs on the loop thread. Owns the accounting only; the bytes belong to the pool or the store.
  *
- * One uint32_t per slot serves two purposes: below 2^31 it is the slot's owner; with the top bit
- * set the slot is free and the rest is the next free slot of the slab. Slots from `fresh` on have
- * never been handed out and their words never written, so that dividing a slab costs only an
+ * One word per slot serves two purposes: below 2^31 it is the slot's owner; with the top bit set
+ * the slot is free and the rest is the next free slot of the slab. In memory a word has as few bits
+ * as the owners allow (slabs_limit_owners()), and the flag is its lowest bit. Slots from `fresh` on
+ * have never been handed out and their words never written, so that dividing a slab costs only an
  * allocation.
  *
  * Acquire: the class's first slab with room; else a free slab; else an empty slab of any other
@@ -23,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/packed.h"
 #include "checked.h"
 #include "warm.h"
 
@@ -38,7 +40,7 @@ struct slab_link {
 
 struct slab {
         uint64_t bytes;
-        uint32_t *words; /* one per slot; NULL while free */
+        uint8_t *words; /* one per slot, see word_of(); NULL while free */
         uint32_t slots, used;
         uint32_t fresh;      /* first slot not handed out since the slab was divided */
         uint32_t first_free; /* SLOT_END: none below fresh */
@@ -68,6 +70,7 @@ struct slab_class {
 struct slabs {
         uint64_t slab_bytes;
         uint32_t max_slabs, n_slabs, n_free;
+        unsigned word_bits;
         unsigned n_classes, n_sizes, n_groups;
         struct slab_list free, empty;
         struct slab_class classes[SLAB_MAX_CLASSES];
@@ -310,6 +313,43 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
         *ret_used = s->classes[class].used;
 }
 
+/* --- words --- */
+
+/* Returns the last number that a word has room for, which stands for SLOT_END. */
+static uint32_t last_number(const struct slabs *s)
+{
+        return (uint32_t)((UINT64_C(1) << (s->word_bits - 1)) - 1);
+}
+
+static uint32_t word_of(const struct slabs *s, const struct slab *slab, uint32_t slot)
+{
+        const struct packed words = { .base = slab->words, .bits = s->word_bits };
+        uint32_t word = packed_get(&words, slot), number = word >> 1;
+
+        if (!(word & 1))
+                return number;
+        return SLOT_FREE | (number == last_number(s) ? SLOT_END : number);
+}
+
+static void set_word(const struct slabs *s, struct slab *slab, uint32_t slot, uint32_t word)
+{
+        struct packed words = { .base = slab->words, .bits = s->word_bits };
+        uint32_t number = MIN(word & ~SLOT_FREE, last_number(s));
+
+        packed_set(&words, slot, number << 1 | word >> 31);
+}
+
+void slabs_limit_owners(struct slabs *s, uint32_t most)
+{
+        assert(s->n_slabs == 0 && !(most & SLOT_FREE));
+        s->word_bits = packed_bits(MAX(most, (uint32_t)(s->slab_bytes / SLAB_GRAIN))) + 1;
+}
+
+uint64_t slabs_word_bytes(const struct slabs *s, uint64_t slots)
+{
+        return packed_bytes(slots, s->word_bits);
+}
+
 /* --- slabs --- */
 
 int slabs_new(struct slabs **ret, uint32_t max_slabs, uint64_t slab_bytes)
@@ -326,6 +366,7 @@ int slabs_new(struct slabs **ret, uint32_t max_slabs, uint64_t slab_bytes)
                 return -ENOMEM;
         s->slab_bytes = slab_bytes;
         s->max_slabs = max_slabs;
+        s->word_bits = 32;
         s->free = s->empty = (struct slab_list){ .first = NONE, .last = NONE };
         classes_init(s);
         *ret = s;
@@ -402,7 +443,7 @@ static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
         uint32_t slots = (uint32_t)(slab->bytes / c->bytes);
 
         assert(slots > 0);
-        slab->words = malloc((size_t)slots * sizeof(slab->words[0]));
+        slab->words = malloc(packed_bytes(slots, s->word_bits) + PACKED_PADDING);
         if (!slab->words)
                 return -ENOMEM;
 
@@ -509,15 +550,15 @@ uint32_t slabs_free_count(const struct slabs *s)
 
 /* --- slots --- */
 
-static void slab_relink(struct slab *slab)
+static void slab_relink(const struct slabs *s, struct slab *slab)
 {
         slab->first_free = SLOT_END;
         for (uint32_t i = slab->fresh; i-- > 0;) {
-                if (!(slab->words[i] & SLOT_FREE))
+                if (!(word_of(s, slab, i) & SLOT_FREE))
                         continue;
                 if (slab->first_free == SLOT_END)
                         slab->last_free = i;
-                slab->words[i] = SLOT_FREE | slab->first_free;
+                set_word(s, slab, i, SLOT_FREE | slab->first_free);
                 slab->first_free = i;
         }
         slab->stale = false;
@@ -541,17 +582,17 @@ static uint32_t slot_take(struct slabs *s, uint32_t i, uint32_t owner)
         struct slab *slab = &s->slabs[i];
         uint32_t slot;
 
-        assert(!(owner & SLOT_FREE));
+        assert(owner <= last_number(s));
         if (slab->stale)
-                slab_relink(slab);
+                slab_relink(s, slab);
         if (slab->first_free != SLOT_END) {
                 slot = slab->first_free;
-                slab->first_free = slab->words[slot] & ~SLOT_FREE;
+                slab->first_free = word_of(s, slab, slot) & ~SLOT_FREE;
         } else {
                 slot = slab->fresh++;
         }
         assert(slot < slab->slots);
-        slab->words[slot] = owner;
+        set_word(s, slab, slot, owner);
         slab_count_used(s, i);
         return slot;
 }
@@ -591,7 +632,7 @@ static bool slot_is_used(const struct slabs *s, struct slab_slot slot)
                 return false;
         slab = &s->slabs[slot.slab];
         return slab->class != NO_CLASS && slot.slot < slab->fresh &&
-               !(slab->words[slot.slot] & SLOT_FREE);
+               !(word_of(s, slab, slot.slot) & SLOT_FREE);
 }
 
 void slabs_release(struct slabs *s, struct slab_slot slot)
@@ -603,12 +644,12 @@ void slabs_release(struct slabs *s, struct slab_slot slot)
         slab = &s->slabs[slot.slab];
         c = &s->classes[slab->class];
 
-        slab->words[slot.slot] = SLOT_FREE | SLOT_END;
+        set_word(s, slab, slot.slot, SLOT_FREE | SLOT_END);
         if (!slab->stale) {
                 if (slab->first_free == SLOT_END)
                         slab->first_free = slot.slot;
                 else
-                        slab->words[slab->last_free] = SLOT_FREE | slot.slot;
+                        set_word(s, slab, slab->last_free, SLOT_FREE | slot.slot);
                 slab->last_free = slot.slot;
         }
 
@@ -633,14 +674,14 @@ void slabs_release(struct slabs *s, struct slab_slot slot)
 
 uint32_t slabs_owner(const struct slabs *s, struct slab_slot slot)
 {
-        return slot_is_used(s, slot) ? s->slabs[slot.slab].words[slot.slot] : SLAB_NOBODY;
+        return slot_is_used(s, slot) ? word_of(s, &s->slabs[slot.slab], slot.slot) : SLAB_NOBODY;
 }
 
 void slabs_set_owner(struct slabs *s, struct slab_slot slot, uint32_t owner)
 {
         assert(slot_is_used(s, slot));
-        assert(!(owner & SLOT_FREE));
-        s->slabs[slot.slab].words[slot.slot] = owner;
+        assert(owner <= last_number(s));
+        set_word(s, &s->slabs[slot.slab], slot.slot, owner);
 }
 
 uint64_t slabs_slot_bytes(const struct slabs *s, struct slab_slot slot)
@@ -678,14 +719,14 @@ void slabs_warm(const struct slabs *s, struct slab_slot slot, unsigned step)
         if (step == 0)
                 warm(slab);
         else if (slab->words && slot.slot < slab->slots)
-                warm(&slab->words[slot.slot], 1);
+                warm(slab->words + packed_bytes(slot.slot, s->word_bits), 1);
 }
 
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)
 {
         struct slab *slab;
 
-        assert(!(owner & SLOT_FREE));
+        assert(owner <= last_number(s));
         if (slot.slab >= s->n_slabs)
                 return -EINVAL;
         slab = &s->slabs[slot.slab];
@@ -695,8 +736,8 @@ int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)
                 return -EEXIST;
 
         while (slab->fresh <= slot.slot)
-                slab->words[slab->fresh++] = SLOT_FREE | SLOT_END;
-        slab->words[slot.slot] = owner;
+                set_word(s, slab, slab->fresh++, SLOT_FREE | SLOT_END);
+        set_word(s, slab, slot.slot, owner);
         slab->stale = true;
         slab_count_used(s, slot.slab);
         return 0;

@@ -4,7 +4,8 @@
  * file.
  *
  * A slot stores its owner, a number of the caller's. When a slab is moved to another class, this
- * tells which items must be evicted from it. Memory: 4 bytes per slot of the slabs in use.
+ * tells which items must be evicted from it. Memory: 4 bytes per slot of the slabs in use, or less
+ * (slabs_limit_owners()).
  *
  * A class has a size and a group, another number of the caller's (a tenant); slabs of one group
  * never have slots of another. Sizes are the same for all groups; a class of a group other than 0
@@ -41,6 +42,11 @@ struct slabs;
  * slabs_add() makes them usable. Returns 0, -EINVAL or -ENOMEM. */
 int slabs_new(struct slabs **ret, uint32_t max_slabs, uint64_t slab_bytes);
 struct slabs *slabs_free(struct slabs *s);
+/* Makes the memory of a slot no larger than owners up to `most` need. No slab may have been added.
+ */
+void slabs_limit_owners(struct slabs *s, uint32_t most);
+/* Returns the memory of so many slots, in bytes. */
+uint64_t slabs_word_bytes(const struct slabs *s, uint64_t slots);
 /* Makes the next slab (0, 1, 2, ...) usable, with `bytes` <= slab_bytes, rounded down to the grain.
  * Returns 0, -ENOSPC or -EINVAL. */
 int slabs_add(struct slabs *s, uint64_t bytes);

@@ -19,11 +19,15 @@ DEFINE_CLEANUP(struct slabs *, slabs_free);
 
 enum { KIB = 1024, MIB = 1024 * KIB };
 
+static uint32_t most_owner; /* 0: any */
+
 static struct slabs *make(uint32_t n_slabs, uint64_t slab_bytes, uint64_t last_bytes)
 {
         struct slabs *s = NULL;
 
         assert_int_equal(slabs_new(&s, n_slabs, slab_bytes), 0);
+        if (most_owner != 0)
+                slabs_limit_owners(s, most_owner);
         for (uint32_t i = 0; i < n_slabs; i++)
                 assert_int_equal(slabs_add(s, i + 1 < n_slabs ? slab_bytes : last_bytes), 0);
         return s;
@@ -705,6 +709,55 @@ static void random_work_never_overlaps_and_never_leaks(void **state)
         }
 }
 
+/* Owners and slots up to the limit take the fewest bits; the last slot number and the end of a free
+ * list differ in any case. */
+static void slots_are_the_same_with_few_owners(void **state)
+{
+        static const uint32_t limits[] = { 1, 255, 256, 65535, 65536, INT32_MAX };
+        _cleanup_(slabs_freep) struct slabs *one = NULL;
+        struct slab_slot slot;
+
+        for (unsigned i = 0; i < ARRAY_SIZE(limits); i++) {
+                most_owner = limits[i];
+                one = make(1, 256 * KIB, 256 * KIB);
+                for (uint32_t n = 0; n < 64; n++)
+                        assert_int_equal(slabs_acquire(one, class_of(one, 4096),
+                                                       n % 2 ? limits[i] : 0, &slot),
+                                         0);
+                assert_int_equal(slabs_acquire(one, class_of(one, 4096), 0, &slot), SLAB_FULL);
+                for (uint32_t n = 0; n < 64; n++)
+                        assert_int_equal(slabs_owner(one, (struct slab_slot){ 0, n }),
+                                         n % 2 ? limits[i] : 0);
+                for (uint32_t n = 63; n > 0; n--) /* slot 0 stays in use, and so the free list */
+                        slabs_release(one, (struct slab_slot){ 0, n });
+                for (uint32_t n = 63; n > 0; n--) {
+                        assert_int_equal(slabs_acquire(one, class_of(one, 4096), 1, &slot), 0);
+                        assert_int_equal(slot.slot, n);
+                }
+                assert_int_equal(slabs_acquire(one, class_of(one, 4096), 0, &slot), SLAB_FULL);
+                check_sums(one);
+                one = slabs_free(one);
+        }
+        most_owner = 300;
+        random_work_never_overlaps_and_never_leaks(state);
+        recovery_occupies_slots_in_any_order_and_the_gaps_stay_usable(state);
+        recovery_may_fill_a_slab_and_release_from_it(state);
+        slots_are_given_in_the_order_in_which_they_came_back(state);
+        most_owner = 0;
+}
+
+static void the_memory_of_slots_follows_the_owners(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = NULL;
+
+        assert_int_equal(slabs_new(&s, 1, MIB), 0);
+        assert_int_equal(slabs_word_bytes(s, 1000), 4000);
+        slabs_limit_owners(s, (1 << 23) - 1);
+        assert_int_equal(slabs_word_bytes(s, 1000), 3000);
+        slabs_limit_owners(s, 1); /* a slab may have 256 slots */
+        assert_int_equal(slabs_word_bytes(s, 1000), 1250);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -733,6 +786,8 @@ int main(void)
                 cmocka_unit_test(recovery_may_release_before_anything_is_acquired),
                 cmocka_unit_test(what_recovery_reads_from_a_disk_may_be_nonsense),
                 cmocka_unit_test(random_work_never_overlaps_and_never_leaks),
+                cmocka_unit_test(slots_are_the_same_with_few_owners),
+                cmocka_unit_test(the_memory_of_slots_follows_the_owners),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

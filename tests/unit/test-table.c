@@ -820,6 +820,33 @@ static void each_chunk_lies_in_one_page_or_nowhere(void **state)
         end();
 }
 
+/* A ring of more pages than chunks needs wider links than before. */
+static void chunks_stay_in_their_pages_when_the_ring_outgrows_them(void **state)
+{
+        enum { CHUNKS = 20 };
+        struct table *table;
+        uint32_t pages = 16;
+
+        assert_int_equal(table_new(&table, uuid, pages, CHUNKS, &ops, NULL), 0);
+        assert_int_equal(table_bytes(table, 1000) - table_bytes(table, 0), 1000 * 6 / 8);
+        for (uint32_t chunk = 0; chunk + 1 < CHUNKS; chunk++)
+                table_place(table, chunk % 7, chunk);
+        for (unsigned bits = 5; pages < 1u << 20; bits++) {
+                pages *= 2;
+                assert_int_equal(table_grow(table, pages), 0);
+                assert_int_equal(table_bytes(table, 1000) - table_bytes(table, 0),
+                                 (1000 * (MAX(bits, 5u) + 1) + 7) / 8);
+                for (uint32_t chunk = 0; chunk + 1 < CHUNKS; chunk++)
+                        assert_int_equal(table_page_of(table, chunk), chunk % 7);
+                assert_int_equal(table_page_of(table, CHUNKS - 1), TABLE_NOWHERE);
+                table_place(table, pages - 1, CHUNKS - 1);
+                assert_int_equal(table_page_of(table, CHUNKS - 1), pages - 1);
+                assert_int_equal(table_chunk_in(table, pages - 1), CHUNKS - 1);
+                table_forget(table, CHUNKS - 1);
+        }
+        table_free(table);
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -835,6 +862,7 @@ int main(void)
                 cmocka_unit_test(a_failed_write_fails_everything),
                 cmocka_unit_test(a_ring_grows_anywhere_in_its_round),
                 cmocka_unit_test(each_chunk_lies_in_one_page_or_nowhere),
+                cmocka_unit_test(chunks_stay_in_their_pages_when_the_ring_outgrows_them),
                 cmocka_unit_test(pages_that_were_lost_are_found_after_a_growth_as_well),
                 cmocka_unit_test(a_head_without_a_safe_page_is_refused),
                 cmocka_unit_test(a_damaged_page_or_entry_is_not_believed),

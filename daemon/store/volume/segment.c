@@ -444,7 +444,8 @@ void segment_retire(struct volume *v, uint32_t slab)
         if (slabs_assign(v->slabs, slab, class) < 0)
                 return;
         for (uint32_t i = 0; i < slabs_slab_slots(v->slabs, slab); i++)
-                slabs_occupy(v->slabs, (struct slab_slot){ .slab = slab, .slot = i }, INT32_MAX);
+                slabs_occupy(v->slabs, (struct slab_slot){ .slab = slab, .slot = i },
+                             index_max(v->index)); /* chunks have lower numbers */
 
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;

@@ -32,12 +32,12 @@ const struct histogram *volume_evicted_ages(const struct volume *v)
 static void get_memory(const struct volume *v, const struct evict_stats *evict,
                        uint64_t ret[static STORE_MEMORY_PARTS])
 {
-        uint64_t high = index_high(v->index);
+        uint32_t high = index_high(v->index);
 
         index_bytes(v->index, &ret[STORE_MEMORY_RECORDS], &ret[STORE_MEMORY_HASH]);
-        ret[STORE_MEMORY_SLOTS] = v->cut_slots * sizeof(uint32_t);
-        ret[STORE_MEMORY_TABLE] = high * TABLE_CHUNK_BYTES + table_bytes(v->table);
-        ret[STORE_MEMORY_EVICTION] = high * evict->item_bytes;
+        ret[STORE_MEMORY_SLOTS] = slabs_word_bytes(v->slabs, v->cut_slots);
+        ret[STORE_MEMORY_TABLE] = table_bytes(v->table, high);
+        ret[STORE_MEMORY_EVICTION] = (uint64_t)high * evict->item_bytes;
         ret[STORE_MEMORY_FORKS] = evict->fork_bytes;
         ret[STORE_MEMORY_GHOSTS] = evict->ghosts * evict->ghost_bytes;
 }

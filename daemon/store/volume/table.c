@@ -40,6 +40,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/packed.h"
 #include "base/pages-ahead.h"
 #include "base/pages.h"
 #include "checked.h"
@@ -64,9 +65,9 @@ struct table {
         void *userdata;
 
         uint32_t pages, max_chunks;
-        uint32_t *heads; /* by page: 1 + the first chunk, or 0 if none, as in fresh memory */
-        uint32_t *links; /* by chunk: 1 + the next chunk, or LAST_LINK and the page; 0 if in no page
-                          */
+        uint32_t *heads;     /* by page: 1 + the first chunk, or 0 if none, as in fresh memory */
+        struct packed links; /* by chunk; see link_of() */
+        uint32_t linked;     /* the chunks ever placed are below */
         uint64_t heads_bytes, links_bytes;
         struct pages_ahead links_ahead;
 
@@ -111,6 +112,66 @@ static uint64_t map_bytes(uint32_t numbers)
         return round_up((uint64_t)numbers * sizeof(uint32_t), 4096);
 }
 
+/* Returns 1 + the next chunk, or LAST_LINK and the page; 0 if the chunk is in no page. In memory
+ * the flag is the lowest bit. */
+static uint32_t link_of(const struct table *t, uint32_t chunk)
+{
+        uint32_t link = packed_get(&t->links, chunk);
+
+        return link >> 1 | link << 31;
+}
+
+static void set_link(struct table *t, uint32_t chunk, uint32_t link)
+{
+        packed_set(&t->links, chunk, link << 1 | link >> 31);
+}
+
+/* Returns the bits of a link in a ring of so many pages. */
+static unsigned link_bits(const struct table *t, uint32_t pages)
+{
+        return packed_bits(MAX(t->max_chunks, pages - 1)) + 1;
+}
+
+static int map_links(struct table *t, unsigned bits)
+{
+        t->links.bits = bits;
+        t->links_bytes = round_up(packed_bytes(t->max_chunks, bits) + PACKED_PADDING, 4096);
+        t->links.base = pages_map(t->links_bytes);
+        if (!t->links.base)
+                return -ENOMEM;
+        pages_ahead_init(&t->links_ahead, t->links.base, t->links_bytes);
+        return 0;
+}
+
+static void unmap_links(struct table *t)
+{
+        pages_ahead_fini(&t->links_ahead);
+        if (t->links.base)
+                munmap(t->links.base, t->links_bytes);
+}
+
+/* Makes room for the numbers of more pages in the links of all chunks. */
+static int widen_links(struct table *t, uint32_t pages)
+{
+        struct table old = { .links = t->links,
+                             .links_bytes = t->links_bytes,
+                             .links_ahead = t->links_ahead };
+        int r;
+
+        if (link_bits(t, pages) <= t->links.bits)
+                return 0;
+        r = map_links(t, link_bits(t, pages));
+        if (r < 0) {
+                t->links = old.links;
+                t->links_bytes = old.links_bytes;
+                return r;
+        }
+        for (uint32_t i = 0; i < t->linked; i++)
+                set_link(t, i, link_of(&old, i));
+        unmap_links(&old);
+        return 0;
+}
+
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
               uint32_t max_chunks, const struct table_ops *ops, void *userdata)
 {
@@ -132,11 +193,8 @@ int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], ui
                 return -ENOMEM;
         t->heads_bytes = map_bytes(pages);
         t->heads = pages_map(t->heads_bytes);
-        t->links_bytes = map_bytes(max_chunks);
-        t->links = pages_map(t->links_bytes);
-        if (!t->heads || !t->links)
+        if (!t->heads || map_links(t, link_bits(t, pages)) < 0)
                 return -ENOMEM;
-        pages_ahead_init(&t->links_ahead, t->links, t->links_bytes);
         t->safe = t->synced_safe = wished_window(t);
         *ret = TAKE_PTR(t);
         return 0;
@@ -148,9 +206,7 @@ struct table *table_free(struct table *t)
                 return NULL;
         if (t->heads)
                 munmap(t->heads, t->heads_bytes);
-        pages_ahead_fini(&t->links_ahead);
-        if (t->links)
-                munmap(t->links, t->links_bytes);
+        unmap_links(t);
         free(t->buf);
         free(t);
         return NULL;
@@ -158,9 +214,10 @@ struct table *table_free(struct table *t)
 
 void table_place(struct table *t, uint32_t page, uint32_t chunk)
 {
-        assert(page < t->pages && chunk < t->max_chunks && t->links[chunk] == 0);
-        pages_ahead_use(&t->links_ahead, ((uint64_t)chunk + 1) * sizeof(*t->links));
-        t->links[chunk] = t->heads[page] != 0 ? t->heads[page] : LAST_LINK | page;
+        assert(page < t->pages && chunk < t->max_chunks && link_of(t, chunk) == 0);
+        t->linked = MAX(t->linked, chunk + 1);
+        pages_ahead_use(&t->links_ahead, packed_bytes((uint64_t)chunk + 1, t->links.bits));
+        set_link(t, chunk, t->heads[page] != 0 ? t->heads[page] : LAST_LINK | page);
         t->heads[page] = chunk + 1;
 }
 
@@ -169,29 +226,30 @@ uint32_t table_page_of(const struct table *t, uint32_t chunk)
         uint32_t link;
 
         assert(chunk < t->max_chunks);
-        link = t->links[chunk];
+        link = link_of(t, chunk);
         if (link == 0)
                 return TABLE_NOWHERE;
         while (!(link & LAST_LINK))
-                link = t->links[link - 1];
+                link = link_of(t, link - 1);
         return link & ~LAST_LINK;
 }
 
 void table_forget(struct table *t, uint32_t chunk)
 {
-        uint32_t page = table_page_of(t, chunk), *link;
+        uint32_t page = table_page_of(t, chunk), before, link;
 
         if (page == TABLE_NOWHERE)
                 return;
-        link = &t->heads[page];
-        if (*link == chunk + 1) {
-                *link = t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
+        link = link_of(t, chunk);
+        if (t->heads[page] == chunk + 1) {
+                t->heads[page] = link & LAST_LINK ? 0 : link;
         } else {
-                while (*link != chunk + 1)
-                        link = &t->links[*link - 1];
-                *link = t->links[chunk];
+                before = t->heads[page] - 1;
+                while (link_of(t, before) != chunk + 1)
+                        before = link_of(t, before) - 1;
+                set_link(t, before, link);
         }
-        t->links[chunk] = 0;
+        set_link(t, chunk, 0);
 }
 
 uint32_t table_chunk_in(const struct table *t, uint32_t page)
@@ -203,7 +261,9 @@ uint32_t table_chunk_in(const struct table *t, uint32_t page)
 /* Returns 1 + the next chunk in the same page, or 0 at the end. */
 static uint32_t next_in_page(const struct table *t, uint32_t chunk)
 {
-        return t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
+        uint32_t link = link_of(t, chunk);
+
+        return link & LAST_LINK ? 0 : link;
 }
 
 static uint32_t page_after(const struct table *t, uint32_t page, uint32_t steps)
@@ -512,10 +572,14 @@ uint64_t table_next_sequence(const struct table *t)
 int table_grow(struct table *t, uint32_t pages)
 {
         void *p;
+        int r;
 
         assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
         if (t->written - t->synced > t->head)
                 return -EAGAIN;
+        r = widen_links(t, pages);
+        if (r < 0)
+                return r;
         p = mremap(t->heads, t->heads_bytes, map_bytes(pages), MREMAP_MAYMOVE);
         if (p == MAP_FAILED)
                 return -ENOMEM;
@@ -546,9 +610,10 @@ uint32_t table_window(const struct table *t)
         return t->safe;
 }
 
-uint64_t table_bytes(const struct table *t)
+uint64_t table_bytes(const struct table *t, uint32_t chunks)
 {
-        return sizeof(*t) + t->heads_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE;
+        return sizeof(*t) + t->heads_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE +
+               packed_bytes(chunks, t->links.bits);
 }
 
 void table_get_stats(const struct table *t, struct table_stats *ret)

@@ -3,8 +3,9 @@
  * notified of their results. Its owner does the I/O.
  *
  * For each page the ring knows which chunks have their live entry in it; all other entries are
- * superseded. table.c explains the rule that keeps live entries from being overwritten. Memory: 4
- * bytes per chunk, touched as they are used, and 4 per page. */
+ * superseded. table.c explains the rule that keeps live entries from being overwritten. Memory: one
+ * bit more per chunk than the largest number of a chunk or page has, touched as they are used, and
+ * 4 bytes per page. */
 #pragma once
 
 #include <stdbool.h>
@@ -113,6 +114,6 @@ uint32_t table_pages(const struct table *t);
 uint32_t table_capacity(const struct table *t);
 /* Returns the number of pages at the head that are known to hold no live entry. */
 uint32_t table_window(const struct table *t);
-enum { TABLE_CHUNK_BYTES = sizeof(uint32_t) }; /* memory per chunk */
-uint64_t table_bytes(const struct table *t);   /* memory in bytes, except that of the chunks */
+/* Returns the memory in bytes if chunks below this number were placed. */
+uint64_t table_bytes(const struct table *t, uint32_t chunks);
 void table_get_stats(const struct table *t, struct table_stats *ret);

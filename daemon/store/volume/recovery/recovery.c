@@ -87,6 +87,7 @@ static int add_slabs(struct recovery *rec)
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
                 return recovery_fail(rec, r, "creating the slot allocator");
+        slabs_limit_owners(v->slabs, index_max(v->index));
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
 
