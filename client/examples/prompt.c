@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads the leading blocks of a prompt that are stored, and stores the others once they are computed. The tutorial
- * (client/TUTORIAL.md) builds it.
+/* Loads the leading blocks of a prompt that are stored, and stores the others once they are
+ * computed. The tutorial (client/TUTORIAL.md) builds it.
  *
  *     cc prompt.c $(pkg-config --cflags --libs kvcache) -o prompt
  */
@@ -52,7 +52,8 @@ static int store(struct kvcache *kv, uint32_t ns, size_t from)
 
         for (size_t i = from; i < BLOCKS; i++) {
                 memset(blocks[i], (int)i, BLOCK_BYTES); /* in place of the computation */
-                entries[i] = (struct kvcache_entry){ .key = keys[i], .data = blocks[i],
+                entries[i] = (struct kvcache_entry){ .key = keys[i],
+                                                     .data = blocks[i],
                                                      .length = BLOCK_BYTES };
         }
         kvcache_prep_put(&request, ns, entries + from, BLOCKS - from, KVCACHE_WRITTEN,
@@ -80,7 +81,9 @@ int main(void)
 {
         struct kvcache_options options = { .size = sizeof(options) };
         struct kvcache_namespace_options ns_options = {
-                .size = sizeof(ns_options), .name = "tutorial", .fingerprint = "model=demo\n",
+                .size = sizeof(ns_options),
+                .name = "tutorial",
+                .fingerprint = "model=demo\n",
         };
         struct kvcache *kv;
         char why[256];
