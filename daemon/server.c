@@ -253,7 +253,14 @@ uint64_t server_available_memory(void *userdata)
 
 static void on_slab(void *userdata, unsigned pool)
 {
-        cache_kick(((struct server *)userdata)->tenants[pool].cache);
+        struct server *s = userdata;
+        char bytes[UNITS_TEXT];
+        struct pool_stats all;
+
+        cache_kick(s->tenants[pool].cache);
+        status_collect_pools(&s->service, &all);
+        if (all.populated_bytes == all.bytes)
+                log_debug("the memory pool has all of its %s", units_bytes(all.bytes, bytes));
 }
 
 static void on_short_of_memory(void *userdata)

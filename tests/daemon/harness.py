@@ -291,6 +291,7 @@ class Daemon:
             for step in deprive:
                 step()
 
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self.process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(),
                                  preexec_fn=before_exec, pass_fds=self.pass_fds, cwd=str(self.directory))
@@ -298,10 +299,19 @@ class Daemon:
         return self
 
     def start(self):
-        """Starts it and waits until it answers."""
+        """Starts it and waits until it answers, and until its pool has its memory, without which puts that must not wait are refused. It need
+        not get all: a large pool, a host that is short of memory and a slow machine are given up after two seconds."""
         self.spawn()
         wait_until(self.answers, "the daemon answers", 20)
+        if "the memory pool has all" not in self._log_of_start() and "debug: " in self._log_of_start():
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: re.search("the memory pool has all|is short of memory", self._log_of_start()), "the pool is populated", 2)
         return self
+
+    def _log_of_start(self):
+        with open(self.log_path, "rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
 
     def answers(self):
         if self.process.poll() is not None:
