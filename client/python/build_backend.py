@@ -37,8 +37,10 @@ def version():
 
 
 def sources():
-    """Relative to the tree: all that the library is compiled from, its headers included."""
-    found = [p for folder in ("client/lib", "client/gpu", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))]
+    """Returns the files from which the library is compiled, its headers included, relative to the tree. Snapshots of sessions are left out:
+    the library does not use them, and they need cJSON."""
+    found = [p for folder in ("client/lib", "client/gpu", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))
+             if not p.name.startswith("snapshot")]
     found += sorted((TREE / "client").glob("*.h"))
     others = ("client/gpu/copy.ptx", "client/gpu/embed.py", "client/lib/libkvcache.map", "meson.build", "LICENSE")
     return [p.relative_to(TREE) for p in found] + [pathlib.Path(p) for p in others]

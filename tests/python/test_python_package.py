@@ -84,6 +84,16 @@ def test_the_tag_holds(wheel, tmp_path):
     assert libraries <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
+def test_the_library_is_compiled_from_headers_of_the_c_library_alone():
+    """Who installs the client alone has gcc and libc6-dev, and no library's headers."""
+    sources = build_backend.sources()
+    own = {path.name for path in sources} | {"build-config.h", "copy-ptx.h"}
+    for path in sources:
+        if path.suffix in (".c", ".h"):
+            for kind, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', (build_backend.TREE / path).read_text(), re.M):
+                assert (pathlib.Path(name).name in own) if kind == '"' else ("/" not in name or name.split("/")[0] in ("sys", "linux")), (path, name)
+
+
 def test_a_wheel_for_a_distribution_has_no_library_of_its_own(tmp_path):
     name = build_backend.build_wheel(tmp_path, {"library": "system"})
     assert name == f"kvcache-{build_backend.version()}-py3-none-any.whl"
