@@ -203,5 +203,12 @@ int watch_run(struct watch *w)
                 screen_enter();
         r = watch_loop(w);
         screen_leave();
+        if (w->screen && w->count > 0) { /* the terminal no longer shows the last interval */
+                int shown;
+
+                w->screen = false;
+                shown = watch_show(w);
+                return r == EXIT_OK ? shown : r;
+        }
         return r;
 }

@@ -155,6 +155,19 @@ static void space_refreshes_at_once(void **state)
         assert_int_equal(fake.made[FAKE_REPORT_STATUS], 3);
 }
 
+static void last_of_a_number_of_intervals_stays_on_the_terminal(void **state)
+{
+        const char *left;
+
+        fake.metrics = "kvcache_ready 1\nkvcache_build_info{version=\"9.9\"} 1\n";
+        terminal("");
+        assert_int_equal(ctl("top", "-i0.1", "-c1"), EXIT_OK);
+        left = strstr(ctl_out, "\033[?1049l");
+        assert_non_null(left);
+        has(left, "kvcache-daemon 9.9");
+        lacks(left, "q quits");
+}
+
 static void top_on_a_terminal_shows_figures_before_the_first_interval(void **state)
 {
         fake.metrics = "kvcache_ready 1\nkvcache_build_info{version=\"9.9\"} 1\n";
@@ -200,6 +213,7 @@ int main(void)
                 CTL_TEST(q_ends_the_watch_and_gives_the_terminal_back),
                 CTL_TEST(space_refreshes_at_once),
                 CTL_TEST(top_on_a_terminal_shows_figures_before_the_first_interval),
+                CTL_TEST(last_of_a_number_of_intervals_stays_on_the_terminal),
                 CTL_TEST(last_figures_stay_on_the_terminal_while_the_daemon_is_lost),
                 CTL_TEST(dumb_terminal_is_not_redrawn),
         };
