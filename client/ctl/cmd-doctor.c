@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `doctor`: checks what an operator would check, and says for each finding what to do. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,8 +102,11 @@ int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
 
         if (r < 0) {
                 doctor_add(checks, DOCTOR_PROBLEM, "daemon",
-                           "systemctl status kvcache shows whether it runs and why not; --socket "
-                           "names another socket",
+                           r == -EACCES
+                                   ? "a member of the socket's group may connect, usually kvcache: "
+                                     "as root, \"usermod -aG kvcache USER\", and log in again"
+                                   : "systemctl status kvcache shows whether it runs and why not, "
+                                     "and otherwise its log; --socket names another socket",
                            "%s", error);
                 return EXIT_UNREACHABLE;
         }

@@ -436,6 +436,9 @@ static void daemon_that_does_not_answer_is_a_problem(void **state)
         has(ctl_out, "problem  daemon             ");
         has(ctl_out, "remedy: systemctl status kvcache shows");
         has(ctl_out, "\n1 problem, ");
+        fake.scripts[FAKE_CONNECT] = (struct fake_script){ -EACCES, "/x (Permission denied)" };
+        assert_int_equal(ctl("doctor"), EXIT_UNREACHABLE);
+        has(ctl_out, "remedy: a member of the socket's group may connect");
 }
 
 static void malformed_and_hostile_status_is_survived(void **state)

@@ -358,6 +358,12 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r == -EBUSY)
                 return store_error(ret_error, r, "%s: another kvcache-daemon has this store open",
                                    d->path);
+        if (r == -EACCES || r == -EPERM)
+                return store_error(ret_error, r,
+                                   "%s/" DIR_LOCK ": cannot lock: %s; was the store made by a "
+                                   "daemon of another user, such as root? chown -R makes it this "
+                                   "user's",
+                                   d->path, dir_strerror(r));
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_LOCK ": cannot lock: %s", d->path,
                                    dir_strerror(r));
