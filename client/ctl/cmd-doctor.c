@@ -2,6 +2,7 @@
 /* `doctor`: checks what an operator would check, and says for each finding what to do. */
 #include <errno.h>
 #include <stdarg.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
