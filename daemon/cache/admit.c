@@ -15,7 +15,7 @@
 
 enum { PAGE = 4096 };
 
-/* cache_request.admission */
+/* Values of cache_request.admission. */
 enum { NOT_ASKED, ADMITTED, REFUSED };
 
 static bool ask(struct cache *c, uint64_t hash, uint32_t use, bool again, uint32_t bytes)

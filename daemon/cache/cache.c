@@ -130,7 +130,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         c->pending++;
 }
 
-/* Returns why a get is a miss. The tier of a get is CACHE_DISK once it was found there. */
+/* Returns why a get is a miss. The request's `tier` is CACHE_DISK if the key was found on disk. */
 static enum cache_miss_reason miss_reason(const struct cache *c, const struct cache_request *req)
 {
         if (req->expired)
@@ -246,7 +246,8 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
         list_splice(&puts, &pc->waiters);
         while (!list_empty(&puts) &&
                container_of(puts.next, struct cache_request, node)->kind == KIND_GET)
-                list_prepend(&gets, list_pop(&puts)); /* cache_wait_on() prepended them */
+                list_prepend(&gets, list_pop(&puts)); /* restores the order of arrival, because
+                                                       * cache_wait_on() prepended them */
         while ((n = list_pop(&gets)))
                 cache_finish(c, container_of(n, struct cache_request, node), CACHE_MISS);
         cache_try_in_turn(c, &puts);

@@ -113,11 +113,12 @@ struct cache_request {
         bool (*charge)(struct cache_request *req, int64_t bytes);
         bool direct; /* set at completion: the transfer was direct, and there is no `chunk` */
 
-        /* put */
+        /* used by a put, from here to `fetched` */
         struct key parent;
         uint32_t length;
         uint8_t cost;                 /* evict_cost_level() */
-        struct evict_promise promise; /* evict_expect(); number 0: nothing is expected */
+        struct evict_promise promise; /* from evict_expect(); number 0: no return of the chain is
+                                       * expected */
         enum cache_ack ack;
         uint64_t batch; /* batch number for struct store_put; 0 if none */
         struct cache_fetched
@@ -198,12 +199,12 @@ void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
-/* Lets the cache read chunks ahead of returns that announcements predict, with this budget; 0:
- * none. Returns 0 or -ENOMEM. */
+/* Lets the cache read chunks ahead of returns that announcements predict, at most
+ * `bytes_per_second`; 0 reads none. Returns 0 or -ENOMEM. */
 int cache_prefetch_init(struct cache *c, const struct announced *announced,
                         uint64_t bytes_per_second);
 void cache_prefetch_set_rate(struct cache *c, uint64_t bytes_per_second);
-/* Calls prefetch_announce(). NULL also without cache_prefetch_init(). */
+/* Returns the result of prefetch_announce(), or NULL if cache_prefetch_init() was not called. */
 struct key *cache_announce(struct cache *c, const struct prefetch_return *r, uint64_t now_ns);
 void cache_put(struct cache *c, struct cache_request *req);
 
@@ -238,7 +239,8 @@ uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, 
 void cache_note_return(struct cache *c, const struct evict_return *back);
 /* Records that a chain with this mean gap was used and, if its gap is known, is expected back. */
 void cache_expect_return(struct cache *c, uint8_t gap);
-/* Cancels the expectation after the last use of the place, because a put continues its chain. */
+/* Cancels the expectation that the last use of the place created (cache_expect_return()), because a
+ * put continues its chain. */
 void cache_cancel_return(struct cache *c, const struct cache_place *place);
 /* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
 int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
@@ -253,9 +255,10 @@ uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
  * another chain continues from the chunk (see evict.h). */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
-/* Passes a believed announcement of a return to them, likewise. The pool keeps the chain by its
- * time; the store, which holds far more than what returns soon, takes the hint's class. In replays
- * against a small store, times there cost more hits than they brought. */
+/* Passes a believed announcement of a chain's return to the policies, for one chunk of the chain,
+ * from its end to its root. The pool's policy keeps the chunk until the announced time. The store's
+ * policy gets only the class of that time (evict_hint_return()): the store holds far more than the
+ * chunks that return soon, and exact times lowered its hits in replays. */
 void cache_promise(struct cache *c, const struct cache_place *place,
                    const struct evict_promise *promise);
 /* Offers a chunk in memory to the shared tier as one that was used again. */
@@ -401,7 +404,8 @@ struct cache_stats {
         uint64_t putting_users;   /* now: users that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
         uint64_t postponed;       /* puts whose write was postponed: the disk was behind */
-        uint64_t caught_up;       /* the part that was written later without another use */
+        uint64_t caught_up;       /* postponed writes that were made later without another use of
+                                   * the chunk */
         uint64_t put_checks;      /* chunks that were read back before a put was answered EXISTS */
         uint64_t shared_fills;    /* gets that joined the read of another get */
         /* Prefetched chunks and bytes, and prefetched chunks that a get used. */

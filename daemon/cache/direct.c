@@ -33,12 +33,12 @@ struct direct {
         struct cache *cache;
         struct cache_request *req;
         size_t charged;   /* bytes charged to the request's user */
-        struct tail tail; /* for the chunk's last, partial block */
+        struct tail tail; /* page for the chunk's last, partial block */
         union {
                 struct store_put put;
                 struct store_get get;
         };
-        /* put */
+        /* used by a put, from here to `abandoned` */
         struct kio_request crc;
         struct store_write queued;
         bool is_at_store; /* store_put() took it */

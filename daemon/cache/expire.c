@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes: a chunk older than its namespace's lifetime is found in neither tier. A request checks
- * its key before it uses it. All other expired chunks are dropped by a walk through the pool, and
- * one through the store. Loop thread.
+ * its key before it uses it. Expired chunks that no request asks for are dropped by a walk through
+ * the pool, and one through the store. Loop thread.
  *
  * A lease keeps the bytes of a dropped chunk. A chunk that is being written to the disk is dropped
  * there when the write ends. A chunk that is being put is new and never expired; a read from disk

@@ -9,7 +9,8 @@
 #include "checked.h"
 #include "cleanup.h"
 
-/* Limits of prefetches in flight, in addition to a quarter of the pool. */
+/* Most chunks and bytes that prefetches may be reading at once, in addition to a quarter of the
+ * pool. */
 enum { PREFETCH_CHUNKS = 1024 };
 #define PREFETCH_BYTES (UINT64_C(128) << 20)
 
@@ -19,10 +20,12 @@ struct fill {
         struct cache *cache;
         uint32_t chunk;
         struct store_read read;
-        /* Set for a prefetch while it counts against the limit: its slot's bytes, and its user. */
+        /* The bytes of the slot while a prefetch counts against the limits, otherwise 0; and the
+         * user that it counts for. */
         uint64_t prefetch;
         struct cache_user *prefetched_for;
-        struct evict_promise promise; /* announced return; number 0: the read has none */
+        struct evict_promise promise; /* promise of the announced return for which the chunk is
+                                       * read; number 0: for no return */
         uint32_t read_bytes;          /* counted in the prefetches of returns */
 };
 
@@ -70,9 +73,9 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
                        u->prefetch_inflight_bytes + length <= most / users);
 
-        /* The user's own waiting requests come first. So do those of others once the user has its
-         * share; gets then have most of the room, and are not delayed at the device by
-         * prefetches. */
+        /* The user's own waiting requests precede its prefetches. Once the user has its share of
+         * the prefetches, other users' waiting requests precede them, too, so that gets have most
+         * of the room and are not delayed at the device. */
         if (waits || (!within && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0))
                 return true;
         return c->n_prefetches >= PREFETCH_CHUNKS + (within ? PREFETCH_CHUNKS / 8u : 0) ||
@@ -80,7 +83,8 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
                        most + (within && c->n_prefetches > 0 && users > 1 ? c->reserve : 0);
 }
 
-/* Ends a read of prefetch_for_return(). The chunk is promised unless a get has asked for it. */
+/* Ends a read that prefetch_for_return() began. Passes the promise to the pool unless a get has
+ * asked for the chunk since. */
 static void end_prefetch_for_return(struct fill *f, bool good)
 {
         struct cache *c = f->cache;
@@ -197,7 +201,7 @@ struct wanted {
         uint32_t use;
         bool is_prefetch;
         bool in_turn;                        /* the read has waited for its user's turn */
-        bool to_lease;                       /* the client is to get a lease */
+        bool to_lease;                       /* the get will lease the chunk */
         const struct evict_promise *promise; /* a prefetch for an announced return; NULL: none */
         bool free_only;                      /* with `promise`: evict nothing */
 };
@@ -491,10 +495,10 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
         return CACHE_OK;
 }
 
-/* --- before announced returns --- */
+/* --- reads ahead of announced returns --- */
 
-/* Returns whether chunks that were read for announced returns, and that no request has used, have
- * their part of the pool. More of them may not evict others then. */
+/* Returns whether the unused chunks that were read for announced returns occupy the part of the
+ * pool that they may have. Further such reads must then evict nothing. */
 static bool is_over_unused_limit(const struct cache *c)
 {
         return pool_unused_for_return(c->params.pool) >= pool_bytes(c->params.pool) / 4;

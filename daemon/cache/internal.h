@@ -12,7 +12,8 @@
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
-enum { CACHE_FAILED_TRIES = 16 }; /* failed attempts per iteration and kind */
+/* Failed attempts to admit a waiting request, per iteration and kind of request. */
+enum { CACHE_FAILED_TRIES = 16 };
 
 /* The list that holds a request. Only cache_set_waiting() changes it. */
 enum waiting {
@@ -24,9 +25,10 @@ enum waiting {
                           in the pool, or the put has ended */
         WAITING_WRITE, /* in the waiters of a chunk, until the store has answered its write, or the
                           device hangs */
-        WAITING_SYNC, /* for the store, which syncs or reads back a chunk that is already written */
-        WAITING_TURN, /* in the queue of its user's reads, to be read into the client's memory,
-                         until that may start, or its client's end; also while it is tried */
+        WAITING_SYNC,  /* with the store, which syncs or reads back a chunk that is already
+                        * written */
+        WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
+                          until that may start, or its client's end; also while it is tried */
         WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the
                            deadline, or the client's end */
         WAITING_END,
@@ -41,7 +43,8 @@ static_assert((int)READ_PREFETCH < (int)WINDOW_ORDERS, "orders of a window");
 /* A user's chunks that only the pool has, because the disk was behind; see postponed.c. */
 struct postponed_user {
         struct heap_node turn;
-        uint32_t first, last, n; /* places in postponed.chunks; number */
+        uint32_t first, last, n; /* indexes into postponed.chunks of the oldest and the newest;
+                                  * number of chunks */
 };
 
 /* The cache's state of a user. Waiting requests, writes, reads, prefetches and postponed chunks
@@ -49,8 +52,9 @@ struct postponed_user {
 struct cache_user {
         struct fair_state state;
         bool putting;       /* counted in cache_stats.putting_users */
-        bool postponing;    /* see cache_over_budget() */
-        uint64_t unwritten; /* bytes, direct puts included */
+        bool postponing;    /* the last answer of cache_over_budget() for a put that does not need
+                             * the disk */
+        uint64_t unwritten; /* bytes accepted but not written yet, including those of direct puts */
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request, for room */
@@ -60,9 +64,9 @@ struct cache_user {
 };
 
 /* A chunk to be put into the store, by a write of the pool or a direct put. Its bytes count against
- * the budget from cache_unwritten_begin() to cache_unwritten_end(). Those of a chunk whose write is
- * postponed occupy the pool until they are copied, for as long as the client's file may take to
- * answer, so they have a budget of the same size for themselves. */
+ * the budget from cache_unwritten_begin() to cache_unwritten_end(). If the write is postponed, its
+ * bytes count only until they are copied into the pool, which may take as long as the client's file
+ * takes to answer, and count against a separate budget of the same size. */
 struct store_write {
         struct window_item item; /* in the user's `writes` or `refused`; item.member is NULL if the
                                     write is no longer counted */
@@ -73,7 +77,8 @@ struct store_write {
 
 struct postponed {
         struct postponed_chunk *chunks; /* NULL until the first one */
-        uint32_t free, n;               /* the first free place; chunks of all users */
+        uint32_t free, n;               /* index of the first free element; number of chunks of all
+                                         * users */
         bool ended;                     /* see cache_forget_postponed() */
         struct heap users;              /* users with chunks, by their unwritten bytes */
 };
@@ -88,26 +93,29 @@ struct cache {
         struct window writes, reads[STORE_MAX_VOLUMES]; /* struct store_write, struct store_read */
         struct list_node dropping; /* writes whose chunk was evicted before they ended, in the order
                                       of the evictions */
-        struct list_node settling; /* struct cache_settle that wait for these, in order */
+        struct list_node settling; /* struct cache_settle that wait for the writes in `dropping`, in
+                                    * order */
         struct list_node counting; /* struct cache_count */
         struct list_node direct_puts[256]; /* puts from clients' memory, by key hash */
         uint64_t n_direct_puts;
-        uint64_t checking;         /* bytes of buffers of verify.c */
+        uint64_t checking;         /* bytes of the buffers that verify.c reads into now */
         struct list_node *fetches; /* struct fetch, by key hash in CACHE_FETCHES lists; NULL without
                                       a shared tier */
-        uint64_t n_fetches,
-                n_prefetch_fetches; /* in these lists; the part that serves prefetches */
-        struct tails tails;         /* pages for direct puts and gets */
-        uint64_t evictions;         /* number of evictions of chunks that were being written */
+        uint64_t n_fetches, n_prefetch_fetches; /* number of fetches in these lists, and of those
+                                                 * that serve prefetches */
+        struct tails tails;                     /* pages for direct puts and gets */
+        uint64_t evictions;         /* number of evictions so far of chunks that were being
+                                     * written */
         struct deadlines deadlines; /* ends of waits for room and for the shared tier */
-        /* Any number of requests may wait for one chunk or one sync. When it arrives, some of them
-         * continue at once and the others in later iterations: `settled` are to use the chunk,
-         * which they have pinned, and `finished` are to be completed. */
+        /* Any number of requests may wait for one chunk or one sync. When the wait ends, only some
+         * of these requests continue in the same iteration. The others stay in a list until later
+         * ones: requests in `settled` have pinned the chunk and still have to use it, and requests
+         * in `finished` still have to be completed. */
         struct list_node settled, finished;
-        unsigned n_settled, n_completed; /* in this iteration */
+        unsigned n_settled, n_completed; /* requests continued and completed in this iteration */
         uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
         uint64_t unwritten_limit, reserve;
-        uint64_t unwritten, copying; /* sums of these bytes of all users */
+        uint64_t unwritten, copying; /* sums of cache_user.unwritten and cache_user.copying */
         uint64_t pending;            /* requests, fills and writes */
         uint64_t n_prefetches;       /* slots being filled by cache_prefetch() */
         uint64_t prefetching_users;

@@ -29,7 +29,7 @@ struct lease_user {
         uint64_t bytes; /* each chunk counts once */
 };
 
-/* A chunk that a user leases, by one lease or more. Pairs are numbered from 1; 0 means none. */
+/* A chunk that a user leases at least once. Pairs are numbered from 1; 0 means none. */
 struct pair {
         struct lease_user *user;
         uint32_t count;

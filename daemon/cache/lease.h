@@ -38,13 +38,13 @@ struct lease_holder {
 
 struct lease_limits {
         uint64_t bytes_all; /* limit of distinct bytes that all connections lease */
-        /* Limits each user to LEASE_SHARE times what is left, of `bytes_all` and of the number of
-         * leases, so that there is always room for one more user. A chunk that several connections
-         * of a user lease counts once. */
+        /* Limits each user to LEASE_SHARE times the unused rest, both of `bytes_all` and of the
+         * number of leases, so that another user always finds room. A chunk that several
+         * connections of a user lease counts once. */
         bool shared;
 };
 
-/* This share gives a user that leases alone at most three quarters. */
+/* With this factor, a user that leases alone gets at most three quarters. */
 enum { LEASE_SHARE = 3 };
 
 struct pool;

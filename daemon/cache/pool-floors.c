@@ -8,10 +8,10 @@
  * look younger to the policy than they are. A demoted chunk is worthless to its group as well, so a
  * floor does not protect it.
  *
- * A group that is below its floor keeps its own chunks as well, and takes room from others. If the
- * others have none in the size class and no slab, it evicts its own, without a search among the
- * others for the next ones: as many as the class has, so that no search passes over all chunks of
- * the class each time. Loop thread; cannot fail. */
+ * A group that is below its floor keeps its own chunks as well, and takes room from other groups.
+ * If these have no evictable chunk in the size class and no slab, the group evicts its own chunks.
+ * Its next searches, as many as the class has chunks, then evict its own chunks at once, so that
+ * not every search passes over all chunks of the class. Loop thread; cannot fail. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
@@ -109,8 +109,8 @@ void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64
         *ret_floor = i < p->floors.n ? p->floors.bytes[i] : 0;
 }
 
-/* Returns whether the group would be below its floor without these bytes. The group that needs the
- * room gives its own, unless it is below its floor. */
+/* Returns whether the group is below its floor, or would be without these bytes. The group that
+ * needs the room gives up its own chunks, so the answer for it is false unless keeps_own is set. */
 static bool needs(const struct pool *p, unsigned group, uint64_t bytes)
 {
         return group > 0 && (group != p->acquiring || p->keeps_own) && bytes > 0 &&

@@ -2,21 +2,26 @@
 /* Chunks that clients hold through the pool index, without a message: struct pool_guard.
  *
  * A chunk that is to be evicted is first hidden from clients, and then searched for among their
- * holds. A client that holds it had found it before, and then the search for a victim continues.
- * Chunks that were held in a recent scan are skipped like pinned ones, without these steps.
+ * holds. If a client holds it, because it found the chunk before, the chunk stays and the search
+ * for a victim continues. Chunks that were held in a recent scan are skipped like pinned ones,
+ * without these steps.
  *
  * A dropped chunk is hidden at once. If there are clients, its slot and record stay until a scan
  * has shown whether one of them holds it; one scan serves all chunks that were dropped together.
  * Clients do not report when they release a hold. The remaining chunks are therefore checked again
  * when there is no room, and periodically.
  *
- * A scan takes longer the more is held, and any client can cause scans. The guard says how soon the
- * next one is allowed, and whatever needs a scan waits until then. */
+ * The more chunks are held, the longer a scan takes, and any client can cause scans. The guard
+ * therefore sets the earliest time of the next scan, and evictions that need a scan wait until
+ * then. */
 #include "cache/pool-internal.h"
 
 #include "base/clock.h"
 
-enum { KNOWN_NS = 1000000 }; /* the least time for which a chunk found held counts as held */
+enum {
+        KNOWN_NS = 1000000
+}; /* ns for which a chunk that was found held counts as held without
+    * another scan */
 
 void pool_set_guard(struct pool *p, const struct pool_guard *guard)
 {
@@ -102,7 +107,8 @@ bool pool_take_from_clients(struct pool *p, uint32_t chunk)
                 return true;
         if (pool_is_known_held(p, chunk))
                 return false;
-        /* The index outlives its clients: a later one must not find the chunk where it was. */
+        /* The index outlives its clients, so a later client must not find the chunk at its old
+         * place. */
         g->changed(g->userdata, chunk, false);
         if (!has_clients(p) || !g->is_held(g->userdata, chunk))
                 return true;

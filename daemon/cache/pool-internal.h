@@ -13,8 +13,9 @@
 enum {
         POOL_MAX_PASSED =
                 4096, /* pinned and held chunks that the searches of an iteration may pass over */
-        POOL_MAX_MOVED = 2 << 20,    /* bytes that an iteration moves between slabs */
-        POOL_MAX_SEARCHED = 1 << 14, /* slabs that it visits, and slots that it samples, for that */
+        POOL_MAX_MOVED = 2 << 20,    /* bytes of chunks that one iteration may move between slabs */
+        POOL_MAX_SEARCHED = 1 << 14, /* slabs visited and slots sampled for such moves in one
+                                      * iteration */
         /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
          * chunks that leave a larger one in each iteration. */
         POOL_EMPTIED_AT_ONCE = 2048,
@@ -54,50 +55,63 @@ struct pool {
 
         /* Number of chunks in the table, by the namespace's id modulo POOL_NAMESPACE_COUNTS. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
-        uint64_t namespace_bytes[POOL_NAMESPACE_COUNTS]; /* slots, in bytes, by the same number */
+        uint64_t namespace_bytes[POOL_NAMESPACE_COUNTS]; /* bytes of their slots, by the same
+                                                          * index */
         uint32_t evicted_since_scan[SLAB_MAX_CLASSES];
         struct pool_floors floors;
-        uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes by pool_chunk.floor */
-        unsigned acquiring;                       /* the group that needs room */
-        bool keeps_own; /* that group is below its floor, so its own chunks stay, too */
+        uint64_t floor_used[POOL_MAX_FLOORS + 1]; /* bytes of slots, by pool_chunk.floor */
+        unsigned acquiring;                       /* value of pool_chunk.floor for the chunk that
+                                                   * needs room */
+        bool keeps_own; /* the group `acquiring` is below its floor, so the search keeps its chunks,
+                         * too */
         /* By class: searches for which a group evicts its own chunks, because the class had no
          * others. */
         uint32_t own_only[SLAB_MAX_CLASSES];
-        uint32_t spared_since[SLAB_MAX_CLASSES]; /* by class: since the last victim */
+        uint32_t spared_since[SLAB_MAX_CLASSES]; /* by class: chunks that searches have spared since
+                                                  * the last victim */
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */
-        uint32_t passes_left; /* chunks that this iteration's searches may still pass over */
-        bool gives_up,
-                has_given_up; /* this search has given up; a search has since pool_has_given_up() */
-        uint32_t emptying;    /* the slab that is being emptied for another class, or POOL_NONE */
-        uint32_t empty_at;    /* the slot at which the emptying continues */
-        uint32_t empties_left;                             /* chunks that may leave it now */
-        uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks that leave it together */
+        uint32_t passes_left;        /* chunks that this iteration's searches may still pass over */
+        bool gives_up, has_given_up; /* gives_up: the current search has given up; has_given_up: a
+                                      * search has done so since pool_has_given_up() */
+        uint32_t emptying;     /* the slab that is being emptied for another class, or POOL_NONE */
+        uint32_t empty_at;     /* the slot at which the emptying continues */
+        uint32_t empties_left; /* chunks that may leave the slab
+                                * `emptying` in this iteration */
+        uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks of that slab that are evicted
+                                                            * together next */
         struct pool_slab *slab_state;
-        uint32_t reserved_slabs;  /* slabs that stay without leased chunks */
+        uint32_t reserved_slabs;  /* number of slabs in which no chunk may be leased */
         uint64_t moves_left;      /* bytes that this iteration may still move */
-        uint32_t searches_left;   /* slabs and slots that it may still visit for moves */
+        uint32_t searches_left;   /* slabs and slots that this iteration may still visit for
+                                   * moves */
         uint32_t move_from;       /* slab at which the next search for a leased slab begins */
-        uint32_t private_wanted;  /* private slabs that stay without leases; 0 without an index */
+        uint32_t private_wanted;  /* private slabs of which no chunk may be leased; 0 without a pool
+                                   * index */
         uint32_t clear_slabs;     /* private slabs without leased chunks */
-        uint32_t hiding, hide_at; /* the slab that becomes private, or POOL_NONE; a slot */
-        uint32_t hides_left;      /* slots that may still be hidden now */
-        uint32_t hide_from;       /* slab at which the next search for one begins */
-        uint32_t hide_searches;   /* in this iteration */
-        uint32_t announcing, announce_at; /* where the announcing continues */
+        uint32_t hiding, hide_at; /* slab that is becoming private, or POOL_NONE; slot at which
+                                   * hiding its chunks continues */
+        uint32_t hides_left;      /* slots whose chunks this iteration may still hide */
+        uint32_t hide_from;       /* slab at which the next search for a slab to make private
+                                   * begins */
+        uint32_t hide_searches;   /* searches for such a slab in this iteration */
+        uint32_t announcing, announce_at; /* slab and slot at which announcing chunks to clients
+                                           * continues */
         uint32_t n_unannounced;           /* slabs with is_unannounced */
-        uint64_t pressed_until_ns;        /* see pool_is_pressed() */
+        uint64_t pressed_until_ns;        /* end of the state that pool_is_pressed() reports */
         struct pool_stats stats;
-        uint64_t for_return_bytes; /* pool_unused_for_return() */
+        uint64_t for_return_bytes; /* result of pool_unused_for_return() */
         struct histogram evicted_ages;
-        const struct evict_promise *promise; /* pool_replace_less_than() */
-        bool kept_worthier;                  /* pool_kept_worthier() */
+        const struct evict_promise *promise; /* set by pool_replace_less_than() */
+        bool kept_worthier;                  /* result of pool_kept_worthier() */
         struct list_node watches;            /* struct pool_watch */
         const struct pool_guard *guard;      /* NULL if there is none, like `watch` */
         uint32_t first_held,
                 n_held; /* dropped chunks, linked by pool_chunk.next; the list pins them */
-        bool holds_more, met_held, held_up; /* met_held: the current search met held chunks */
+        bool holds_more, met_held, held_up; /* results of pool_holds_more() and pool_was_held_up();
+                                             * met_held: the current search met chunks that clients
+                                             * hold */
         uint32_t held_scan;                 /* number of the guard's last scan, from 1 on */
 
         struct list_node purges; /* struct pool_purge, in order */
@@ -177,11 +191,13 @@ void pool_leave(struct pool *p, uint32_t chunk);
 /* Finds a slot of the class, or of a larger one, and evicts for it. Returns whether there is one.
  */
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
-/* Evicts a chunk that can leave. */
+/* Evicts a chunk that is neither pinned nor held. */
 void pool_evict(struct pool *p, uint32_t chunk);
-/* Estimates the worth of a slab's chunks together from a sample, another one each time. */
+/* Estimates the worth of a slab's chunks together from a sample of its slots; each call takes
+ * another sample. */
 double pool_slab_worth(struct pool *p, uint32_t slab, bool by_recency);
-/* Begins an iteration: evicts its share of a slab that is being emptied. */
+/* Begins an iteration: evicts the chunks that may leave the slab being emptied in this
+ * iteration. */
 void pool_empty_more(struct pool *p);
 /* Returns a chunk to the eviction order, where the next search finds it first, after its last
  * unpin. */
@@ -194,7 +210,8 @@ void pool_floor_begin(struct pool *p, uint32_t namespace_id);
 /* Has the search for a slot of the class keep the group's own chunks, if the group is below its
  * floor. */
 void pool_floor_keep_own(struct pool *p, unsigned class);
-/* Ends that, because the others have no room. Returns whether it was so. */
+/* Ends the effect of pool_floor_keep_own(), because the other groups have no room in the class.
+ * Returns whether it had an effect. */
 bool pool_floor_give_own(struct pool *p, unsigned class);
 /* Count a chunk that enters or leaves the table. */
 void pool_floor_add(struct pool *p, struct pool_chunk *c);

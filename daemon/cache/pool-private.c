@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Private slabs: a few slabs whose chunks clients do not find in the pool index, so that no client
- * can hold a chunk there. Puts and reads find room in them, however other slabs are held.
+ * can hold a chunk there. Puts and reads find room in them even if clients hold chunks in all other
+ * slabs.
  *
  * A hold is never revoked from a client within its allowance, and a client can take holds in all
- * slabs at once. So the slabs are private before that, from the creation of the index on. While
- * clients may exist, a slab that is not private counts as blocked, as one with leased chunks does.
+ * slabs at once. The slabs are therefore private from the creation of the index on. While clients
+ * may exist, a slab that is not private counts as blocked, as one with leased chunks does.
  *
  * A lease may use a private slab while enough others have no leased chunk. Otherwise the chunk is
- * moved to a blocked slab, or another slab becomes private first: its chunks are hidden, and then
- * a scan shows that no client holds one of them. A small slab is hidden at once, a larger one in
- * the course of several iterations. If the scan finds a hold, the chunks are announced again. A
- * slab that is private no longer is announced in the same steps. Loop thread. */
+ * moved to a blocked slab, or another slab becomes private first: its chunks are hidden, and then a
+ * scan shows that no client holds one of them. A small slab is hidden at once, a larger one in the
+ * course of several iterations. If the scan finds a hold, the chunks are announced again. When a
+ * slab ceases to be private, its chunks are announced in steps of the same size. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include "base/clock.h"
@@ -18,12 +19,15 @@
 
 enum {
         CANDIDATES = 4,         /* slabs that are compared before one of them is hidden */
-        SEARCHED_MOST = 1024,   /* slabs that a search for them visits */
-        SEARCHES = 4,           /* in an iteration: each key of a message may need one */
-        MOVED_FIRST = 64 << 10, /* bytes of a chunk that is moved rather than leased in place */
-        PRIVATE_MOST = 2,       /* slabs: a get of a chunk there takes a message */
+        SEARCHED_MOST = 1024,   /* slabs that a search for these candidates visits */
+        SEARCHES = 4,           /* searches in an iteration; each key of a message may need one */
+        MOVED_FIRST = 64 << 10, /* a chunk of at most this many bytes is moved rather than leased in
+                                 * place */
+        PRIVATE_MOST = 2,       /* most private slabs; a get of a chunk in one of them takes a
+                                 * message */
 };
-#define PRESSED_NS UINT64_C(1000000000) /* for this time after a search that found no slab */
+/* Time for which pool_is_pressed() is true after a search that found no slab. */
+#define PRESSED_NS UINT64_C(1000000000)
 
 void pool_make_slabs_private(struct pool *p)
 {
@@ -62,7 +66,7 @@ bool pool_slab_is_blocked(const struct pool *p, uint32_t slab)
                (p->private_wanted > 0 && !p->slab_state[slab].is_private);
 }
 
-/* --- slabs that become private, and cease to be --- */
+/* --- slabs that become private, and that cease to be private --- */
 
 static void begin_announcing(struct pool *p, uint32_t slab)
 {
@@ -95,7 +99,7 @@ static void announce_more(struct pool *p)
         p->announce_at = 0;
 }
 
-/* Returns whether the slab may become private, as far as the last scan shows. */
+/* Returns whether the slab may become private, according to the last scan of holds. */
 static bool may_hide(const struct pool *p, uint32_t slab)
 {
         const struct pool_slab *s = &p->slab_state[slab];
@@ -151,8 +155,8 @@ static bool hide_more(struct pool *p)
         return true;
 }
 
-/* Makes another slab private. Returns whether that is done; a large slab takes several iterations.
- */
+/* Makes another slab private. Returns whether a slab has become private in this call; a large slab
+ * takes several calls, in several iterations. */
 static bool hide_slab(struct pool *p)
 {
         if (p->hiding != POOL_NONE)

@@ -17,8 +17,8 @@ enum {
         END_COST = 64,
 };
 
-/* Returns the purge that decides whether a chunk of this namespace is dead, or NULL if there is
- * none. */
+/* Returns the latest purge that covers this namespace alone, or NULL if there is none. Older chunks
+ * of the namespace are dead. */
 static struct pool_purge *mark_of(const struct pool *p, uint32_t namespace_id)
 {
         list_for_each (&p->marks[namespace_id % POOL_PURGE_BUCKETS], n) {
@@ -47,7 +47,7 @@ bool pool_is_dropped(const struct pool *p, uint32_t chunk)
         return c->flags & POOL_DROPPED || pool_is_dead(p, c);
 }
 
-/* Returns whether no chunk is left that the purge may have to drop. */
+/* Returns whether no chunk remains that is older than the purge and covered by it. */
 static bool has_nothing(struct pool *p, const struct pool_purge *purge)
 {
         return purge->all ? p->stats.chunks == 0

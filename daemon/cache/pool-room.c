@@ -28,7 +28,8 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-/* Takes the passed chunks out of the way of the next searches. Returns how many have a floor. */
+/* Sets aside the chunks that the current search passed over, so that the next searches do not meet
+ * them. Returns the number of chunks that were passed over because of a floor. */
 static uint32_t set_aside_passed(struct pool *p)
 {
         uint32_t spared = 0;
@@ -50,7 +51,8 @@ static uint32_t set_aside_passed(struct pool *p)
         return spared;
 }
 
-/* Returns whether the class has no chunk without a floor, as far as its searches have seen. */
+/* Returns whether the searches since the last victim have spared as many chunks as the class has,
+ * so that it probably has no chunk that may be evicted. */
 static bool has_spared_all(struct pool *p, unsigned class)
 {
         uint64_t slots, used;
@@ -222,7 +224,8 @@ void pool_empty_more(struct pool *p)
                 return;
         p->empties_left = MIN(p->empties_left, (uint32_t)POOL_EMPTIED);
         (void)empty_slab(p);
-        p->has_given_up |= p->emptying == POOL_NONE; /* waiting requests try again */
+        p->has_given_up |= p->emptying == POOL_NONE; /* requests that found no room try again in the
+                                                      * next iteration */
 }
 
 bool pool_is_emptying(const struct pool *p)
@@ -256,7 +259,8 @@ static uint32_t cheapest_slab(struct pool *p, unsigned class, double most, bool 
 
 /* Empties the slab of another class that is worth least, if that is less than `most`. Returns
  * whether it is empty; a large slab takes several iterations, and the search gives up until then.
- * Without `most` the class has no other room, so a floor may lose a part of a slab. */
+ * If `most` is infinite, the class has no other room, so a group may fall below its floor by the
+ * chunks of one slab. */
 static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
 {
         uint32_t least;
@@ -281,9 +285,9 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
         return empty_slab(p);
 }
 
-/* Returns whether a victim may leave that is in the slab being emptied. It leaves no slot for its
- * class, so a search could evict all of the slab in one step; these count as the others that leave
- * it in this iteration. */
+/* Returns whether a victim that lies in the slab being emptied may be evicted now. Its eviction
+ * frees no slot for its class, so one search could evict the whole slab; it therefore counts
+ * towards the chunks that may leave the slab in this iteration. */
 static bool may_leave_early(struct pool *p)
 {
         if (p->empties_left == 0) {
@@ -305,15 +309,15 @@ bool pool_kept_worthier(const struct pool *p)
         return p->kept_worthier;
 }
 
-/* Returns whether the search may evict anything. */
+/* Returns whether pool_replace_less_than() permits evicting any chunk. */
 static bool may_replace_any(struct pool *p)
 {
         p->kept_worthier |= p->promise && p->promise->belief <= 0;
         return !p->promise || p->promise->belief > 0;
 }
 
-/* Returns whether the search may evict a chunk that is worth as much as the victim. The victim
- * stays otherwise. */
+/* Returns whether pool_replace_less_than() permits evicting the victim. If not, announces the
+ * victim to clients again, because it stays. */
 static bool may_replace(struct pool *p, uint32_t victim)
 {
         if (!p->promise || evict_is_worth_less(p->evict, victim, p->promise))
@@ -389,7 +393,8 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         if (!p->gives_up && pool_floor_give_own(p, class) && acquire_of(p, class, ret))
                 return true;
         /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
-         * that a few small leases do not keep all other sizes out. A prefetch may be left out. */
+         * that a few small leases do not keep all other sizes out. A prefetch that finds no room is
+         * dropped instead. */
         for (int c = slabs_class_above(p->slabs, class);
              c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up &&
              !p->promise;

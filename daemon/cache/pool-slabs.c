@@ -17,7 +17,8 @@
 
 enum {
         SLABS_RESERVE_FROM = 4, /* smaller pools reserve nothing */
-        MOVED_MOST = 1 << 20,   /* bytes of a chunk */
+        MOVED_MOST = 1 << 20,   /* most bytes of a chunk that the loop moves; a larger one would
+                                 * delay the loop */
 };
 
 uint32_t pool_reserved_slabs(uint32_t n_slabs)
@@ -93,7 +94,7 @@ bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slo
                         return true;
                 }
         }
-        if (n < p->n_slabs) /* The next search continues here. */
+        if (n < p->n_slabs) /* the next search continues here */
                 p->move_from = (p->move_from + n) % p->n_slabs;
         return false;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes uses of chunks, and what clients say of their next ones, to the eviction order. A place
+/* Passes uses of chunks, and clients' hints about their next uses, to the eviction policy. A place
  * that a caller remembers is a record and its generation: if the record has another chunk by now,
  * or its chunk may not be evicted, nothing happens. Loop thread; cannot fail. */
 #include "cache/pool-internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its records; pool-room.c finds a slot for a chunk, pool-uses.c tells the
- * eviction order of uses and hints, pool-slabs.c keeps slabs without leased chunks, pool-purge.c
+/* The pool's table and its records; pool-room.c finds a slot for a chunk, pool-uses.c passes uses
+ * and hints to the eviction policy, pool-slabs.c keeps slabs without leased chunks, pool-purge.c
  * drops purged chunks, and pool-keep.c takes over the chunks of an earlier process.
  *
  * The pool owns the mapping, the slab allocator over it, the eviction order and the records. A

@@ -214,10 +214,11 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 bool pool_has_given_up(struct pool *p);
 /* Returns whether a slab is being emptied, which needs further iterations now. */
 bool pool_is_emptying(const struct pool *p);
-/* Has the next searches for room evict only chunks that are worth less than one with this promise,
- * which must stay, and nothing if its belief is 0; NULL ends that. */
+/* Lets the next searches for room evict only chunks that are worth less than a chunk with this
+ * promise, or no chunk if the promise's belief is 0. The caller keeps `promise` until a call with
+ * NULL, which ends the restriction. */
 void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
-/* Returns whether the last of these searches failed because of that. */
+/* Returns whether a search failed because of this restriction, since it was set. */
 bool pool_kept_worthier(const struct pool *p);
 /* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
  * leased chunks, its slot is in a slab that has some, if possible. */
@@ -236,8 +237,8 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 /* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
  * sizes find room. A few of these are left to users that have no lease yet. */
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
-/* Returns what pool_may_lease() returns, but first does what it can for that: moves the chunk, or
- * makes another slab private. */
+/* Returns the result of pool_may_lease(), but if that is false first moves the chunk or makes
+ * another slab private. */
 bool pool_make_leasable(struct pool *p, uint32_t chunk, uid_t uid, bool is_first_of_user);
 /* Moves a chunk that is not pinned to a slab that has leased chunks already, or may have held ones.
  * Returns whether it could: the chunk keeps its number, and its offset changes. */
@@ -254,7 +255,7 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
 uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use,
                        struct evict_return *ret);
 uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation);
-/* Sets the mean gap of the chunk's chain, unless the chunk has another generation. */
+/* Sets the mean gap (evict.h) of the chunk's chain, unless the chunk has another generation. */
 void pool_set_gap(struct pool *p, uint32_t chunk, uint32_t generation, uint8_t gap);
 /* Records a chunk's place in its chain, before it is touched at the end of the chain. `parent` is
  * the preceding chunk; there is no link if that has another generation. */
@@ -303,9 +304,9 @@ struct pool_watch {
         void *userdata;
 };
 /* Bytes of slots that groups of namespaces keep: other namespaces do not evict below them. of()
- * returns the group of a namespace, from 0, or `n` if it has none. Together the floors come to
- * three quarters of the pool at most; larger ones are reduced in proportion. The default is none.
- * A slab that changes its size counts as one chunk, of which a floor may lose a part if every slab
+ * returns the group of a namespace, from 0, or `n` if it has none. The floors together are at most
+ * three quarters of the pool; larger ones are reduced in proportion. A new pool has no floors. A
+ * slab that changes its size counts as one chunk, of which a floor may lose a part if every slab
  * has some. */
 enum { POOL_MAX_FLOORS = 15 };
 struct pool_floors {

@@ -5,11 +5,11 @@
  * A put that does not need the disk (cache_needs_disk()) does not fail because too many bytes are
  * unwritten: its chunk stays in the pool without a write, and may leave like any other. When its
  * user has less than half of its share of the unwritten bytes, and there is room for more, the
- * chunks that are still in the pool are written: those of a user in the order of their puts, and
- * next always one of the user with the fewest unwritten bytes. Only the last MOST are remembered,
- * and MOST_OF_USER of one user: an earlier one is written when it is used again
- * (cache_write_kept()). At a stop they are written, too, for as long as the daemon waits for its
- * writes. No chunk is written while all volumes are bypassed, because its write would fail.
+ * chunks that are still in the pool are written. Each time, the user with the fewest unwritten
+ * bytes writes its oldest chunk. Only the latest MOST chunks are remembered, and the latest
+ * MOST_OF_USER of one user: an earlier chunk is written when it is used again (cache_write_kept()).
+ * When the daemon stops, postponed chunks are written, too, until it ceases to wait for its writes.
+ * No chunk is written while all volumes are bypassed, because its write would fail.
  *
  * Failures: without memory for the list, chunks are written only when they are used again. */
 #include "cache/internal.h"
@@ -19,13 +19,13 @@
 enum {
         MOST = 65536, /* 768 KiB of memory, allocated when the disk is behind for the first time */
         MOST_OF_USER = MOST / 4 * 3,
-        STEPS = 64, /* per iteration */
+        STEPS = 64, /* chunks handled per iteration */
         NONE = MOST,
 };
 
 struct postponed_chunk {
         uint32_t chunk, generation;
-        uint32_t next; /* the place after this one in the list of the user, or of the free ones */
+        uint32_t next; /* index of the next chunk in the list of the user, or in the free list */
 };
 
 static int allocate(struct postponed *p)
@@ -54,7 +54,8 @@ static struct postponed_chunk take_first(struct cache *c, struct cache_user *u)
                 heap_remove(&p->users, &u->postponed.turn);
                 cache_user_unref(u);
         } else {
-                heap_add(&p->users, &u->postponed.turn, u->unwritten); /* behind its equals */
+                /* behind users with equally many unwritten bytes */
+                heap_add(&p->users, &u->postponed.turn, u->unwritten);
         }
         return first;
 }
@@ -99,7 +100,8 @@ void cache_postponed_note(struct cache *c, struct cache_user *u)
                 heap_change(&c->postponed.users, &u->postponed.turn, u->unwritten);
 }
 
-/* Returns the user in turn, or NULL if no user has a postponed chunk. */
+/* Returns the user with the fewest unwritten bytes among those with postponed chunks, or NULL if
+ * there is none. */
 static struct cache_user *next_user(const struct cache *c)
 {
         struct heap_node *first = heap_first(&c->postponed.users);

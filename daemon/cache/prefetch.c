@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements prefetch.h: a heap of chains for each user, by the time at which their reads begin,
- * and fair queueing (fair/sfq.h) among the users of which one is due. */
+ * and fair queueing (fair/sfq.h) among the users that have a due chain. */
 #include "cache/prefetch.h"
 
 #include <assert.h>
@@ -16,26 +16,27 @@
 #define SECOND UINT64_C(1000000000)
 
 enum {
-        QUANTUM = 8,       /* keys of one user's turn */
-        STEP_BYTES = 1024, /* a step counts as these bytes, so that no user takes all */
+        QUANTUM = 8,       /* keys that a user may have handled before another user's turn */
+        STEP_BYTES = 1024, /* bytes that a step costs in the fair queueing even if it reads less */
         /* The lead includes so many times the part of the announced time by which the user's chains
          * are used too early in the mean, and at most MARGIN_MOST percent of that time. */
         MARGIN = 4,
         MARGIN_MOST = 25,
-        LEAD_LEAST_MS = 100, /* but at most half of the announced time */
+        LEAD_LEAST_MS = 100, /* least lead, but at most half of the announced time */
         LEAD_MOST_MS = 30000,
-        /* A chain is read until this part of the announced time, or a lead, after that time. */
+        /* A chain may still be read after its announced time, for a LATE_PARTS-th of the announced
+         * delay or for its lead, whichever is longer. */
         LATE_PARTS = 8,
-        RETRY_MS = 2, /* while reads are refused */
-        /* Reads that an iteration may postpone, because each may have searched for room. After that
-         * it tries each other user once. */
+        RETRY_MS = 2, /* ms after which refused reads are tried again */
+        /* Most reads that an iteration may postpone, because each may have searched the pool for
+         * room. After these, the iteration tries one key of each remaining user. */
         BLOCKED_MOST = 4,
-        BURST_PARTS = 4,     /* the budget accrues for this part of a second */
-        MEAN_CHUNKS = 16,    /* the mean length fades over these */
-        SCAN_MS = 100,       /* between scans for chains that have ended */
-        MEASURED = 16 << 20, /* bytes after which the rate is measured, if reads do not pause */
+        BURST_PARTS = 4,     /* unused budget accrues for at most a BURST_PARTS-th of a second */
+        MEAN_CHUNKS = 16,    /* chunks over which the moving average of the length is taken */
+        SCAN_MS = 100,       /* least time between two scans for chains that have ended */
+        MEASURED = 16 << 20, /* bytes of reads without a pause after which the rate is measured */
 };
-#define FIRST_RATE  (UINT64_C(256) << 20) /* assumed until the first measurement */
+#define FIRST_RATE  (UINT64_C(256) << 20) /* bytes per second, until a measurement */
 #define FIRST_CHUNK (UINT64_C(1) << 20)
 
 static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
@@ -43,9 +44,9 @@ static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
         uint64_t id, number, due_ns;
-        uint64_t late_ns; /* after this time it is not read */
+        uint64_t late_ns; /* the chain is not read after this time */
         uint32_t namespace_id;
-        uint32_t n, next; /* keys, and those handled */
+        uint32_t n, next; /* number of keys, and of keys already handled */
         bool has_read;
         struct key keys[]; /* the end of the chain first */
 };
@@ -59,15 +60,16 @@ struct user {
 struct prefetch {
         struct prefetch_params params;
         struct user users[PREFETCH_USERS];
-        struct sfq due;   /* users by number, as of the last iteration */
+        struct sfq due;   /* the users with a due chain, by their index, as of the last iteration */
         int64_t budget;   /* bytes that may be read now; the last read may exceed it */
-        uint64_t time_ns; /* time of the budget */
-        uint64_t next_ns; /* prefetch_iterate() has nothing to do before; 0: not known */
+        uint64_t time_ns; /* time up to which the budget has accrued */
+        uint64_t next_ns; /* earliest time at which prefetch_iterate() has work; 0 if unknown */
         uint64_t scan_ns; /* when chains that have ended may be searched for again */
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
-        uint64_t mean_bytes;          /* length of a chunk */
-        uint64_t busy_ns, busy_bytes; /* since when reads are in flight, and how much ended */
+        uint64_t mean_bytes;          /* moving average of the length of a chunk */
+        uint64_t busy_ns, busy_bytes; /* time since which reads have been in flight without a pause,
+                                       * and the bytes read since */
         struct prefetch_stats stats;
 };
 
@@ -327,8 +329,8 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
         return answer;
 }
 
-/* Lets the user's other due chains come first, because a chunk of this one cannot be read now.
- * Returns whether the user may go on in this iteration. */
+/* Postpones a chain whose next chunk cannot be read now, so that the user's other due chains come
+ * first. Returns whether this iteration may handle further keys of the user. */
 static bool chain_postpone(struct prefetch *p, struct user *u, struct chain *ch, uint64_t now_ns)
 {
         heap_add(&u->chains, &ch->turn, now_ns + RETRY_MS * MS);
@@ -387,7 +389,7 @@ static void note_due(struct prefetch *p, struct user *u, uint64_t now_ns)
                 sfq_remove(&p->due, (uint16_t)(u - p->users), &u->due, 0);
 }
 
-/* Returns when there is something to do, in the absence of refusals. */
+/* Returns the earliest time at which a chain's reads begin, if no read is refused. */
 static uint64_t first_begin(const struct prefetch *p)
 {
         uint64_t begin_ns = UINT64_MAX;

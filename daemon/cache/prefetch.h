@@ -25,21 +25,25 @@
 #include "key.h"
 
 enum {
-        PREFETCH_USERS = 64,     /* with scheduled chains at a time */
-        PREFETCH_CHAINS = 4096,  /* scheduled, of all users; */
-        PREFETCH_KEYS = 1 << 16, /* scheduled; a user may have half of both */
-        PREFETCH_STEPS = 64,     /* keys that an iteration handles */
+        PREFETCH_USERS = 64,     /* most users with scheduled chains */
+        PREFETCH_CHAINS = 4096,  /* most scheduled chains of all users; a user may have half of
+                                  * them */
+        PREFETCH_KEYS = 1 << 16, /* most keys of all scheduled chains; a user may have half of
+                                  * them */
+        PREFETCH_STEPS = 64,     /* most keys that one iteration handles */
 };
-/* A user is believed from this share on, which a user without outcomes does not have. */
+/* The least share of a user's announcements that must have come true for the user to be believed. A
+ * user without outcomes is not believed. */
 #define PREFETCH_LEAST_BELIEF   0.6F
-#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* reads stop at this number of bytes */
+#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* most bytes of such reads in flight */
 
 enum prefetch_answer {
         PREFETCH_STARTED,
         PREFETCH_PRESENT, /* the chunk is in memory or being read */
         PREFETCH_ABSENT,
-        PREFETCH_BUSY,    /* no chunk of the user now */
-        PREFETCH_BLOCKED, /* not this chunk now: its device is busy, or its size has no slot */
+        PREFETCH_BUSY,    /* no chunk of this user can be read now */
+        PREFETCH_BLOCKED, /* this chunk cannot be read now: its device is busy, or the pool has no
+                           * slot of its size */
         PREFETCH_NO_ROOM, /* everything in memory is worth more */
 };
 
@@ -56,7 +60,7 @@ enum prefetch_outcome {
         PREFETCH_OUTCOMES
 };
 
-/* A chunk to be read. The promise is that of its chain from now on. */
+/* A chunk to be read, with the promise that its chain has from then on. */
 struct prefetch_chunk {
         uint32_t user, namespace_id;
         const struct key *key;
@@ -64,8 +68,8 @@ struct prefetch_chunk {
 };
 
 struct prefetch_params {
-        const struct announced *announced; /* must stay */
-        uint64_t bytes_per_second;         /* 0: nothing is scheduled or read */
+        const struct announced *announced; /* must outlive the prefetch object */
+        uint64_t bytes_per_second;         /* limit of the reads; with 0 no chain is scheduled */
         /* Begins to read a chunk, and returns its length if it did. Each started read ends with
          * prefetch_read_done(). */
         enum prefetch_answer (*read)(void *userdata, const struct prefetch_chunk *chunk,
@@ -76,7 +80,7 @@ struct prefetch_params {
 struct prefetch_stats {
         uint64_t outcomes[PREFETCH_OUTCOMES];
         uint64_t chains, keys;  /* scheduled now */
-        uint64_t chunks, bytes; /* read, or being read */
+        uint64_t chunks, bytes; /* chunks and bytes that were read, or are being read */
         uint64_t inflight_bytes;
         uint64_t rate; /* measured bytes per second; 0: not yet */
 };

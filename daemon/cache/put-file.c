@@ -67,9 +67,8 @@ int put_file_check(int fd, uint64_t offset, uint64_t bytes, const char **ret_wro
         return 0;
 }
 
-/* Waits for a moment after a read was not possible at once. The first time it writes back the page
- * cache of the range instead, which needs no lock of the file. Returns false after WAITS
- * attempts. */
+/* Waits briefly after a read that would have blocked. The first time it writes back the page cache
+ * of the range instead, which needs no lock of the file. Returns false after WAITS attempts. */
 static bool wait_a_little(int fd, uint64_t offset, uint64_t bytes, unsigned *waits)
 {
         static const struct timespec moment = { .tv_nsec = WAIT_NS };

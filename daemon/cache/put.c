@@ -50,8 +50,8 @@ enum cache_status cache_status_of_put(int result)
 }
 
 /* Drops a written chunk from the store, because it was evicted during the write, or because its put
- * was answered as failed. The store has usually dropped an evicted one, and may have another chunk
- * of the key since. */
+ * was answered as failed. The store has usually dropped an evicted chunk already, and may have
+ * another chunk of the key by now. */
 static void write_dropped(struct write *w)
 {
         struct cache *c = w->cache;
@@ -284,8 +284,9 @@ static void on_copied(struct kio_request *copy)
                 else if (other->kind == KIND_PUT)
                         cache_set_waiting(other, WAITING_WRITE);
         }
-        /* The answer contains the place in the store, so the store is asked first. A write that
-         * ends at once unpins the chunk, so this pin keeps it until the request is answered. */
+        /* The answer contains the chunk's place in the store, so the store gets the write before
+         * the answer. A write that ends at once unpins the chunk, so this pin keeps it until the
+         * request is answered. */
         {
                 uint32_t chunk = w->chunk;
 

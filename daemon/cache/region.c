@@ -27,7 +27,8 @@
 enum {
         PAGE = 4096,
         HUGE_PAGE = 2 << 20,
-        REGISTERED_MIN = 1 << 20, /* a smaller one is not worth a ring's buffer */
+        REGISTERED_MIN = 1 << 20, /* bytes; a smaller region is not worth a slot among a ring's
+                                   * registered buffers */
 };
 static_assert((int)REGION_THREAD > (int)STORE_MAX_VOLUMES,
               "the store numbers its volumes from 1 on");
@@ -163,7 +164,7 @@ static void call_on(unsigned thread, struct kio *io, struct kio_request *req,
 {
         *req = (struct kio_request){
                 .op = KIO_CALL,
-                .class = KIO_CLASS_PUT, /* before the steps of moves to huge pages */
+                .class = KIO_CLASS_PUT, /* precedes moves to huge pages, which are BACKGROUND */
                 .volume = thread,
                 .call = run,
                 .complete = complete,

@@ -7,11 +7,12 @@
  * the stored object states. Admission decides whether the chunk is written to the disk. So a hung
  * back end occupies no memory of the pool, and the cache ends each get at its deadline.
  *
- * Out: chunks that were put, are used again, or are about to be evicted although another use is
- * expected, are offered. When the shared tier takes an offer, cache_remote_load() loads the bytes
- * from the pool or the store and checks them. An offered chunk keeps no slot: if it was evicted
- * before its turn, the offer is dropped. While the shared tier takes chunks that are evicted, no
- * new chunk gives way to others, because it would leave before it is offered.
+ * Out: the cache offers the shared tier chunks that were put, that are used again, or that are
+ * about to be evicted although another use is expected. When the shared tier takes an offer,
+ * cache_remote_load() loads the bytes from the pool or the store and checks them. An offered chunk
+ * keeps no slot: if it was evicted before its turn, the offer is dropped. While the shared tier
+ * takes evicted chunks, the eviction policy does not evict new chunks in favour of older ones,
+ * because they would leave before they are offered.
  *
  * Failures: every failure is a miss for all gets that wait. If the key is purged or evicted during
  * the fetch, the fetch is abandoned: its chunk is neither put nor returned. */
@@ -25,7 +26,8 @@
 #include "remote/remote.h"
 
 enum {
-        PREFETCH_FETCHES = 128, /* prefetches in flight, which later gets wait behind */
+        PREFETCH_FETCHES = 128, /* most fetches for prefetches in flight; later gets wait behind
+                                 * them */
         PAGE = 4096,
 };
 

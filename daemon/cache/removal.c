@@ -150,7 +150,7 @@ bool cache_sweep(struct cache *c)
         return counts || sweeps;
 }
 
-/* --- evictions that have not reached the store --- */
+/* --- evictions of chunks that are still being written --- */
 
 void cache_pass_evictions(struct cache *c)
 {

@@ -24,7 +24,8 @@ static uint64_t window_ns(double gap_s)
         return window_s > 0 && window_s <= RETURNS_MOST_S ? (uint64_t)(window_s * 1e9) : 0;
 }
 
-/* Adds to the windows that end at this time. */
+/* Adds `n` to the number of windows that end at this time, or to the surplus if that second has
+ * passed. */
 static void add(struct returns *r, uint64_t end_ns, int n)
 {
         uint64_t second = end_ns / NS_PER_S;
@@ -85,13 +86,15 @@ void returns_note(struct returns *r, const struct evict_return *back, uint64_t n
                 returns_cancel(r, back->gap_s, back->age_ns, now_ns);
                 return;
         }
-        /* A request gets the kept beginning of its chain and puts the evicted end. */
+        /* A request that returns to a partly evicted chain counts once: it gets the kept beginning
+         * of the chain and puts the evicted end. */
         if (back->is_evicted && used_ns + NS_PER_S > r->last_used_ns &&
             used_ns < r->last_used_ns + NS_PER_S)
                 return;
         r->last_used_ns = used_ns;
         r->stats.evicted += back->is_evicted;
-        /* A prediction has one outcome, so a window ends with its second, as for missed ones. */
+        /* A window counts as ended with its second, as for missed returns, so that each prediction
+         * has one outcome. */
         if ((used_ns + window) / NS_PER_S < r->second) {
                 r->stats.late++;
                 return;

@@ -30,9 +30,11 @@ struct returns_stats {
 
 struct returns {
         uint64_t started_ns;           /* 0: not yet */
-        uint64_t second;               /* all windows that ended before it are counted */
+        uint64_t second;               /* first second whose windows may not have ended; all earlier
+                                        * windows are counted */
         int32_t ends[RETURNS_SECONDS]; /* by second, modulo: windows that end then */
-        int64_t surplus;               /* returns that no window of a past second stands for */
+        int64_t surplus;               /* returns minus ended windows, both counted against past
+                                        * seconds; a positive rest is counted as missed */
         int64_t expected;
         uint64_t last_used_ns; /* previous use of the chain that returned last */
         struct returns_stats stats;

@@ -170,7 +170,7 @@ void cache_queue_write(struct cache *c, struct store_write *w)
 }
 
 /* Passes writes that the store could not take to it again: the first few of each user, in order.
- * Returns how many the iteration may still pass. */
+ * Returns the number of writes that the iteration may still pass. */
 static unsigned retry_refused(struct cache *c)
 {
         unsigned left = STARTS;
@@ -314,7 +314,7 @@ void cache_submit_reads(struct cache *c)
                         struct store_read *r = container_of(i, struct store_read, item);
 
                         c->stats.queued_reads--;
-                        /* These calls may free the read and its user. */
+                        /* each of these calls may free the read and its user */
                         if (r->in_pool)
                                 cache_fill_start(c, r);
                         else

@@ -2,13 +2,15 @@
 /* Implements sets.h. Evictions are announced from within the search for room, where neither tier
  * may be changed. So a watch only queues the key, and the end of the iteration looks up the other
  * chunks of the set and has the eviction policy demote them. No chunk is removed here: leases, pins
- * and writes keep their meaning, and a wrong decision costs a miss at most. They are promoted
- * before the missing chunk gets its slot, or that slot would be one of theirs.
+ * and writes keep their meaning, and a wrong decision costs a miss at most. When the missing chunk
+ * is stored again, the others are promoted before it gets a slot, because its slot would otherwise
+ * be that of one of them.
  *
  * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the latter are
- * used up, the key is queued as well, and the set may lose a chunk before its entry is handled. A
- * queue that is full drops the key, which is counted; the other chunks then leave by their age. The
- * names of a namespace's siblings are resolved once for each version of the list of namespaces. */
+ * used up, the key is queued as well, and the set may lose a chunk before its entry is handled. If
+ * the queue is full, the key is dropped and counted, and the other chunks of its set are evicted by
+ * their age. The names of a namespace's siblings are resolved once for each version of the list of
+ * namespaces. */
 #include "cache/sets.h"
 
 #include <errno.h>
@@ -24,13 +26,15 @@
 enum {
         QUEUE = 4096,
         STEPS = 512,
-        /* Namespaces whose siblings are remembered: as many as a store has, by the id's remainder.
-         * Ids ascend, so a row has more namespaces than ways only after many were removed. */
+        /* Namespaces whose siblings are remembered: the rows have room for as many as a store may
+         * have, and a namespace's row is its id modulo ROWS. Ids ascend, so a row has more
+         * namespaces than WAYS only after many were removed. */
         ROWS = 1024,
         WAYS = 4,
         NAME_BYTES = 256,
-        /* The lookups of sets_expect(), and the part of the queue, of one owner of namespaces. */
-        OWNERS_LOG2 = 6, /* owners with one hash share them */
+        /* Owners of namespaces share the lookups of sets_expect() and the queue by a hash of the
+         * owner; owners with the same hash share one part. */
+        OWNERS_LOG2 = 6, /* 1 << OWNERS_LOG2 parts */
         OWNER_STEPS = STEPS / 4,
         OWNER_QUEUE = QUEUE / 4 * 3,
 };
@@ -45,8 +49,8 @@ struct family {
 
 /* The namespaces of a row and their families. */
 struct row {
-        uint32_t of[WAYS]; /* 0: the entry is unused */
-        uint32_t replaced; /* entries that were replaced */
+        uint32_t of[WAYS]; /* ids of the namespaces; 0: the entry is unused */
+        uint32_t replaced; /* number of entries that were replaced by another namespace's */
         struct family families[WAYS];
 };
 
@@ -55,7 +59,7 @@ struct event {
         struct key key;
         uint32_t namespace_id;
         uint8_t tier;
-        uint8_t owner; /* in sets.owners */
+        uint8_t owner; /* index into sets.owners */
         bool is_expected;
 };
 
@@ -66,10 +70,10 @@ struct sets {
         struct store_watch store_watch;
         struct sets_stats stats;
         struct row rows[ROWS];
-        uint32_t expected; /* lookups of sets_expect() in this iteration */
+        uint32_t expected; /* lookups that sets_expect() made in this iteration */
         struct {
                 uint32_t expected, queued;
-        } owners[1 << OWNERS_LOG2]; /* the parts of each, by hash */
+        } owners[1 << OWNERS_LOG2]; /* lookups and queued events of the owners with this hash */
         uint32_t first, n;          /* position and length of the queue */
         struct event queue[QUEUE];
 };
@@ -252,8 +256,8 @@ static void on_store_changed(void *userdata, const struct store_change *change)
 
 /* A chunk of one tier. */
 struct place {
-        uint32_t chunk;       /* in memory */
-        struct store_ref ref; /* on disk */
+        uint32_t chunk;       /* used for SETS_MEMORY */
+        struct store_ref ref; /* used for SETS_DISK */
 };
 
 static bool find(const struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key,
@@ -268,8 +272,9 @@ static bool find(const struct sets *s, unsigned tier, uint32_t namespace_id, con
         return ret->chunk != POOL_NONE;
 }
 
-/* Returns whether the chunk is in the tier again, or on its way there. The pool finds a chunk that
- * it is being filled with; the store does not find one that is being written. */
+/* Returns whether the tier has the chunk again, or is being given it. The pool finds a chunk from
+ * the beginning of its fill; the store finds a chunk only after its write, so is_being_written() is
+ * asked. */
 static bool is_back(const struct sets *s, const struct event *e)
 {
         const struct sets_params *p = &s->params;
@@ -298,7 +303,7 @@ static bool has_demoted(const struct sets *s, unsigned tier)
                0;
 }
 
-/* Demotes the other chunks of the set, unless the evicted one is back already. */
+/* Demotes the other chunks of the set, unless the evicted chunk is stored again already. */
 static void follow(struct sets *s, const struct event *e, const struct family *f)
 {
         struct place at;

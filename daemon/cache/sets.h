@@ -19,7 +19,8 @@ enum { SETS_MOST_SHARDS = 64 };
 
 struct sets_stats {
         uint64_t demoted[SETS_TIERS];  /* chunks that became next victims */
-        uint64_t promoted[SETS_TIERS]; /* the part whose missing shard was stored again */
+        uint64_t promoted[SETS_TIERS]; /* demoted chunks that became ordinary again, because the
+                                        * missing shard was stored */
         uint64_t missed[SETS_TIERS];   /* evictions and puts that found the queue full */
         uint64_t resolved;             /* namespaces whose siblings were looked up by name */
 };
@@ -28,8 +29,8 @@ struct sets_params {
         struct pool *pool;
         struct store *store;
         uint16_t tenant;
-        /* Returns whether a chunk is on its way to the store, which does not find it yet; NULL: no
-         * chunk is. */
+        /* Returns whether the chunk is being written to the store, which does not find it until
+         * then. NULL if no chunk ever is. */
         bool (*is_being_written)(void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };
@@ -41,13 +42,13 @@ int sets_new(struct sets **ret, const struct sets_params *params);
 void sets_unwatch(struct sets *s);
 struct sets *sets_free(struct sets *s);
 
-/* Promotes the other chunks of the set in the tier, which is about to get this chunk. Once the
- * lookups of this iteration are used up, sets_iterate() does it later. */
+/* Promotes the other chunks of the set in a tier that is about to get this chunk. If the lookups of
+ * this iteration are used up, sets_iterate() promotes them later. */
 void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key);
-/* Follows the evictions of this iteration in a bounded number of steps. Call it once an
- * iteration. */
+/* Demotes the other chunks of sets from which a chunk was evicted in this iteration, in a bounded
+ * number of steps. Call it once an iteration. */
 void sets_iterate(struct sets *s);
-/* Returns whether an iteration has left some of them to the next one. */
+/* Returns whether sets_iterate() has left evictions to the next iteration. */
 bool sets_has_work(const struct sets *s);
 const struct sets_stats *sets_get_stats(const struct sets *s);
 

@@ -14,7 +14,8 @@ struct staging {
 };
 
 int staging_open(struct staging *ret, uint64_t bytes);
-/* Runs on any thread; takes milliseconds if the area was used. */
+/* Unmaps the area and closes its descriptor. Runs on any thread; takes milliseconds if the area was
+ * used. */
 void staging_close(struct staging *l);
 /* Returns the address of [offset, offset + length), or NULL if the range exceeds the staging
  * area. */

@@ -84,7 +84,8 @@ static void resume_put(struct check *k)
         cache_try_in_turn(k->cache, &puts);
 }
 
-/* Returns whether the read failed, and the chunk is still there. */
+/* Returns whether the read failed without a verdict on the chunk, which still exists and is still
+ * unverified. */
 static bool is_undecided(const struct check *k)
 {
         const struct cache_request *req = k->req;

@@ -6,8 +6,8 @@
  * slot for it, or its user has used up its share of the unwritten bytes (cache_over_budget()); a
  * get waits when the pool has no slot. A wait ends when there is room, at the request's deadline,
  * or when its client cancels it or ends. At the deadline the answer is BUSY, except that the chunk
- * of an accepted put that waited for the disk stays in the pool (postponed.c). A request that finds
- * no room for HEAD_OF_LINE_MS does not hold up those behind it any more.
+ * of an accepted put that waited for the disk stays in the pool (postponed.c). A request that has
+ * found no room for HEAD_OF_LINE_MS no longer delays the requests behind it.
  *
  * Failures: without memory for its deadline, a request that would wait is BUSY. */
 #include "cache/internal.h"
@@ -20,10 +20,10 @@ enum {
          * large one. After this time without room, because leases occupy it, it no longer delays
          * the requests behind it. */
         HEAD_OF_LINE_MS = 100,
-        STEPS = 1024, /* per iteration: waiters tried, and deadlines visited */
+        STEPS = 1024, /* waiters tried per iteration, and deadlines visited per iteration */
 };
 #define HEAD_OF_LINE_NS (HEAD_OF_LINE_MS * UINT64_C(1000000))
-#define TICK_NS         (UINT64_C(1) << 21) /* the most by which a wait ends late */
+#define TICK_NS         (UINT64_C(1) << 21) /* ns by which a wait may end after its deadline */
 
 /* Ends the wait of a request whose deadline has passed. */
 static void on_deadline(struct deadline *d, uint64_t now_ns);
@@ -43,7 +43,7 @@ static int note_wait(struct cache *c, struct cache_request *req)
         return r;
 }
 
-/* Counts a request as waiting for room; the caller queues it. */
+/* Counts a request as waiting for room; the caller queues it. Returns 0 or -ENOMEM. */
 static int note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
 {
         int r = note_wait(c, req);
@@ -124,8 +124,9 @@ uint64_t cache_share_of(const struct cache *c, const struct cache_user *u)
         return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
 }
 
-/* Returns whether a budget has no room for so many bytes, by what all users and this one have of
- * it. A user within its share may use the reserve too, so it is admitted whatever others have. */
+/* Returns whether `length` more bytes exceed a budget, of which all users have used `all` bytes and
+ * this user `own`. A user within its `share` may also use the reserve, so that it is admitted even
+ * if the other users have filled the budget. */
 static bool is_over(const struct cache *c, uint64_t all, uint64_t own, uint64_t share,
                     uint32_t length)
 {
@@ -225,7 +226,7 @@ static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned ki
 
         if (kind == KIND_PUT && cache_over_budget(c, req) && !cache_may_postpone(c, req))
                 return false;
-        /* A length that found no room in this round would not find any now. */
+        /* A length that found no room in this round is not tried again in the same round. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)
                 tried = req->length == round->no_room[i];
         if (!tried) {
@@ -261,7 +262,7 @@ static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
 
         if (turns_is_empty(&c->waiting[kind]))
                 return;
-        /* Users whose requests begin to wait meanwhile have their turn in the next round. */
+        /* Users that begin to wait during this round have their turn in the next one. */
         turns_init(&turns);
         turns_move(&turns, &c->waiting[kind]);
         for (unsigned steps = 0;
@@ -294,7 +295,8 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
         }
         stop_waiting(c, req);
         if (req->kind == KIND_PUT && req->ack == CACHE_ACCEPTED) {
-                req->nowait = true; /* the put needs room in the pool alone now */
+                req->nowait = true; /* the put no longer waits for the disk, and needs only room in
+                                     * the pool */
                 if (cache_put_try(c, req))
                         return;
         }
@@ -308,7 +310,7 @@ static bool may_submit(const struct cache *c)
                                        store_pending(c->params.store) != c->retry_pending);
 }
 
-/* Returns the earlier of two times, of which 0 is none. */
+/* Returns the earlier of two times; 0 means no time. */
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
         return b == 0 || (a != 0 && a < b) ? a : b;
