@@ -33,7 +33,8 @@ struct buffer {
         unsigned place; /* index in client->buffers */
         struct region_file file;
         struct mapping_share memory;
-        struct put_file disk; /* instead of memory, if file.on_disk; its descriptor stays open */
+        struct put_file disk; /* used instead of `mapping` if file.on_disk; its descriptor stays
+                               * open */
         uint32_t uses;
 
         /* The request to answer: REGISTER, later UNREGISTER, unless the client's end caused it. */
@@ -148,7 +149,7 @@ void buffers_end(struct client *client)
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++) {
                 struct buffer *d = client->buffers.all[i];
 
-                /* Buffers in other states have a request in flight, which will end them. */
+                /* Buffers in other states have a request in flight, whose completion ends them. */
                 if (!d || d->state != BUFFER_OPEN)
                         continue;
                 client->inflight++;

@@ -7,8 +7,8 @@
  * with CANCELLED; the others end as usual, but no longer wait for room. The batch is answered as
  * usual, after its last key.
  *
- * The cost is bounded by the batches in flight and the keys of one of them, once: a second CANCEL
- * of a batch does nothing. */
+ * A CANCEL visits at most all batches in flight and the keys of one of them; a second CANCEL of the
+ * same batch does nothing. */
 #include "request/internal.h"
 
 /* Cancels a batch, which may be freed, and returns the number of its keys that waited. */
@@ -40,7 +40,7 @@ void cancel_batch(struct request req, const struct wire_cancel *msg)
 
 bool batches_cancel_some(struct client *client, uint32_t *steps)
 {
-        /* Only this batch may be freed. */
+        /* Cancelling frees no other batch than this one. */
         list_for_each_safe (&client->batches, n)
                 if (cache_cancel(client->tenant->cache,
                                  &container_of(n, struct batch, inflight)->waits, steps))

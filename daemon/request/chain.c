@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chain is open while another message may continue it: the client's last message said so, and the
- * next one names its last key as its parent. It is touched and freed when it is closed and all its
- * messages are answered. A long one is touched range by range, over several iterations. */
+/* A chain is open while another message may continue it: the client's last message announced that,
+ * and the next one names the last key of the chain as its parent. It is touched and freed when it
+ * is closed and all its messages are answered. A long one is touched range by range, over several
+ * iterations. */
 #include "request/chain.h"
 
 #include <assert.h>
@@ -13,14 +14,16 @@
 
 enum {
         CHAIN_MAX_KEYS = 64 * 1024, /* a longer chain is touched in parts */
-        RANGE_MIN = 16,             /* keys; each range has twice as many as the previous one */
+        RANGE_MIN = 16,             /* places in the first range of a chain; each range has twice as
+                                     * many as the previous one */
         RANGE_MAX = 1024,
-        RANGE_OVERHEAD = 32, /* overhead of the allocator */
-        RANGE_STEPS = 64,    /* cost of touching a range, in ended leases */
+        RANGE_OVERHEAD = 32, /* bytes that the allocator adds to a range */
+        RANGE_STEPS = 64,    /* cost of settling one range, in steps of client_settle(), where
+                              * ending one lease is one step */
         WARM_DISTANCE = 12,
 };
 
-/* Places of consecutive keys of a chain, for as many messages as have room. */
+/* Places of consecutive keys of a chain, shared by as many messages as have room in it. */
 struct range {
         struct list_node node;
         uint32_t n, room;
@@ -34,7 +37,7 @@ struct chain {
         struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
         struct chain_gap gap;
-        unsigned new_turn;   /* the turn of keys that puts bring, as in struct chain_part */
+        unsigned new_turn;   /* turn of the keys that the chain's puts add; see struct chain_part */
         unsigned unanswered; /* messages in progress */
         uint32_t keys;
         bool open; /* another message may continue the chain */
@@ -50,7 +53,7 @@ void chain_part_note_new(struct chain_part *part)
         (part->chain ? &part->chain->walk : &part->walk)->is_due = true;
 }
 
-/* Walks along keys from the root. `is_end`: they are the last of the chain. */
+/* Walks along keys from the root. `is_end`: these keys are the last of the chain. */
 static void walk(struct cache *cache, struct cache_chain *walk, const struct cache_place *places,
                  uint32_t n, bool is_end)
 {
@@ -144,7 +147,8 @@ static void measure_gap(struct cache *cache, struct chain_part *part, uint32_t u
         }
 }
 
-/* Counts the return that a complete chain is, and expects the next one. */
+/* Counts the use of a complete chain as a return, if its gap is known, and expects the next
+ * return. */
 static void note_return(struct cache *cache, const struct chain_gap *gap, uint32_t keys)
 {
         if (gap->mean != EVICT_NO_GAP && gap->depth >= keys / 2)
@@ -203,7 +207,8 @@ static struct cache_place *places_take(struct chain *ch, uint32_t n)
         return places;
 }
 
-/* Walks through the next range from the root, or, after all, touches the last one from the end. */
+/* Performs one step of settling a complete chain: walks through the next range from the root; after
+ * the last range, touches and frees one range at a time from the end. */
 static void settle_range(struct chain *ch)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
@@ -301,7 +306,8 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
 }
 
 /* Finds the turn of the keys that the part brings, from the key that they continue. The walk sets
- * the same turn when the chain is complete, but new chunks may give way before that. */
+ * the same turn when the chain is complete; the policies need it before, because they may evict new
+ * chunks first. */
 static void find_new_turn(struct cache *cache, const struct wire_batch *b, uint32_t namespace_id,
                           struct chain_part *part)
 {
@@ -419,7 +425,7 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
         }
         ch->unanswered--;
         /* Touch this part now, so that it is not the next to be evicted before the rest of the
-         * chain arrives. Which gap counts is known when the chain is complete. */
+         * chain arrives. The gap that counts is known only when the chain is complete. */
         if (ch->open || ch->unanswered > 0)
                 touch(cache, part->places, part->n, ch->walk.use, EVICT_NO_GAP);
         chain_settle(ch);

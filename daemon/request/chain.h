@@ -12,14 +12,14 @@
 #include "cache/cache.h"
 #include "request/client.h"
 
-/* The mean gap of a chain (see evict.h), as far as it is known. A gap counts only if its key is in
- * the deeper half of the chain. Prompts share their first keys, and the time since another session
- * used these says nothing about this session. */
+/* The mean gap of a chain (see evict.h), as known from the keys handled so far. A gap counts only
+ * if its key is in the deeper half of the chain. Prompts share their first keys, and the time since
+ * another session used these says nothing about this session. */
 struct chain_gap {
         uint8_t mean;      /* EVICT_NO_GAP: no key with a gap was found */
         uint32_t depth;    /* number of keys before the key with this gap */
         uint8_t inherited; /* gap of the chunk that a put continues; used if no other counts */
-        struct evict_return back; /* the return that `mean` was measured at */
+        struct evict_return back; /* the return of the chain from which `mean` was measured */
 };
 
 /* The places of one message's keys, for the message to fill in. They are a range of the chain's
@@ -27,11 +27,12 @@ struct chain_gap {
 struct chain_part {
         struct chain *chain;     /* NULL: the message is the whole chain */
         struct cache_chain walk; /* used if chain is NULL */
-        struct chain_gap gap;    /* likewise */
+        struct chain_gap gap;    /* used if chain is NULL */
         struct cache_place *places;
         uint32_t first; /* number of the chain's keys before this part */
         uint32_t n;
-        unsigned new_turn; /* turn of the keys that the chain's puts bring; 0: none yet; likewise */
+        unsigned new_turn; /* turn of the keys that the message's puts add, 0 if not known yet; used
+                            * if chain is NULL */
         bool is_put, is_last;
 };
 
@@ -43,16 +44,17 @@ static inline size_t chain_part_bytes(uint32_t n)
 
 /* Returns the use to which all keys of the chain belong. */
 uint32_t chain_part_use(const struct chain_part *part);
-/* Returns the mean gap of the chain as far as it is known before the part's keys are touched. */
+/* Returns the mean gap that is known of the chain before the part's keys are touched. */
 uint8_t chain_part_gap(const struct chain_part *part);
-/* Returns the place of key `i` of the part, if a put brings it. */
+/* Returns the place in the chain (evict.h) of key `i` of the part, if the message is a PUT. */
 enum evict_place chain_part_place(const struct chain_part *part, uint32_t i);
 /* Returns whether the gap of key `i` of the part would count if all deeper keys had none. */
 bool chain_part_wants_gap(const struct chain_part *part, uint32_t i);
 /* Records the mean gap that key `i` of the part had when it was evicted. */
 void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap,
                         const struct evict_return *back);
-/* Records that a key of the part was put, or read from disk. */
+/* Records that the message put a key of the part, or read it from disk, so that the policies must
+ * learn the chain. */
 void chain_part_note_new(struct chain_part *part);
 
 /* Returns the part for a message of `b->count` keys, the last of which is `last`. It belongs to the
@@ -67,6 +69,6 @@ void chain_part_end(struct cache *cache, struct chain_part *part);
 void chain_touch(struct cache *cache, struct cache_place *places, uint32_t n);
 /* Closes the open chain, because no message continues it. */
 void chain_close(struct client *client);
-/* Touches long chains that are complete, step by step. *steps is the permitted cost, as in
+/* Touches long chains that are complete, step by step. *steps is the permitted cost, in the unit of
  * client_settle(), and is reduced by the cost used. Returns whether more remain. */
 bool chain_settle_some(struct client *client, uint32_t *steps);

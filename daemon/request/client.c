@@ -142,7 +142,7 @@ static bool is_allowed(const struct client *client, enum service_gds to)
         case SERVICE_GDS_ON:
                 return true;
         case SERVICE_GDS_AUTO:
-                return client->admin; /* root, the daemon's own user, and admins */
+                return client->admin; /* true for root, the daemon's own user, and admins */
         case SERVICE_GDS_OFF:
                 break;
         }

@@ -37,7 +37,7 @@ struct buffers {
 
 struct chain;
 
-/* Keys evicted or pinned, or unpinned, that audit.c has not logged yet. */
+/* Keys that the client evicted, pinned or unpinned and that audit.c has not logged yet. */
 struct audit {
         struct list_node node; /* in service.audits */
         const char *operation; /* NULL: no keys to log */
@@ -49,7 +49,7 @@ struct client {
         struct tenant *tenant;
         uint64_t id;
         struct quota_holder holds; /* opened by the session, which closes it after client_fini() */
-        uint64_t readable_ns;      /* when the current message could be read; 0: now */
+        uint64_t readable_ns;      /* time at which the current message could be read, ns; 0: now */
         uid_t uid;
         pid_t pid;
         const char *name; /* for the log; "" until the client sends one */
@@ -60,30 +60,37 @@ struct client {
         struct store_borrower loans;
         struct staging staging;
         struct buffers buffers;
-        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
-                                                       is one more than the place */
-        unsigned n_namespaces;                      /* places that are, or were, in use */
-        unsigned open_namespaces;                   /* places that are in use now */
-        unsigned opening;                           /* NAMESPACE messages that are not answered */
-        struct audit audit;                         /* evicted or pinned keys not logged yet */
-        struct tally_page page;                     /* lookups that the client answered itself */
-        struct pool_client hits; /* chunks that the client gets without a message */
+        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* ids in the store, 0 if removed; the client's
+                                                     * number of a namespace is its index plus
+                                                     * one */
+        unsigned n_namespaces;                      /* entries of `namespaces` in use now or
+                                                     * before */
+        unsigned open_namespaces;                   /* entries of `namespaces` in use now */
+        unsigned opening;                           /* NAMESPACE messages not answered yet */
+        struct audit audit;                         /* keys not logged yet */
+        struct tally_page page;                     /* page in which the client counts lookups that
+                                                     * it answered itself */
+        struct pool_client hits; /* client's membership in the pool index, through which it gets
+                                  * chunks without a message */
         uint32_t hits_left;      /* words of the ended session's ring that are still to be read */
-        struct bench_page *transfers; /* transfers of the client; NULL: there is no page */
-        uint64_t since_ns;            /* when it connected */
-        bool looks_up;                /* the lookup index was sent to it */
+        struct bench_page *transfers; /* counters of the client's transfers, shared with it; NULL:
+                                       * none */
+        uint64_t since_ns;            /* time at which the client connected, ns */
+        bool looks_up;                /* the client has received the lookup index */
 
         unsigned inflight;          /* messages not answered yet */
         uint32_t keys_inflight;     /* keys of these messages */
         struct list_node unstarted; /* batches with keys to start, in order */
         struct list_node batches;   /* batches not answered, for CANCEL and client_abandon() */
         struct list_node lookups;   /* struct lookup_wait of LOOKUPs not answered */
-        struct events_wait *events; /* the EVENTS that waits; NULL: none */
+        struct events_wait *events; /* the EVENTS message that waits for events; NULL: none */
         struct chain *chain;        /* the open chain, which the next message may continue */
         struct key chain_last;
-        uint64_t chain_ns;            /* when its last message arrived */
-        struct list_node chains_over; /* struct chain: complete, to be touched */
-        bool abandoned;               /* client_settle() releases its resources */
+        uint64_t chain_ns;            /* time at which the open chain's last message arrived, ns */
+        struct list_node chains_over; /* struct chain: complete chains that are still to be
+                                       * touched */
+        bool abandoned;               /* the client is ended, and client_settle() releases its
+                                       * resources */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);
@@ -91,8 +98,8 @@ struct client {
                 struct client *client); /* reports that inflight fell or that client_settle()
                                          * has work; must not free the client within the call */
         /* Returns whether the next reply may carry this number of descriptors. Descriptors count
-         * against the daemon's limit until they are read, so that a client or user with many unread
-         * ones gets no more. */
+         * against the daemon's limit until the peer reads them, so a client or user with many
+         * unread descriptors gets no further ones. */
         bool (*takes_fds)(struct client *client, unsigned n);
         void (*chain_opened)(struct client *client);
 };
@@ -106,14 +113,15 @@ static inline const struct quota_user *client_user(const struct client *client)
 /* Initializes a client. Returns 0, or -ENOMEM, after which client_fini() must be called. */
 int client_init(struct client *client, struct tenant *tenant, const struct quota_holder *holds);
 
-/* Charges the client. Returns WIRE_OK, or the status with which to refuse the request. */
+/* Charges `amount` of a thing to the client. Returns WIRE_OK, or the status with which to refuse
+ * the request. */
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount);
 /* Charges a request that is kept until it is answered, and `bytes` of memory. Returns as
  * client_charge() does. */
 enum wire_status client_charge_request(struct client *client, uint64_t bytes);
 /* Ends the charge for the memory, before the answer ends that for the request itself. */
 void client_uncharge_request(struct client *client, uint64_t bytes);
-/* Returns the text for a refusal. */
+/* Returns the text that explains a refusal with this status. */
 const char *client_refusal(enum wire_status status);
 /* Leases a chunk. Returns WIRE_OK and fills *ret, or the status of the refusal. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);

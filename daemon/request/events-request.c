@@ -24,7 +24,8 @@ static struct events *events_of(const struct client *client)
 
 static void answer(struct request req, const struct wire_events *msg)
 {
-        static struct events_reply reply; /* too large for the stack; one thread */
+        static struct events_reply reply; /* static, because it is too large for the stack; only the
+                                           * loop thread uses it */
         struct client *client = req.client;
         /* The reply may have to be queued. */
         enum wire_status status = client_charge(client, QUOTA_REQUEST_BYTES, sizeof(reply));
@@ -60,7 +61,8 @@ static void on_events(struct events_wait *wait)
         struct events_operation *op = container_of(wait, struct events_operation, wait);
 
         op->request.client->events = NULL;
-        op->request.received_ns = clock_mono_ns(); /* the wait is not the daemon's latency */
+        op->request.received_ns = clock_mono_ns(); /* the latency of the message excludes the wait
+                                                    * for events */
         finish(op, wait->result);
 }
 

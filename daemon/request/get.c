@@ -50,8 +50,8 @@ static void count_got(struct batch *b, unsigned got)
         histogram_add(&b->request.client->tenant->traffic.got[got], batch_age(b));
 }
 
-/* Reads the clock once per iteration: reading it for each key would add a tenth to the cost of a
- * hit. */
+/* Reads the clock once for all keys found in memory, because a read for each key would add a tenth
+ * to the cost of a hit. */
 void request_got(struct batch *b)
 {
         struct histogram *h = &b->request.client->tenant->traffic.got[GOT_MEMORY];

@@ -25,11 +25,11 @@
 struct namespace_open {
         struct store_namespace_open store;
         struct request request;
-        bool makes;          /* the namespace is new */
+        bool makes;          /* the namespace does not exist, and the store creates it */
         uint64_t charged;    /* bytes of memory */
         uint32_t highest_id; /* highest id before this namespace was created */
         struct removal removal;
-        unsigned removals; /* started for this open */
+        unsigned removals; /* removals of unused namespaces that were started for this open */
 };
 
 /* Most removals that one open attempts, since each namespace may turn out to be in use. */
@@ -100,7 +100,7 @@ static void quota_text(const struct namespace_use *use, const struct client *cli
         }
 }
 
-/* Answers that a limit stands against a new namespace. */
+/* Refuses a new namespace, because of a limit. */
 static void refuse_limit(struct request req, const struct namespace_use *use)
 {
         struct client *client = req.client;
@@ -115,8 +115,8 @@ static void refuse_limit(struct request req, const struct namespace_use *use)
         request_fail(req, WIRE_QUOTA, text);
 }
 
-/* Returns whether the session has a place for it, before anything is made of it. False: answered.
- */
+/* Returns whether the session has an entry free for another namespace. If it has none, refuses the
+ * request. */
 static bool has_place(struct request req, const struct wire_namespace *msg,
                       const struct store_namespace *existing)
 {
@@ -216,9 +216,9 @@ static void on_room_made(struct removal *removal)
         make_room(op);
 }
 
-/* Opens a namespace that does not exist, once limits allow it: while they do not, the user's
- * namespace that has been unused for longest is removed first. Other opens may have taken the place
- * or made the namespace meanwhile, so both are looked up again. */
+/* Opens a namespace, and creates it once the limits allow that: while they do not, removes the
+ * namespace of the user that has been unused for longest. During a removal other opens may have
+ * used the freed place or created the same namespace, so both are checked again. */
 static void make_room(struct namespace_open *op)
 {
         struct client *client = op->request.client;
@@ -282,7 +282,8 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
         text = (char *)(op + 1);
         op->store = (struct store_namespace_open){
                 .tenant = tenant->store_tenant,
-                /* Kept: a refusal compares the fingerprint, and the open may wait for a removal. */
+                /* Copied, because a refusal compares the fingerprint, and the open may wait for a
+                 * removal. */
                 .fingerprint = memcpy(text, fingerprint, msg->fingerprint_length),
                 .name = memcpy(text + msg->fingerprint_length, name, msg->name_length),
                 .name_length = msg->name_length,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HINTs of clients, and the return of its chain that a PUT announces. Loop thread; owns nothing.
  *
- * A hint about reuse is advice: it reaches the eviction policies only if its user is believed, by
- * how far that user's announcements came true (evict/announced.h). The end of a chain is advice
- * that harms only the chain, and is always applied. The other kinds are requests: pin, demote,
- * share.
+ * A hint about reuse is advice: it reaches the eviction policies only if enough of its user's
+ * announcements came true (evict/announced.h). A hint that a chain has ended can harm only that
+ * chain, and is always applied. The other kinds are requests: pin, demote, share.
  *
  * Failures: an absent key is a MISS, a refused request is the status of its key. */
 #include "request/internal.h"

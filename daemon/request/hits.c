@@ -2,9 +2,9 @@
 /* See hits.h. A hit that a client found through the pool index counts like any other hit, but not
  * as a request, and it has no latency. The client records it in its page (lookup/pool-index.h),
  * which is read for reports and when the session ends. The chunks that the client used are touched
- * later, a bounded number at a time: those of one request as one chain. After the end of a session,
- * its page stays until the ring in it has been read; a process that still has the page cannot
- * prolong that.
+ * later, a bounded number at a time: the chunks of one request are touched as one chain. After the
+ * end of a session, its page stays until the words that its ring had at that time have been read,
+ * whatever a process that still has the page writes into it.
  *
  * Clients must ask the daemon for chunks of a namespace with a lifetime, since each may have
  * expired.
@@ -22,20 +22,23 @@
 
 enum {
         HITS_FDS = 2,  /* the index, the client's page */
-        HELD_PART = 4, /* holds may take this fraction of the limit of leases, in addition to it */
+        HELD_PART = 4, /* all clients' holds may take the limit of leases divided by this, in
+                        * addition to leases */
 
-        /* Words of rings that an iteration reads: those before messages leave the last part to
-         * others, and ended sessions have a limit of their own. A touch takes about 100 ns. */
+        /* Most words that an iteration reads from clients' rings, of which hits_catch_up() before
+         * messages may read CATCH_UP_WORDS. Ended sessions have a limit of their own. Touching a
+         * chunk takes about 100 ns. */
         ITERATION_WORDS = 1536,
         CATCH_UP_WORDS = 1024,
-        /* Touches per step, per millisecond, and at most after a sleep */
+        /* Most touches per step, per millisecond on average, and after a sleep of the loop. */
         TOUCHES_STEP = 256,
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,
 };
 #define NS_PER_MS UINT64_C(1000000)
-#define RETRY_NS  (2 * NS_PER_MS) /* releasing a chunk sends no message */
+/* Interval of retries for requests that wait for the end of a hold, which sends no message. */
+#define RETRY_NS (2 * NS_PER_MS)
 
 static struct client *client_of(struct pool_client *hits)
 {

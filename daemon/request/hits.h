@@ -14,9 +14,9 @@ void hits_join(struct request req);
 /* Ends the client's permission to get chunks through the pool index, because its session ends. */
 void hits_end(struct client *client);
 /* Continues after hits_end() with the hits that the client had not yet accounted for: touches some
- * of their chunks, and subtracts the words read from *steps. Returns whether there is more. */
+ * of their chunks, and subtracts the words read from *steps. Returns whether more hits remain. */
 bool hits_settle_some(struct client *client, uint32_t *steps);
-/* Leaves the pool index, before the client is closed. Hits that are left are counted, but their
+/* Leaves the pool index, before the client is closed. Hits that remain are counted, but their
  * chunks are not touched. */
 void hits_leave(struct client *client);
 /* Lets the client get chunks of a namespace through the pool index, after it has opened the
@@ -29,24 +29,25 @@ void hits_forget(struct client *client, uint32_t number);
 
 /* Returns the number of chunks that the client may still read: its leases and its holds. */
 uint64_t hits_leases(const struct client *client);
-/* Calls each() for each of these chunks. */
+/* Calls each() for each chunk that hits_leases() counts. */
 void hits_each_leased(const struct client *client, void (*each)(void *userdata, uint32_t chunk),
                       void *userdata);
 
-/* Adds the hits that the client has had itself since the last call. */
+/* Adds the hits that the client has recorded in its page since the last call. */
 void hits_count(struct client *client, uint64_t now_ns);
-/* Touches chunks that the client used before its next message, the end of each request first,
- * within a limit per iteration for all clients. Otherwise a HINT would precede the use that it
- * refers to. */
+/* Touches the chunks that the client got itself before its next message, the last chunk of each
+ * request first, within a limit per iteration for all clients. Without this, a HINT would precede
+ * the use that it refers to. */
 void hits_catch_up(struct client *client);
 /* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
  * the end of an iteration. Returns whether there is more to do immediately. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
 /* Frees chunks that were dropped in this iteration and that no client holds. Returns the time by
- * which it must be called again, or 0. Another call is needed if it was too early for another scan
- * of holds, or if a request found no room because of holds. */
+ * which it must be called again, or 0. Another call is needed if holds may not be scanned yet, or
+ * if a request found no room because of holds. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns);
-/* Refreshes permissions and frees dropped chunks. Call it about once a second. */
+/* Revises which namespaces clients may read without a message, and frees dropped chunks. Call it
+ * about once a second. */
 void hits_tick(struct service *service);
 /* Suspends or resumes the pool index; while suspended, every client asks the daemon. Calls nest. */
 void hits_suspend(struct service *service, bool suspend);

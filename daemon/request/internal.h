@@ -11,7 +11,8 @@
 #include "request/request.h"
 
 enum {
-        BATCH_FETCH_KEYS = 16, /* keys whose memory is prefetched together */
+        BATCH_FETCH_KEYS = 16, /* keys whose index and record memory is prefetched into the CPU
+                                * cache together */
         /* Largest GET for which touches are prefetched as well. In a larger one, the first would
          * have left the cache again before the batch ends and touches them. */
         BATCH_FETCH_TOUCHES = 256,
@@ -26,38 +27,44 @@ struct slot {
 struct batch {
         struct list_node node;     /* in client.unstarted until all keys are started */
         struct list_node inflight; /* in client.batches */
-        struct list_node waits;    /* requests to the cache that wait for room or for their turn */
+        struct list_node waits;    /* struct cache_request of this batch that wait for room or for
+                                    * their user's turn */
         struct request request;
         struct wire_batch head;
-        uint64_t number; /* unique among batches */
+        uint64_t number; /* number of the batch, unique in this process */
         uint32_t started, done;
-        uint64_t started_ns, submitted_ns;     /* start of the first key and of the last; 0 unless
-                                                * stages_on() */
+        uint64_t started_ns, submitted_ns;     /* times at which the first and the last key were
+                                                * started; 0 unless stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
-        uint32_t value;               /* MATCH: length of the run; otherwise stale releases */
+        uint32_t value;               /* MATCH: length of the run; otherwise the number of stale
+                                       * leases among those that the message releases */
         uint64_t value64;             /* MATCH: keys that follow on the shared tier */
         uint32_t resident;            /* GET: keys found in memory whose time is not
                                        * counted yet */
-        struct lookup_counts keys;    /* counts of EXISTS, MATCH and GET so far */
-        bool running;                 /* request_run() is using the batch and ends it */
+        struct lookup_counts keys;    /* keys asked for and found so far by EXISTS, MATCH and GET */
+        bool running;                 /* request_run() is starting keys and will end the batch
+                                       * itself */
         bool cancelled;               /* by CANCEL */
         bool is_expired;              /* the key being started has expired and was dropped */
         uint64_t born_after_ms;       /* chunks put before this time have expired; 0: none */
-        bool is_shared;               /* HINT: the remaining keys belong to another chain, too */
-        bool is_announced;            /* HINT: `promise` is of its chain */
+        bool is_shared;               /* HINT: another chain continues from a key, so the remaining
+                                       * keys belong to both */
+        bool is_announced;            /* HINT: `promise` is the announced return of the batch's
+                                       * chain */
         struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
         uint8_t *entries;           /* followed by the pieces */
         struct slot *slots;         /* for PUT, and for GET once a key has to wait */
         struct iovec *places;       /* overwrite the pieces as their memory is found */
         uint8_t *found;             /* bit mask of the pieces found */
-        uint64_t charged;           /* bytes of memory, charged to its user */
+        uint64_t charged;           /* bytes of memory that are charged to the client's user */
         uint64_t regions;           /* bit mask of registered buffers kept until the batch ends */
-        struct cache_settle settle; /* for EVICT */
+        struct cache_settle settle; /* used by EVICT to learn that its evictions cannot be undone by
+                                     * a crash */
         uint8_t *reply;             /* header and results */
         size_t reply_bytes;
-        void *part_room; /* for chain_join() */
-        bool again;      /* the batch's memory is one of the tenant's blocks */
+        void *part_room; /* memory for chain_join() */
+        bool again;      /* the batch's memory is a reusable block of its tenant (memory.h) */
 };
 
 static inline void *batch_result(const struct batch *b, uint32_t i)
@@ -91,9 +98,9 @@ bool batch_add_slots(struct batch *b);
 /* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* all keys have ended */
-/* Returns whether the results are known only after the store has written them. */
+/* Returns whether the answer must wait until the store has written the results of all keys. */
 bool batch_is_settled_at_its_end(const struct batch *b);
-/* Converts the cache's status of a key. */
+/* Returns the wire status for the cache's status of a key. */
 enum wire_status batch_status(enum cache_status status);
 /* Returns the status of a key of this batch, which may have been cancelled. */
 enum wire_status batch_slot_status(const struct slot *s);
@@ -102,10 +109,11 @@ uint64_t batch_age(const struct batch *b);
 /* Initializes the request in a key's slot, except for the location of its bytes. */
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
-/* Returns the bit mask of registered buffers that a message names and that may be named. */
+/* Returns a bit mask of the registered buffers that the message names and that exist. */
 uint64_t batch_regions(const struct client *client, const struct wire_batch *msg);
-/* Fills in the memory of a request. Returns false if part of it is not the client's. `first`, `n`,
- * `length`: from the entry. */
+/* Fills in the memory of a request. Returns false if part of it is not the client's. `first` and
+ * `n`: index of the entry's first piece and number of pieces; without WIRE_F_PIECES, offset and
+ * number of its buffer. */
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length);
 
@@ -116,8 +124,8 @@ void cancel_batch(struct request req, const struct wire_cancel *msg);
 bool batches_cancel_some(struct client *client, uint32_t *steps);
 
 /* loans.c: chunks that a client reads directly from the data files (GPUDirect Storage). */
-/* Lends a key that is on disk but not in memory, and ends it. Returns false if the GET has to read
- * it; the result then contains the reason. */
+/* Lends a key that is on disk but not in memory, and ends the key. Returns false if the GET has to
+ * read the chunk instead; the result then contains the reason. */
 bool loan_begin(struct batch *b, uint32_t i, const struct key *key);
 /* Handles GIVE_BACK for one loan, and returns its status. */
 enum wire_status loan_end(struct client *client, const struct wire_lease *loan);
@@ -127,7 +135,7 @@ void loan_file(struct request req, const struct wire_lent_file *msg);
 uint32_t loans_end_some(struct client *client, uint32_t most);
 
 /* recorder.c: handle RECORD, record all keys of a PUT that begins, and the leading keys that a
- * finished GET found. The latter two require that the service has a recorder. */
+ * finished GET found. recorder_put() and recorder_got() require that the service has a recorder. */
 void recorder_start(struct request req, const struct wire_record *msg);
 void recorder_put(struct recorder *r, const struct batch *b);
 void recorder_got(struct recorder *r, const struct batch *b);
@@ -141,10 +149,10 @@ enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
 /* Schedules the batch's keys to be read into memory before the return that `b->promise` announces.
  */
 void batch_prefetch(const struct batch *b, uint64_t id);
-/* Records what a PUT says of the return of its chain, and fills in `b->promise` if it is believed.
- */
+/* Records the return of the chain that a PUT announces, and fills in `b->promise` if the
+ * announcement is believed. */
 void hint_expect(struct batch *b);
-/* Ends the announcement for key `i` of a batch that uses it. */
+/* Ends the announcement that was made for key `i`, because the batch uses that key. */
 void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash);
 
 /* get.c, put.c: start a key. */

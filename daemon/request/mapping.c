@@ -46,7 +46,8 @@ struct mapping {
         struct list_node waiting;   /* struct mapping_share: wait for the mapping */
         struct list_node users;     /* struct mapping_share: can use the mapping */
         uint32_t n_shares;          /* in both lists */
-        struct mapping_share *last; /* the share that closes the mapping */
+        struct mapping_share *last; /* the last share to leave; its closed() is called after the
+                                     * unmapping */
 };
 
 struct mappings {

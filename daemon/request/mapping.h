@@ -32,13 +32,13 @@ struct mapping_share {
 
         struct list_node node;
         struct mapping *mapping;
-        uint64_t offset; /* start of the share's range within the mapping */
+        uint64_t offset; /* offset of the share's range within the mapping */
 };
 
 /* Finds or creates the mapping of a checked file, for a share with opened() and closed() set.
  * Returns WIRE_OK, and in *ret_open whether the share can be used now; otherwise opened() follows.
- * The descriptor is taken if a new mapping needs it. Returns QUOTA or BUSY if the charge is refused
- * or there is no memory. */
+ * A new mapping takes the file's descriptor and sets it to -1; otherwise the caller keeps it.
+ * Returns QUOTA or BUSY if the charge is refused or there is no memory. */
 enum wire_status mapping_acquire(struct mapping_share *s, struct client *client,
                                  struct region_file *file, bool *ret_open);
 /* Releases a share that no request uses. Call it once after opened() with 0. Calls closed() at once

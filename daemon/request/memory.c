@@ -37,8 +37,7 @@ void request_fini(struct tenant *tenant)
         tenant->mappings = mappings_free(tenant->mappings);
 }
 
-/* Returns a block. The sanitizer detects accesses beyond the requested bytes, and to a free
- * block. */
+/* The sanitizer detects accesses beyond the requested bytes, and accesses to a free block. */
 void *request_block_take(struct request_memory *m, size_t bytes, bool *ret_again)
 {
         char *block;

@@ -19,11 +19,12 @@ struct request_memory {
 
 /* Allocates the tenant's memory for requests and its mappings. Returns 0 or -ENOMEM. */
 int request_init(struct tenant *tenant);
-/* Frees them. No batch and no chain may be in progress. Harmless before request_init(). */
+/* Frees the memory and the mappings. No batch and no chain may be in progress. No effect before
+ * request_init(). */
 void request_fini(struct tenant *tenant);
 
-/* Returns a block of at least `bytes`, or NULL without memory. It is a reusable one or allocated
- * for this use; *ret_again tells request_block_release() which. */
+/* Returns a block of at least `bytes`, or NULL without memory. *ret_again is true for one of the
+ * tenant's reusable blocks, and false for memory allocated for this use. */
 void *request_block_take(struct request_memory *m, size_t bytes, bool *ret_again);
-/* Releases a block of request_block_take(); `again` is its *ret_again. */
+/* Releases a block of request_block_take(); `again` is the value that it stored in *ret_again. */
 void request_block_release(struct request_memory *m, void *block, bool again);

@@ -182,12 +182,13 @@ struct client_removal {
         struct cache_count count;
         struct remote_purge remote;
         struct request request;
-        struct tenant *of; /* the namespace's tenant; NULL: not configured */
+        struct tenant *of; /* tenant of the namespace; NULL if it is not configured */
         uint32_t id;
         uint16_t store_tenant;
-        uint64_t created_ms; /* the namespace; another may get its number */
+        uint64_t created_ms; /* creation time of the namespace, because another one may get its
+                              * id */
         uint64_t dropped;
-        bool shared;                  /* purged on the shared tier */
+        bool shared;                  /* the namespace was also purged on the shared tier */
         char name[WIRE_MAX_NAME + 1]; /* copied, since the store forgets it */
 };
 

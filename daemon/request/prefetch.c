@@ -17,7 +17,8 @@ void batch_prefetch(const struct batch *b, uint64_t id)
         };
         struct key *keys =
                 cache_announce(b->request.client->tenant->cache, &announced, clock_mono_ns());
-        bool is_reversed = b->head.hdr.op == WIRE_HINT; /* hint_begin() */
+        bool is_reversed = b->head.hdr.op == WIRE_HINT; /* hint_begin() has put the keys of a HINT
+                                                         * in this order */
 
         for (uint32_t i = 0; keys && i < b->head.count; i++)
                 memcpy(&keys[i], batch_entry(b, is_reversed ? i : b->head.count - 1 - i),

@@ -22,8 +22,8 @@ static void put_done(struct cache_request *req)
                 chain_part_note_new(b->part);
         if (req->chunk != POOL_NONE) {
                 result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
-                /* A lease that cannot be granted does not fail the put; the flag shows whether
-                 * there is one. */
+                /* A lease that cannot be granted does not fail the put; a flag in the result shows
+                 * whether there is a lease. */
                 if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->ended &&
                     client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;

@@ -27,10 +27,10 @@ struct recorder {
         int fd;
         struct key_secret secret;
         uint64_t begun_ns, end_ns;
-        uint64_t second;      /* since the beginning */
-        uint32_t second_keys; /* keys recorded in this second */
-        uint64_t lost;        /* keys lost */
-        bool is_over;         /* the end is in the buffer */
+        uint64_t second;      /* number of the current second of the recording */
+        uint32_t second_keys; /* keys recorded in that second */
+        uint64_t lost;        /* keys not recorded so far */
+        bool is_over;         /* the final entry is in the buffer */
         size_t n;
         uint8_t buffer[RECORDER_BUFFER];
 };
@@ -71,7 +71,8 @@ static bool flush(struct recorder *r)
         return true;
 }
 
-/* Returns whether the socket has a reader. Without traffic, no send() would tell. */
+/* Returns whether the socket has a reader. Needed if there is no traffic, because only send() would
+ * report a closed socket. */
 static bool has_reader(const struct recorder *r)
 {
         struct pollfd p = { .fd = r->fd };
@@ -91,7 +92,8 @@ static uint64_t now_ms(const struct recorder *r)
         return (clock_mono_ns() - r->begun_ns) / (NS_PER_S / 1000);
 }
 
-/* Returns whether the current second has room for `keys`, and counts them. */
+/* Returns whether `keys` more keys are within the rate of the current second, and counts them if
+ * so. */
 static bool pace(struct recorder *r, uint64_t ms, uint32_t keys)
 {
         if (r->second != ms / 1000) {
@@ -120,7 +122,7 @@ static void record(struct recorder *r, const struct batch *b, uint16_t kind, uin
                 return;
         if (bytes > sizeof(r->buffer) - r->n && !flush(r))
                 return;
-        /* Reserve room for the end. */
+        /* Leave room in the buffer for the final entry. */
         if (bytes > sizeof(r->buffer) - sizeof(entry) - r->n || !pace(r, entry.time_ms, n)) {
                 r->lost += n;
                 counts->lost += n;
@@ -170,7 +172,8 @@ void recorder_tick(struct service *service, uint64_t now_ns)
                                                  .time_ms = now_ms(r),
                                                  .lost = r->lost };
 
-                memcpy(r->buffer + r->n, &end, sizeof(end)); /* record() left room */
+                memcpy(r->buffer + r->n, &end, sizeof(end)); /* record() has left room for this
+                                                              * entry */
                 r->n += sizeof(end);
                 r->is_over = true;
         }

@@ -25,9 +25,10 @@ void request_fail_value(struct request req, enum wire_status status, uint32_t va
 /* Answers with results that follow the reply's head, `bytes` in all. Fills in the header. */
 void request_reply(struct request req, struct wire_reply *reply, size_t bytes);
 
-/* Returns zeroed memory for an operation that is kept until it is answered. Charges it to the
- * client together with `beside`, the memory that lower rooms keep for the operation. Returns NULL
- * if there is none, after having refused the request. */
+/* Returns zeroed memory for an operation that is kept until it is answered. Charges the client for
+ * it and for `beside` bytes, which lower rooms keep for the operation. Returns NULL if there is
+ * none, after having refused the request. */
 void *request_operation_new(struct request req, size_t bytes, size_t beside);
-/* Frees an operation after its answer or just before. `charged`: both amounts together. */
+/* Frees an operation after its answer or just before. `charged`: the sum of `bytes` and
+ * `beside`. */
 void request_operation_free(struct request req, void *op, size_t charged);

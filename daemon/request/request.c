@@ -19,7 +19,8 @@
 
 /* --- operations answered at once --- */
 
-/* Returns how far the shared tier continues the run that ends at key `i`. */
+/* Returns the number of keys after key `i` that the shared tier has without a gap, which extend the
+ * run. */
 static uint64_t match_remote(struct batch *b, uint32_t i)
 {
         static uint64_t hashes[WIRE_MAX_KEYS]; /* too large for the stack */
@@ -39,7 +40,7 @@ static bool asks_remote(const struct batch *b)
         return b->head.hdr.flags & WIRE_F_REMOTE && b->request.client->tenant->service->remote;
 }
 
-/* Returns the shared tier if it is known to have the key, without a search. */
+/* Returns the bit of the shared tier if that is known to have the key; does not search it. */
 static unsigned remote_tier(const struct batch *b, uint64_t hash)
 {
         return asks_remote(b) && remote_presence(b->request.client->tenant->service->remote,
@@ -57,7 +58,7 @@ static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
         }
         if (asks_remote(b))
                 b->value64 = match_remote(b, i);
-        /* The run ends here, so the other keys need no lookup. */
+        /* The run ends with this key, so the other keys need no lookup. */
         b->keys.missing += b->head.count - i;
         b->started = b->head.count;
         b->done = b->head.count - 1;

@@ -11,7 +11,7 @@
 #include "request/client.h"
 
 enum {
-        REQUEST_KEYS_PER_ITERATION = 64, /* per client */
+        REQUEST_KEYS_PER_ITERATION = 64, /* most keys of a client that one iteration starts */
         REQUEST_SMALL_KEYS = 8,
 };
 
@@ -22,6 +22,6 @@ void request_dispatch(struct client *client, const void *msg, int *fds);
 /* Starts up to REQUEST_KEYS_PER_ITERATION keys of dispatched messages; none if the client has
  * ended. Returns whether all are started. */
 bool request_run(struct client *client);
-/* Returns whether the client has so few keys to start that other clients need not be served
+/* Returns whether the client has so few keys to start that it need not let other clients go
  * first. */
 bool request_is_small(const struct client *client);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements fd-closer.h. Owns a descriptor and its record from fd_closer_add() until it is closed.
- * A user with no pending descriptor may always add some, however many others have.
+ * A user with no pending descriptor may always add one, regardless of other users' descriptors.
  *
  * Failures: without memory for the record, the descriptor is closed on the loop. A call that was
  * refused because the previous one hangs is submitted again when another one ends. */
@@ -15,10 +15,10 @@
 #include "store/store.h"
 
 enum {
-        OF_A_USER = 64, /* most files per user, other than memory */
+        OF_A_USER = 64, /* most pending descriptors of a user that are not memory files */
         OF_ALL = 1024,
         OF_MEMORY = 1024,
-        USER_SHARE = 3, /* a user may have this many times the memory files that are left */
+        USER_SHARE = 3, /* a user may have this many times the unused rest of OF_MEMORY */
         /* Volumes of the blocking-call threads, which no volume of the store uses. */
         VOLUME_FILES = KIO_VOLUMES_MAX - 1,
         VOLUME_MEMORY = KIO_VOLUMES_MAX - 2,
@@ -32,7 +32,8 @@ struct fd_closing {
         struct fd_closer *fd_closer;
         int fd;
         uid_t uid;
-        bool memory, refused; /* refused: the call before it takes too long */
+        bool memory, refused; /* refused: the thread took no call, because the one before takes too
+                               * long */
 };
 
 struct fd_closer {
@@ -143,7 +144,8 @@ bool fd_closer_may_add(const struct fd_closer *d, uid_t uid)
                 files += it->uid == uid && !it->memory;
                 memory += it->uid == uid && it->memory;
         }
-        /* A user without pending descriptors may always add some, however many others have. */
+        /* A user without pending descriptors may always add one, regardless of other users'
+         * descriptors. */
         return (files == 0 || (files < OF_A_USER && d->n_files < OF_ALL)) &&
                (memory == 0 ||
                 (d->n_memory < OF_MEMORY && memory < USER_SHARE * (OF_MEMORY - d->n_memory)));

@@ -25,5 +25,5 @@ void fd_closer_add(struct fd_closer *d, int fd, uid_t uid);
 bool fd_closer_may_add(const struct fd_closer *d, uid_t uid);
 /* Returns the number of descriptors not closed yet. */
 unsigned fd_closer_count(const struct fd_closer *d);
-/* Returns the number of calls in flight, which may take forever. */
+/* Returns the number of close() calls in flight, which may never return. */
 unsigned fd_closer_under_way(const struct fd_closer *d);

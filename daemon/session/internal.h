@@ -14,11 +14,14 @@
 enum session_state {
         SESSION_HANDSHAKE,
         SESSION_OPEN,
-        SESSION_ENDED, /* by the daemon: waits for the peer to close, or to hold nothing */
-        SESSION_GONE,  /* the peer has closed: waits for its requests to end */
+        SESSION_ENDED, /* ended by the daemon: kept until the peer closes its end or has no more
+                        * leases and unread descriptors */
+        SESSION_GONE,  /* the peer has closed its end: kept until the session's requests have
+                        * ended */
 };
 
-/* The sessions of a user that wait for its turn. Each session refers to the user. */
+/* The sessions of a user, which take turns with those of other users. Each session refers to the
+ * user. */
 struct sessions_user {
         struct fair_state state;
         struct turns_member costly; /* struct session with a deferred request */
@@ -53,23 +56,25 @@ struct session {
         bool unclosed;        /* ended, but its socket contains descriptors that were not
                                * received */
         struct list_node out; /* replies that the socket did not take */
-        unsigned fd_replies;  /* replies with descriptors, since the peer had read everything */
+        unsigned fd_replies;  /* replies with descriptors sent since the peer last had read
+                               * everything */
         unsigned unread_fds;  /* descriptors in these replies, charged to the user */
         unsigned reserved_fds;   /* charged for a reply about to be sent */
         struct list_node unread; /* in sessions.unread while there are any */
         bool inherited;          /* the next daemon has a duplicate of its socket */
-        bool held;               /* a reply waits for descriptors to be read */
+        bool held;               /* a reply waits until the peer has read descriptors of earlier
+                                  * replies */
         struct list_node waits;  /* in sessions.waiting, until descriptors are read */
 };
 
 struct sessions {
         struct sessions_params params;
-        int closed_fd; /* the epoll that reports closed peers */
+        int closed_fd; /* epoll descriptor that reports peers that have closed */
         struct event *closed;
         struct list_node all, active;
         uint32_t steps; /* permitted for client_settle() in this iteration, for all sessions */
         struct list_node
-                unread; /* sessions with unread descriptors, least recently checked first */
+                unread; /* sessions with unread descriptors, the least recently checked first */
         struct list_node
                 waiting; /* sessions that cannot send or close until descriptors are read */
         struct event *tick;
@@ -84,9 +89,10 @@ struct sessions {
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
-        uint64_t poll_ns;     /* when the loop last began to poll; 0: the poll has returned */
-        uint64_t woken_ns;    /* when that poll returned */
-        uint64_t received_ns; /* when a client last sent a message */
+        uint64_t poll_ns;     /* time at which the loop last began to poll; 0: that poll has
+                               * returned */
+        uint64_t woken_ns;    /* time at which that poll returned */
+        uint64_t received_ns; /* time at which a client last sent a message */
         uint64_t readable_ns; /* earliest time at which the messages of this iteration were
                                * readable */
         union {
@@ -95,7 +101,7 @@ struct sessions {
         } incoming; /* the message being handled, in private memory */
 };
 
-/* Logs a line about a client, within the rate limit. */
+/* Logs a line about a session's client, within the rate limit of all sessions. */
 void session_say(struct session *s, enum log_level level, const char *what);
 /* Makes the session be iterated, in this iteration or the next. */
 void session_activate(struct session *s);
@@ -112,10 +118,11 @@ void session_retry(struct session *s);
 void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
                   unsigned n_fds);
 bool session_takes_fds(struct client *client, unsigned n);
-/* Charges descriptors for a reply before it is made. `beyond` more must also be available. Returns
- * false if they are not. */
+/* Charges the user for descriptors of a reply that is about to be made. Succeeds only if `beyond`
+ * further descriptors would fit the limit, too; they are not charged. Returns false without
+ * charging anything if they do not fit. */
 bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond);
-/* Delays a reply with descriptors until others are read. */
+/* Delays a reply with descriptors until the peer has read descriptors of earlier replies. */
 void session_hold_reply(struct session *s);
 void session_on_writable(evutil_socket_t fd, short what, void *userdata);
 /* Frees all replies that were not sent. */
@@ -128,7 +135,8 @@ void sessions_chain_opened(struct sessions *all);
 /* Checks some sessions with unread descriptors. */
 void sessions_settle_fds(struct sessions *all);
 
-/* Starts a new session of an accepted peer, which then reads. Frees the session without memory. */
+/* Starts a new session of an accepted peer: it reads messages from then on. Frees the session
+ * without memory. */
 void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin);
 /* Continues a session, and frees it if it is over. Returns whether it has more to do. */
@@ -139,7 +147,7 @@ void session_begin_deferred(struct session *s);
 struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid);
 /* Queues a session with a deferred request for its user's turn. */
 void sessions_defer(struct sessions *all, struct session *s);
-/* Removes a session from that queue. */
+/* Removes a session from the queue of sessions_defer(). */
 void sessions_undefer(struct session *s);
 
 /* Ends a session on the daemon's initiative: nothing is read, sent or leased any longer. Existing

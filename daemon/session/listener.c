@@ -3,8 +3,9 @@
  * which it removes at the end only if the file is still its own. Accepts a limited number of
  * connections per iteration.
  *
- * Failures: at startup one sentence if another process listens on the path, a file there is no
- * socket, or other users could replace it. Later it can only lack descriptors or memory. */
+ * Failures: startup fails with a sentence if another process listens on the path, a file there is
+ * no socket, or other users could replace the socket. Later the only failure is a lack of
+ * descriptors or memory, after which accepting pauses. */
 #include "session/listener.h"
 
 #include <errno.h>

@@ -11,11 +11,11 @@ struct listener;
 
 struct listener_params {
         const char *path;
-        uint32_t mode;                                 /* mode of the socket file */
-        int inherited_fd;                              /* -1: bind `path` */
-        void (*on_connection)(void *userdata, int fd); /* takes the descriptor */
-        void (*on_exhausted)(void *userdata,
-                             int error); /* accept() lacks descriptors or memory, and pauses */
+        uint32_t mode;                                   /* mode of the socket file */
+        int inherited_fd;                                /* -1: bind `path` */
+        void (*on_connection)(void *userdata, int fd);   /* takes the descriptor */
+        void (*on_exhausted)(void *userdata, int error); /* reports that accept() lacks descriptors
+                                                          * or memory, and that accepting pauses */
         void *userdata;
 };
 

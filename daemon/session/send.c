@@ -2,9 +2,9 @@
 /* Sends the replies of a session, or keeps them until the socket takes them.
  *
  * The kernel charges descriptors in replies to the daemon's user until the peer reads them,
- * whatever happens to the session. The daemon determines from the socket's unread bytes when that
- * was, and charges the peer's user until then. A session with unread descriptors is kept, closed
- * for both sides, until they are read or the peer's end is closed. */
+ * whatever happens to the session. The daemon detects that from the socket's unread bytes, and
+ * charges the peer's user until then. A session with unread descriptors is kept, closed for both
+ * sides, until they are read or the peer's end is closed. */
 #include "session/internal.h"
 
 #include <assert.h>
@@ -66,7 +66,7 @@ static void sent(struct session *s, int r)
 {
         char text[128];
 
-        /* on_closed() handles a peer that has closed. */
+        /* on_closed() ends the session of a peer that has closed its end. */
         if (r == 0 || r == -EPIPE || r == -ECONNRESET)
                 return;
         snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
@@ -178,7 +178,8 @@ bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond)
 
         if (s->reserved_fds >= n)
                 return true;
-        /* Some charged descriptors may have been read by clients that have sent nothing since. */
+        /* The count may be too high, because clients that have sent nothing since may have read
+         * descriptors. */
         if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0) {
                 sessions_settle_fds(s->sessions);
                 if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0)
@@ -189,8 +190,8 @@ bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond)
         return true;
 }
 
-/* Reserves descriptors for a reply. A quarter of the user's limit is kept for the greeting of its
- * further connections. */
+/* Reserves descriptors for a reply. A quarter of the user's limit is kept for replies to HELLO on
+ * its further connections. */
 bool session_takes_fds(struct client *client, unsigned n)
 {
         struct session *s = container_of(client, struct session, client);

@@ -175,7 +175,8 @@ static bool discard_incoming(struct session *s)
         return false;
 }
 
-/* Closes the socket. Returns whether it is closed, or will be by others. */
+/* Closes the socket, or leaves it open for the next daemon. Returns false if the socket must stay
+ * open for now, because it contains descriptors. */
 static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;
@@ -232,7 +233,7 @@ static void session_idle(struct client *client)
 /* --- receiving --- */
 
 /* Returns the earliest time at which the current message may have been readable. If the loop slept
- * before this iteration, that is its wake-up. Otherwise the message may have waited since the
+ * before this iteration, this is the time of its wake-up; otherwise it is the time at which the
  * previous poll returned. */
 static uint64_t received_ns(const struct session *s)
 {
@@ -302,8 +303,9 @@ static void hello(struct session *s, const struct wire_hello *msg)
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
-/* Returns whether a request is slow by itself or causes slow work. Such requests are begun at the
- * end of an iteration within a time limit, users in turn (sessions_iterate()). */
+/* Returns whether a request takes long on the loop thread, or causes work there that does. Such
+ * requests are begun at the end of an iteration within a time limit, users in turn
+ * (sessions_iterate()). */
 static bool is_costly(unsigned op)
 {
         return op == WIRE_NAMESPACE || op == WIRE_STAGING || op == WIRE_REGISTER ||
@@ -329,8 +331,8 @@ static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, i
                 d->fds[i] = i < n_fds ? TAKE_FD(fds[i]) : -1;
         d->n_fds = n_fds;
         d->bytes = bytes;
-        /* There is at most one per session, so the limit of connections bounds them; a request over
-         * a limit is refused when it is begun. */
+        /* A session has at most one deferred request, so the limit of connections bounds their
+         * number; a request over another limit is refused when it begins. */
         quota_charge_anyway(&s->client.holds, QUOTA_DEFERRED_FDS, n_fds);
         quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, sizeof(*d) + bytes);
         s->deferred = d;
@@ -539,7 +541,7 @@ bool session_iterate(struct session *s)
         left = client_settle(&s->client, &all->steps);
         if (!started || left)
                 session_activate(s);
-        /* Unregistering its buffers may take a while. */
+        /* Unregistering the client's buffers may take several iterations. */
         if (idle && !left && s->state == SESSION_GONE && s->client.inflight == 0) {
                 if (close_socket(s))
                         session_free(s);

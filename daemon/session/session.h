@@ -16,13 +16,14 @@ struct sessions;
 struct sessions_params {
         struct event_base *base;
         struct service *service;
-        int liveness_fd; /* sent in reply to HELLO: locked and registered as long as this process's
-                          * I/O lasts */
+        int liveness_fd; /* sent in the reply to HELLO: a lock on its file lasts as long as this
+                          * process's I/O, and clients test it */
         uint8_t instance[WIRE_INSTANCE_BYTES];
         uint64_t handshake_ms;
-        uint32_t spin_us; /* how long the daemon's threads poll; reported by HELLO */
-        struct histogram
-                *costly; /* time per iteration used for costly requests, ns; NULL: not recorded */
+        uint32_t spin_us; /* time in us for which the daemon's threads poll before they sleep;
+                           * reported by HELLO */
+        struct histogram *costly; /* histogram of the ns per iteration spent on costly requests;
+                                   * NULL: not recorded */
 };
 
 struct sessions_stats {
@@ -32,7 +33,7 @@ struct sessions_stats {
         uint64_t lines_held_back;
         uint64_t counted, uncounted; /* sessions that look up keys themselves, with and without
                                       * counters, at the last sessions_count_lookups() */
-        uint64_t disposing;          /* descriptors from clients, not closed yet */
+        uint64_t disposing;          /* now: descriptors received from clients and not closed yet */
         uint64_t stagings_closing;   /* now: staging areas of ended sessions */
         uint64_t replies_held;       /* replies with descriptors that had to wait for room */
         uint64_t unsent_fds;         /* now: descriptors of replies that the socket did not take */
@@ -48,18 +49,18 @@ void sessions_accept_take_fd(struct sessions *s, int fd);
 /* Continues sessions at the end of a loop iteration and frees those that have ended. Returns
  * whether there is more to do immediately. */
 bool sessions_iterate(struct sessions *s);
-/* Reports that the loop is about to poll for readable sockets, from when a request's waiting time
- * counts. */
+/* Reports that the loop begins to poll for readable sockets. A request's waiting time counts from
+ * then on. */
 void sessions_poll_begins(struct sessions *s);
-/* Returns when the last poll returned, ns, or 0 if one is in progress. */
+/* Returns the time at which the last poll returned, ns, or 0 if one is in progress. */
 uint64_t sessions_woken_ns(const struct sessions *s);
-/* Returns when a client last sent a message, ns. */
+/* Returns the time at which a client last sent a message, ns. */
 uint64_t sessions_received_ns(const struct sessions *s);
 /* Reports that the poll has returned and its first event is about to be handled. */
 void sessions_woken(struct sessions *s);
-/* Returns the number of calls in flight that close clients' descriptors, which may take forever. */
+/* Returns the number of calls in flight that close clients' descriptors, which may never return. */
 unsigned sessions_disposing(const struct sessions *s);
-/* Returns the number of staging areas of ended sessions that are not freed yet, which takes a
+/* Returns the number of staging areas of ended sessions that are not freed yet. Freeing takes a
  * bounded time. */
 unsigned sessions_stagings_closing(const struct sessions *s);
 /* Returns whether a session has had an event since it was last iterated. */

@@ -22,22 +22,22 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_NS = 200000, /* per iteration, for sessions whose peer has closed */
-        ENDED_NS = 150000,  /* per iteration, for freeing such sessions */
+        CLOSED_NS = 200000, /* most ns per iteration for sessions whose peer has closed */
+        ENDED_NS = 150000,  /* most ns per iteration for freeing such sessions */
         LINES_BURST = 20,
-        SLEPT_NS = 20000, /* a poll that takes longer has waited for an event */
-        TURN_NS = 50000,  /* per iteration, for sessions with many keys to start */
+        SLEPT_NS = 20000, /* ns; a poll that takes longer counts as a sleep of the loop */
+        TURN_NS = 50000,  /* most ns per iteration for sessions with many keys to start */
         SETTLED_PER_ITERATION = 64,
         TICK_MS = 10,
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
         SETTLE_STEPS = 128, /* steps of client_settle() per iteration, for all sessions */
-        COSTLY_NS = 500000, /* per iteration, for all costly requests; the last one begun may exceed
-                             * it */
+        COSTLY_NS = 500000, /* most ns per iteration for all costly requests; the last one begun may
+                             * exceed it */
 };
 
-/* --- periodic work: descriptors that were read, and chains not continued --- */
+/* --- periodic work: finding descriptors that were read, and closing idle chains --- */
 
 void sessions_settle_fds(struct sessions *all)
 {
@@ -94,7 +94,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         list_splice(&turn, &all->waiting);
         for (unsigned i = 0; i < SETTLED_PER_ITERATION && !list_empty(&turn); i++)
                 session_retry(container_of(turn.next, struct session, waits));
-        list_splice(&turn, &all->waiting); /* sessions that wait again follow the others */
+        list_splice(&turn, &all->waiting); /* sessions that must wait again are appended to
+                                            * `waiting` */
         list_splice(&all->waiting, &turn);
         if (all->chains_open && now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
                 all->chains_seen_ns = now_ns;
@@ -306,7 +307,7 @@ static bool begin_deferred(struct sessions *all)
 
                 all->stats.deferred--;
                 session_begin_deferred(s);
-                more |= session_iterate(s); /* to read again */
+                more |= session_iterate(s); /* so that it reads further messages */
                 now_ns = clock_mono_ns();
         }
         if (all->params.costly)
@@ -327,7 +328,7 @@ static bool iterate_much(struct sessions *all, struct turns *much)
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
-        /* Sessions that had no turn go before those that had one. */
+        /* Sessions that had no turn go first in the next iteration. */
         turns_drain(much, &left);
         more |= !list_empty(&left);
         list_splice(&left, &all->active);
@@ -357,10 +358,10 @@ static bool free_closed(struct sessions *all, struct list_node *closed)
         return more;
 }
 
-/* Continues all active sessions. Those with few keys to start go first. The others share the rest
- * of the iteration, users in turn and each user's sessions in order; then the loop polls for more
- * of the former. A client with occasional requests therefore does not wait for a whole round of
- * busy ones. */
+/* Continues all active sessions. Sessions with few keys to start go first. The others share the
+ * rest of the iteration, users in turn and each user's sessions in order; then the loop polls
+ * again, so that new small requests go first. A client with occasional requests therefore does not
+ * wait for a whole round of busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), closed = LIST_INIT(closed), *n;

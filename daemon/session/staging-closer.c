@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements staging-closer.h with a queue per user. The thread has the first area of each queue,
- * and gets the next one when that is freed. The thread runs calls in order, so users take turns
- * there.
+/* Implements staging-closer.h with a queue per user. The first area of each queue is passed to the
+ * thread, and the next one when the first is freed. The thread runs calls in order, so users take
+ * turns.
  *
  * Failures: without memory for the record the area is freed on the loop. */
 #include "session/staging-closer.h"

@@ -38,7 +38,8 @@ struct use {
         uint32_t sessions;
         bool is_claimed;
         uint64_t closed_ms;
-        uint64_t used_ns; /* when it was last found used; 0 if not since startup */
+        uint64_t used_ns; /* time at which the namespace was last found in use; 0: not since
+                           * startup */
 };
 
 struct namespace_counts {
@@ -408,7 +409,7 @@ struct search {
         struct unused_namespace found; /* id 0 if none yet */
 };
 
-/* Returns since when a namespace without chunks and sessions has been unused. */
+/* Returns the time since which a namespace without chunks and sessions has been unused. */
 static uint64_t unused_since_ns(const struct search *search, const struct store_namespace *ns)
 {
         const struct namespace_counts *n = search->namespace_counts;
@@ -436,8 +437,8 @@ static bool search_one(void *userdata, const struct store_namespace *ns)
             (search->tenant >= 0 && ns->tenant != search->tenant) ||
             (search->owner != STORE_NO_OWNER && ns->owner != search->owner))
                 return true;
-        /* After a restart all namespaces count as unused since then; the one that was made first is
-         * preferred. */
+        /* After a restart all namespaces count as unused since the restart; the one that was made
+         * first is preferred. */
         since_ns = unused_since_ns(search, ns);
         if (search->found.id == 0 || since_ns < search->found.since_ns ||
             (since_ns == search->found.since_ns && ns->created_ms < search->created_ms)) {

@@ -23,7 +23,7 @@ enum {
 
 struct namespace_counts;
 
-/* The owner of a limit. */
+/* The kind of account whose limit applies. */
 enum namespace_scope {
         NAMESPACES_OF_SESSION,
         NAMESPACES_OF_USER,
@@ -35,11 +35,13 @@ enum namespace_scope {
 struct namespace_tenant {
         uint16_t store_tenant;
         const char *name; /* owned by the caller */
-        unsigned most;    /* 0 means an equal share of the store's limit */
+        unsigned most;    /* limit of the tenant's namespaces; 0: an equal share of the store's
+                           * limit */
 };
 
 struct namespace_limits {
-        unsigned user; /* 0 means auto */
+        unsigned user; /* limit of one user's namespaces in the tenant; 0: see
+                        * NAMESPACE_USER_AUTO */
         struct namespace_tenant tenants[NAMESPACE_MAX_TENANTS];
         unsigned n_tenants;
 };
@@ -54,7 +56,8 @@ struct namespace_use {
         enum namespace_scope scope;
         unsigned has, most;
 };
-/* Returns whether this user may have one more; if not, `ret` is the limit that was reached. */
+/* Returns whether the user may make one more namespace in the tenant. If not, fills in the limit
+ * that was reached. */
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
                                struct namespace_use *ret);
 void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
@@ -88,7 +91,7 @@ struct unused_namespace {
  * STORE_NO_OWNER mean all. */
 bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
                                   struct unused_namespace *ret);
-/* Records that a namespace was found to be used now, by chunks in memory. */
+/* Records that a namespace is used now, because memory has chunks of it. */
 void namespace_counts_note_used(struct namespace_counts *n, uint32_t id);
 /* Begins or ends a removal of a namespace; meanwhile namespace_counts_find_unused() does not find
  * it. */
@@ -101,7 +104,8 @@ struct namespace_counts_stats {
         unsigned tenants_near, users_near; /* tenants and users at NAMESPACE_WARN_PERCENT of their
                                               limit or above */
         bool store_near;
-        uint64_t removed, expired; /* expired: the removed ones that were unused */
+        uint64_t removed, expired; /* removed: namespaces removed so far; expired: those that were
+                                    * removed because they were unused */
         uint64_t refused[NAMESPACE_SCOPES];
 };
 void namespace_counts_get_stats(struct namespace_counts *n, struct namespace_counts_stats *ret);

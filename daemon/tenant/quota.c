@@ -3,7 +3,7 @@
  * with a charge (fair/user.h). Each holder refers to its user.
  *
  * Failures: a user or group that the host does not know fails startup with a text that names it. A
- * refused charge reports whose limit it met, and charges nothing. */
+ * refused charge returns the account whose limit is reached, and charges nothing. */
 #include "tenant/quota.h"
 
 #include <assert.h>
@@ -144,7 +144,7 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
                         r = resolve(&tenant->groups, access->groups, access->n_groups, true,
                                     ret_error);
                 if (r < 0) {
-                        t->n++; /* quotas_free() then frees this tenant, too */
+                        t->n++; /* from here on, quotas_free() frees this tenant, too */
                         return r;
                 }
         }
@@ -285,8 +285,8 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
         return checked_add(used, amount, &sum) && sum <= most;
 }
 
-/* Returns whether the user would then hold at most QUOTA_SHARE times what would be left of the
- * total. */
+/* Returns whether the user would then hold at most QUOTA_SHARE times the rest of the total that
+ * would be unused. */
 static bool within_share(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;

@@ -62,24 +62,25 @@ enum quota_thing {
 struct quota_limits {
         uint64_t most[QUOTA_THINGS];
         /* Used in a user's limits: in addition to `most`, a user holds at most QUOTA_SHARE times
-         * what is left of the total limit, so that there is always something left for one more
-         * user. Admins are trusted and exempt. */
+         * the unused rest of the total limit, so that something is always left for another user.
+         * Admins are trusted and exempt. */
         bool shared[QUOTA_THINGS];
 };
 
-/* This share gives a single user at most three quarters of the total. */
+/* With this factor, a single user holds at most three quarters of the total. */
 enum { QUOTA_SHARE = 3 };
 
 struct quota_params {
         const char *name;
-        struct quota_access access; /* tenant 0: empty lets anyone in */
+        struct quota_access access; /* for tenant 0, empty lists admit every peer */
         struct quota_limits limits;
 };
 
 struct quotas;
 
-/* `all` limits all tenants together, `user` each uid. Returns 0, -ENOMEM, or -EINVAL with a text in
- * `ret_error` that names a user or group unknown to this host. */
+/* Creates the accounts of `n` tenants. `all` limits all tenants together, `user` each uid. Returns
+ * 0, -ENOMEM, or -EINVAL with a text in `ret_error` that names a user or group unknown to this
+ * host. */
 int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned n,
                const struct quota_access *admins, const struct quota_limits *all,
                const struct quota_limits *user, char ret_error[static 256]);
@@ -97,7 +98,8 @@ enum quota_answer {
         QUOTA_REFUSED = 1,
         QUOTA_OVER_USER = 2,
         QUOTA_OVER_TENANT = 3, /* the tenant's limit is reached */
-        QUOTA_FULL = 4, /* the total limit, or the user's share of what is left of it; temporary */
+        QUOTA_FULL = 4, /* the total limit is reached, or the user's share of its unused rest;
+                         * temporary */
         QUOTA_OVER_CONNECTION = 5,
 };
 
@@ -116,7 +118,7 @@ struct quota_holder {
         struct quotas *tenants; /* NULL if not open */
         struct quota_user *user;
         unsigned tenant;
-        bool admin; /* exempt from the share: may use all that is left */
+        bool admin; /* exempt from the user's share */
         uint64_t used[QUOTA_THINGS];
 };
 
@@ -133,7 +135,7 @@ bool quota_has_room(const struct quota_holder *h, enum quota_thing what, uint64_
 /* Charges `amount` regardless of limits, for objects that a charged request made necessary. */
 void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t amount);
 void quota_uncharge(struct quota_holder *h, enum quota_thing what, uint64_t amount);
-/* Uncharges the excess over `used`, after objects were released elsewhere. */
+/* Reduces the charge to `used`, after objects were released without quota_uncharge(). */
 void quota_settle(struct quota_holder *h, enum quota_thing what, uint64_t used);
 
 /* Moves a charge from one connection to another; the user, the tenant and the total stay charged.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Removes a namespace that is unused: no session has it open, and it is known to hold no chunk,
- * neither on a volume nor in memory. No client asked for it by name; the checks, and the path of
- * the removal to disk, are those of NAMESPACE_REMOVE.
+ * neither on a volume nor in memory. The daemon removes it on its own initiative; the checks, and
+ * the way in which the removal is recorded on disk, are those of NAMESPACE_REMOVE.
  *
  * Loop thread. The caller owns the struct until complete() is called, which may be before
  * removal_start() returns. Failures: a namespace stays (REMOVAL_USED), and counts as used at that
- * time, if it is used or if a volume is offline, so that this cannot be known. */
+ * time, if it is in use or if an offline volume may have chunks of it. */
 #pragma once
 
 #include <stdbool.h>

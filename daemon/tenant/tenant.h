@@ -42,13 +42,16 @@ struct recorded {
 
 struct hits_pace { /* The state of request/hits.c, over all tenants. */
         uint64_t at_ns;
-        uint32_t touches; /* touches that are still allowed */
-        uint32_t words;   /* words read in this iteration */
+        uint32_t touches; /* touches that may be made now; the number grows with time */
+        uint32_t words;   /* words read from clients' rings in this iteration */
         bool is_behind;
-        unsigned turn; /* the tenant whose hits are read next */
+        unsigned turn; /* number of the tenant whose hits are read next */
 };
 
-enum { SERVICE_AUDIT_USERS = 64 /* uids that share a limit of lines, by remainder */ };
+enum {
+        SERVICE_AUDIT_USERS = 64 /* number of rate limits for audit lines; a uid uses the one at its
+                                  * remainder */
+};
 
 /* The parts that serve the clients of all tenants. The service owns none of them. */
 struct service {
@@ -124,9 +127,10 @@ struct traffic {
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
         uint64_t own_hits;        /* keys that clients got through the pool index */
-        uint64_t own_hits_untold; /* the part that was counted without a key, so not touched */
-        uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan and found the chunk on disk,
-                                             by reason */
+        uint64_t own_hits_untold; /* the part of own_hits that clients only counted, so that the
+                                   * chunks could not be touched */
+        uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan of a chunk on disk and got
+                                           * none, by reason */
         uint64_t chains_split;            /* chains touched in parts */
         uint64_t hints[HINTS];            /* existing keys of HINTs */
         struct histogram
@@ -139,7 +143,8 @@ struct traffic {
 struct registered {
         uint64_t opening; /* REGISTERs in progress, each with an open descriptor */
         uint64_t regions;
-        uint64_t shared;     /* regions beyond the first of their mapping: request/mapping.h */
+        uint64_t shared;     /* regions that share a mapping with an earlier region:
+                              * request/mapping.h */
         uint64_t ring_bytes; /* bytes registered with the I/O rings */
         uint64_t huge_bytes; /* bytes in huge pages */
         uint64_t refused;    /* regions that a ring refused, at least in part */
@@ -155,18 +160,19 @@ struct tenant {
         struct cache *cache;
         struct leases *leases;
         struct pool_index *pool_index; /* NULL if disabled */
-        struct announced *announced;   /* used by the request layer: how far its users'
-                                        * announcements come true */
-        uint64_t retry_ns; /* used by request/hits.c: when requests that found no room are tried
-                              again */
-        struct request_memory *request_memory; /* used by the request layer */
-        struct mappings *mappings;             /* used by the request layer */
+        struct announced *announced;   /* for each user of the tenant, the share of announced
+                                        * returns that came true (evict/announced.h); used by
+                                        * request/ */
+        uint64_t retry_ns; /* used by request/hits.c: time at which requests that found no room are
+                            * tried again */
+        struct request_memory *request_memory; /* used by request/ */
+        struct mappings *mappings;             /* used by request/ */
         struct traffic traffic;
         struct lookup_counters lookup_counters;
         struct registered registered;
         uint64_t pinned_limit;       /* limit of the bytes on disk that the tenant's clients pin */
-        uint64_t impossible_tallies; /* readings of a client's page that were reduced as impossible
-                                      */
+        uint64_t impossible_tallies; /* times that counters in a client's page had grown impossibly,
+                                      * and were reduced */
         struct log_ratelimit quota_lines, region_lines;
 };
 
