@@ -79,7 +79,8 @@ static uint64_t group_limit(const char *root, const char *mount, const char *gro
         uint64_t least = UINT64_MAX, value;
         size_t top;
 
-        if (strstr(group, "/..")) /* seen from a namespace that does not contain it */
+        if (strstr(group, "/..")) /* the process cannot see the group's folder from its cgroup
+                                   * namespace */
                 group = "";
         top = (size_t)snprintf(folder, sizeof(folder), "%s%s", root, mount);
         if (top >= sizeof(folder) || top + strlen(group) >= sizeof(folder))
@@ -142,7 +143,7 @@ uint64_t config_available_memory(const char *root, bool *ret_limited)
                 available = strtoull(line + strlen("MemAvailable:"), NULL, 10);
         if (!checked_mul(available, KIB, &available))
                 available = 0;
-        if (available == 0) /* no /proc: half of what the machine has */
+        if (available == 0) /* without /proc, assume half of the machine's memory */
                 available = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
         *ret_limited = limit < available;
         return MIN(available, limit);
@@ -252,7 +253,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
                      "cannot fill",
                      chosen, total);
         }
-        if (all <= group && all > group / 10 * 9) { /* kvcachectl doctor warns alike */
+        if (all <= group && all > group / 10 * 9) { /* the same threshold as in kvcachectl doctor */
                 units_bytes(all, chosen);
                 units_bytes(group, total);
                 tell(warn,
@@ -331,7 +332,7 @@ static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_d
                 int r = config_available_space(path, &bytes, &devices[n_devices]);
 
                 if (r < 0 && missing + 1 < c->store.path.n) {
-                        missing++; /* the store says so, and starts without it */
+                        missing++; /* the store reports the volume, and starts without it */
                         continue;
                 }
                 if (r < 0) {
@@ -344,7 +345,7 @@ static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_d
                 }
                 for (j = 0; devices[j] != devices[n_devices]; j++)
                         ;
-                if (j < n_devices) /* shares a file system with one before */
+                if (j < n_devices) /* the volume shares a file system with an earlier one */
                         continue;
                 n_devices++;
                 if (!checked_add(free_bytes, bytes, &free_bytes))
@@ -421,7 +422,8 @@ static const char *home_folder(void)
         return pw && pw->pw_dir && pw->pw_dir[0] == '/' ? pw->pw_dir : NULL;
 }
 
-/* Gets the first folder of a list that the service manager has set, without a slash at its end. */
+/* Gets the first folder of a list in an environment variable that the service manager has set,
+ * without a slash at its end. */
 static bool first_folder(const char *variable, char ret[static PATH_MAX])
 {
         const char *value = getenv(variable);
@@ -520,7 +522,8 @@ static void resolve_workers(struct config *c, void (*say)(const char *text))
                 return;
         if (sched_getaffinity(0, sizeof(set), &set) == 0)
                 cores = (unsigned)CPU_COUNT(&set);
-        else if (sysconf(_SC_NPROCESSORS_ONLN) > 0) /* more processors than the set holds */
+        else if (sysconf(_SC_NPROCESSORS_ONLN) >
+                 0) /* the machine has more processors than the set can hold */
                 cores = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
         c->io.workers = MAX(MIN(cores, 4u), 1u);
         tell(say, "io.workers is %u: there %s %u core%s", (unsigned)c->io.workers,

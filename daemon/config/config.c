@@ -62,7 +62,7 @@ typedef bool member_SWITCH;
 #include "config/tenant.def"
 #undef ROW
 
-/* Other names of keys. */
+/* Alternative names of keys. */
 static const struct {
         const char *name, *row;
 } aliases[] = {
@@ -70,7 +70,7 @@ static const struct {
         { "tenants.default.groups", "access.groups" },
 };
 
-/* Variables that belong to the client's side. */
+/* Variables that the client library and its tools read; the daemon ignores them. */
 static const char *const reserved_variables[] = { "KVCACHE_SOCKET", "KVCACHE_BENCH_SESSION",
                                                   "KVCACHE_LIBRARY", "KVCACHE_DATA_DIR" };
 
@@ -121,7 +121,7 @@ static void print_where(const struct config *c, const struct config_place *place
         ret[0] = '\0';
         switch (place->from) {
         case CONFIG_FROM_NOWHERE:
-        case CONFIG_FROM_SET: /* the caller names the option in the error */
+        case CONFIG_FROM_SET: /* the caller prefixes the error with the option */
                 break;
         case CONFIG_FROM_FILE:
                 name = c->files.items[place->file];
@@ -218,7 +218,7 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
                         lacks_section = true;
                 }
         }
-        /* sections, too: `stor:` with keys below it */
+        /* Compare with sections, too, because `stor:` with keys below it is a likely mistake. */
         for (unsigned i = 0; i < N_NAMES && n_sections < ARRAY_SIZE(sections); i++) {
                 size_t length = strcspn(name_at(i), ".");
 
@@ -253,7 +253,7 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
                                  i == 0 ? "the sections are " : ", ", sections[i]);
 }
 
-/* --- all of it --- */
+/* --- the whole configuration --- */
 
 void config_init(struct config *c)
 {
@@ -476,7 +476,8 @@ static int check_floors(const struct config *c, struct config_error *ret_error)
         for (unsigned i = 0; i < c->memory.floors.n; i++) {
                 const char *floor = c->memory.floors.items[i];
 
-                (void)config_split_floor(floor, &prefix, &bytes); /* checked when it was read */
+                (void)config_split_floor(floor, &prefix, &bytes); /* cannot fail, because the entry
+                                                                   * was checked when it was read */
                 for (unsigned j = 0; j < i; j++)
                         if (is_prefix_of_floor(floor, prefix, c->memory.floors.items[j]))
                                 return config_note(

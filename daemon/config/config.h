@@ -57,7 +57,8 @@ struct config_tenant {
         char *remote_secret;             /* tenants.remote_secret: a path, or "off" */
         uint64_t given[2], automatic[2]; /* one bit per row of tenant.def, as in struct config */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
-        uint16_t file; /* the last file with an entry of this name */
+        uint16_t file; /* index in struct config.files of the last file with an entry of this
+                        * name */
 };
 
 struct config {
@@ -65,7 +66,8 @@ struct config {
                 char *socket;     /* listen.socket: path; "": config_resolve() chooses it */
                 char *http;       /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
                 uint32_t mode;    /* listen.mode: octal permissions of the socket */
-                uint64_t idle_ms; /* listen.idle: without clients, the daemon stops after it */
+                uint64_t idle_ms; /* listen.idle: ms without clients after which the daemon stops;
+                                   * 0: never */
         } listen;
         struct {
                 bool allow_remote; /* http.allow_remote: listen.http need not be loopback */
@@ -73,7 +75,8 @@ struct config {
                 struct config_strings hosts; /* http.hosts: further names of this host */
         } http;
         struct {
-                struct config_strings path; /* store.path: one or a list; empty: decided */
+                struct config_strings path; /* store.path: one directory or several; empty:
+                                             * config_resolve() chooses one */
                 uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
                 uint64_t segment; /* store.segment: preferred bytes of a data file */
                 uint64_t entries; /* store.entries; 0 (auto) */
@@ -81,7 +84,7 @@ struct config {
                 uint64_t error_budget;      /* store.error_budget: errors of a volume in a minute */
                 uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
-                uint64_t scrub_interval_ms; /* store.scrub_interval */
+                uint64_t scrub_interval_ms; /* store.scrub_interval: ms */
                 uint64_t write_budget;      /* store.write_budget: bytes a day; 0: none */
                 uint64_t rated_endurance;   /* store.rated_endurance: bytes; 0: not known */
         } store;
@@ -91,7 +94,7 @@ struct config {
                 struct config_strings floors;    /* memory.floors: config_split_floor() */
                 char *huge_pages;                /* memory.huge_pages: auto | off | all */
                 char *keep;                      /* memory.keep: auto | on | off */
-                struct config_strings directory; /* memory.directory: one */
+                struct config_strings directory; /* memory.directory: one directory, or none */
                 uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */
                 bool lookup_index; /* memory.lookup_index */
                 bool pool_index;   /* memory.pool_index */
@@ -103,18 +106,18 @@ struct config {
         struct {
                 char *backend;     /* io.backend: auto | io_uring | posix */
                 uint64_t workers;  /* io.workers; 0 (auto) */
-                uint64_t depth;    /* io.depth: operations in flight a worker */
+                uint64_t depth;    /* io.depth: operations in flight for each worker */
                 bool direct;       /* io.direct: auto (try) | off */
                 bool registration; /* io.registration: auto (try) | off */
                 char *gds;         /* io.gds: auto | on | off */
                 char *gds_puts;    /* io.gds_puts: off | auto | on */
                 bool stages;       /* io.stages */
-                uint64_t hang_ms;  /* io.hang */
+                uint64_t hang_ms;  /* io.hang: ms */
                 char *spin;        /* io.spin: auto | on | off | long */
         } io;
         struct {
                 char *backend; /* remote.backend: off | directory | ... */
-                char *path;    /* remote.path; "off" in any of these means none */
+                char *path;    /* remote.path; "off" in this and the next keys means none */
                 bool sync;     /* remote.sync */
                 char *pool, *ceph_conf, *ceph_user;     /* remote.pool, ... */
                 char *endpoint, *bucket, *region;       /* remote.endpoint, ... */
@@ -122,11 +125,11 @@ struct config {
                 char *prefix;                           /* remote.prefix */
                 struct config_strings local_namespaces; /* remote.local_namespaces */
                 char *write;                            /* remote.write: never | reused | all */
-                uint64_t write_rate; /* remote.write_rate: bytes a second; 0: any */
+                uint64_t write_rate; /* remote.write_rate: bytes a second; 0: no limit */
                 uint64_t write_queue, read_inflight, write_inflight; /* remote.*: bytes */
                 uint64_t timeout_ms, presence_lifetime_ms, absence_lifetime_ms,
                         generation_interval_ms; /* remote.timeout and others */
-                uint64_t probe_rate;            /* remote.probe_rate: a second */
+                uint64_t probe_rate;            /* remote.probe_rate: probes a second */
         } remote;
         struct {
                 char *policy;              /* eviction.policy: cq or lru */
@@ -134,36 +137,45 @@ struct config {
         } eviction;
         struct {
                 struct config_strings admin_users,
-                        admin_groups; /* access.admin_users, ...: names or numbers; root and the
-                                         daemon's own uid always are */
-                struct config_strings users, groups; /* access.users, ...: who may connect; empty:
-                                                        anyone the socket's mode lets in */
+                        admin_groups; /* access.admin_users, access.admin_groups: names or numbers;
+                                       * root and the daemon's own uid are always admins */
+                struct config_strings users, groups; /* access.users, access.groups: users that may
+                                                      * connect; if both are empty, every user that
+                                                      * the socket's mode admits */
         } access;
         struct {
-                uint64_t expire_ms; /* namespaces.expire: of an unused namespace; 0: off */
+                uint64_t expire_ms; /* namespaces.expire: ms for which a namespace is unused before
+                                     * it is removed; 0: off */
         } namespaces;
         struct {
                 uint64_t connections;   /* limits.connections */
-                uint64_t staging_bytes; /* limits.staging_bytes: of all; 0 (auto): see
-                                           config_auto_staging() */
-                uint64_t registered; /* limits.registered: of all; 0 (auto): 3/4 of the machine */
-                uint64_t keys;       /* limits.keys: of requests in flight, of all */
-                uint64_t requests;   /* limits.requests: in flight, of all */
-                uint64_t request_memory; /* limits.request_memory: of all; 0 (auto): by `keys` */
-                uint64_t unread_fds; /* limits.unread_fds: of all; 0 (auto): 1/2 of RLIMIT_NOFILE */
+                uint64_t staging_bytes; /* limits.staging_bytes: of all clients; 0 (auto): see
+                                         * config_auto_staging() */
+                uint64_t registered;    /* limits.registered: bytes of all clients; 0 (auto): 3/4 of
+                                         * the machine's memory */
+                uint64_t keys;     /* limits.keys: keys of requests in flight, of all clients */
+                uint64_t requests; /* limits.requests: requests in flight, of all clients */
+                uint64_t request_memory; /* limits.request_memory: bytes of all clients; 0 (auto):
+                                          * computed from `keys` */
+                uint64_t unread_fds;     /* limits.unread_fds: of all clients; 0 (auto): 1/2 of
+                                          * RLIMIT_NOFILE */
                 /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
                 uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_staging_bytes,
                         uid_registered, uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
                         uid_namespaces;
-                uint64_t leases;       /* limits.leases: of a connection, count */
-                uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
-                uint64_t handshake_ms; /* limits.handshake: from accept to HELLO */
-                uint64_t wait_ms; /* limits.wait: how long a request may wait for room when it names
-                                     no timeout */
-                uint64_t drain_ms; /* limits.drain: at SIGTERM, for what is not on disk yet */
+                uint64_t leases;       /* limits.leases: number for each connection */
+                uint64_t leased_bytes; /* limits.leased_bytes: for each connection; 0 (auto): a
+                                        * quarter of the pool */
+                uint64_t handshake_ms; /* limits.handshake: ms from accept to HELLO */
+                uint64_t wait_ms;  /* limits.wait: ms for which a request without a timeout may wait
+                                    * for room */
+                uint64_t drain_ms; /* limits.drain: ms after SIGTERM for writing chunks that are not
+                                    * on disk yet */
                 uint64_t http_connections; /* limits.http_connections */
-                uint64_t http_ms;   /* limits.http: absolute deadline of an HTTP connection */
-                uint64_t http_rate; /* limits.http_rate: pages a second of an address; 0: any */
+                uint64_t http_ms;   /* limits.http: ms from accept after which an HTTP connection is
+                                     * closed */
+                uint64_t http_rate; /* limits.http_rate: pages a second for each address; 0: no
+                                     * limit */
         } limits;
         struct {
                 char *level;  /* log.level */
@@ -233,9 +245,10 @@ int config_set(struct config *c, const char *assignment, const char *origin,
                struct config_error *ret_error);
 /* Checks conditions between several keys, such as ranges that depend on each other. */
 int config_check(const struct config *c, struct config_error *ret_error);
-/* Does all of the above, in order, for a `c` initialized by config_init(). Without files, `path`
- * is NULL. Unless `path_must_exist` is set, a missing file counts as empty. Does not resolve
- * "auto". `warn` is as for config_load_environment(). */
+/* Loads the file and its drop-ins, the environment and the options `sets`, in order, into a `c`
+ * initialized by config_init(), and calls config_check(). `path` is NULL to load no files. Unless
+ * `path_must_exist` is set, a missing file counts as empty. Does not resolve "auto". `warn` is as
+ * for config_load_environment(). */
 int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
@@ -294,7 +307,7 @@ void config_print_keys(FILE *out);
 enum config_change {
         CONFIG_APPLIED,
         CONFIG_NEEDS_RESTART,
-        CONFIG_KEPT, /* memory was short */
+        CONFIG_KEPT, /* the value could not be taken over, because memory was short */
 };
 struct config_report {
         void (*say)(void *userdata, enum config_change change, const char *text);
@@ -316,8 +329,9 @@ unsigned config_reload(struct config *c, const struct config *next,
 uint64_t config_available_memory(const char *root, bool *ret_limited);
 /* Returns the bytes of all tenants' pools; UINT64_MAX if the sum overflows. */
 uint64_t config_pools_bytes(const struct config *c);
-/* Returns the value of limits.staging_bytes: auto before the pools have taken their memory: half of
- * the available memory, or the rest beside the pools if that is less, but at least an eighth. */
+/* Returns the value of limits.staging_bytes. If it is auto, that is half of the memory available
+ * before the pools were created, or the memory beside the pools if that is less, but at least an
+ * eighth. */
 uint64_t config_auto_staging(const struct config *c, const char *root);
 /* Returns the least memory limit of this process's control groups and of those above them;
  * UINT64_MAX if no group has one. */

@@ -18,7 +18,8 @@
 #include "cleanup.h"
 #include "config/internal.h"
 
-enum { MOST_FILES = 1024 }; /* names that struct config keeps over all reloads */
+/* Most names in struct config.files, which keeps them over all reloads. */
+enum { MOST_FILES = 1024 };
 
 DEFINE_CLEANUP(DIR *, closedir);
 
@@ -75,7 +76,8 @@ int config_load_file(struct config *c, const char *path, struct config_error *re
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;
         size_t length;
-        int r = config_file_add(c, path); /* the file has number 0, also if it does not exist */
+        int r = config_file_add(c, path); /* adds the name as number 0, even if the file does not
+                                           * exist */
 
         if (r < 0)
                 return config_fail(ret_error, r, "%.160s: out of memory", path);
@@ -99,12 +101,12 @@ int config_load_file(struct config *c, const char *path, struct config_error *re
 struct drop_ins {
         const char *path;  /* the directory */
         uid_t owner;       /* a user who may own drop-ins, besides root and this process's */
-        size_t left;       /* bytes that the files may still have */
-        bool is_read_only; /* the mount is, so that modes do not matter */
+        size_t left;       /* bytes that the drop-ins not read yet may have together */
+        bool is_read_only; /* the directory is on a read-only mount, so that modes do not matter */
         DIR *dir;
 };
 
-/* Checks that no other user could have written the directory or the file. */
+/* Checks that no user other than those permitted could have written the directory or the file. */
 static int check_writers(const struct drop_ins *d, const char *path, const struct stat *st,
                          struct config_error *ret_error)
 {
@@ -129,7 +131,7 @@ static int open_directory(struct drop_ins *d, struct config_error *ret_error)
         struct stat st;
         int r = fd < 0 ? -errno : 0;
 
-        /* A link that leads nowhere is ENOENT, too. */
+        /* A symbolic link without a target is ENOENT, too. */
         if (r < 0 && lstat(d->path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
                 return 0;
         if (r == -ENOENT)

@@ -3,7 +3,8 @@
  * pools, directories for the store and the sockets, files with secrets that others cannot read.
  *
  * Runs at startup and for --check-config, and changes nothing. Each error names where the value was
- * given. Only --check-config checks the directories here; at startup, creating them tells. */
+ * given. Only --check-config checks the directories here; at startup, the daemon creates them and
+ * reports an error. */
 #include <errno.h>
 #include <grp.h>
 #include <libgen.h>
@@ -274,7 +275,8 @@ static int check_store_path(const struct config *c, const char *path,
 }
 
 /* Checks the place of a Unix socket. Its directory must exist; with `makes_directory`, the last
- * part of it may be missing and is made. A file that exists under the name must be a socket. */
+ * part of the directory may be missing, because startup creates it. A file that exists under the
+ * name must be a socket. */
 static int check_socket_place(const struct config *c, const char *key, const char *path,
                               bool makes_directory, struct config_error *ret_error)
 {

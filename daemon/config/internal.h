@@ -35,7 +35,8 @@ enum config_type {
         CONFIG_TENANT, /* char *: a tenant's name */
 };
 
-/* CONFIG_OFF: a TIME accepts "off" and 0, which are stored as 0, whatever its least value. */
+/* Flags of a row. CONFIG_OFF: a TIME accepts "off" and 0, which are stored as 0, even if its least
+ * value is higher. */
 enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2, CONFIG_OFF = 4 };
 
 struct config_row {
@@ -51,7 +52,7 @@ struct config_row {
 
 enum { CONFIG_WHY = 480 };
 
-/* Returns the word that is accepted in addition to numbers, for texts: ", or auto". */
+/* Returns the words that are accepted in addition to numbers, for error texts: ", or auto". */
 static inline const char *config_or_word(const struct config_row *row)
 {
         return row->flags & CONFIG_AUTO ? ", or auto" : row->flags & CONFIG_OFF ? ", or off" : "";
@@ -63,7 +64,8 @@ extern const unsigned config_n_rows;
 extern const struct config_row config_tenant_rows[];
 extern const unsigned config_n_tenant_rows;
 
-/* Returns a row's number, or -1. Accepts alternative names too (tenants.default.users). */
+/* Returns a row's number, or -1 if no key has this name. Accepts alternative names too
+ * (tenants.default.users). */
 int config_row_find(const char *name);
 /* Returns whether `name` is the first part of a key: "store", "tenants.default". */
 bool config_is_section(const char *name);
@@ -105,12 +107,12 @@ void config_strings_fini(struct config_strings *s);
 /* Frees the members of any object that a table describes. */
 void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
 
-/* Notes the name of a file; a name that is noted already keeps its number. Returns its number, or
+/* Adds the name of a file to struct config.files, unless it is there. Returns its index, or
  * -ENOMEM. */
 int config_file_add(struct config *c, const char *name);
 
-/* Returns how many leading bytes of a file's name messages leave out: the end distinguishes long
- * names. */
+/* Returns the number of leading bytes of a file's name that messages leave out, because the end
+ * distinguishes long names. */
 static inline size_t config_name_skip(const char *name)
 {
         enum { SHOWN = 160 };
@@ -137,10 +139,10 @@ void config_format_range(const struct config_row *row, char *ret, size_t size);
 enum { CONFIG_QUOTED = 100 };
 const char *config_quote(const char *text, char ret[static CONFIG_QUOTED]);
 
-/* Formats a sentence into `why`. Returns -EINVAL. */
+/* Formats a sentence that explains why a value is refused into `why`. Returns -EINVAL. */
 int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
         __attribute__((format(printf, 2, 3)));
-/* Sets the error. Returns `r`. */
+/* Stores the text of an error in *ret_error. Returns `r`. */
 int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
         __attribute__((format(printf, 3, 4)));
 

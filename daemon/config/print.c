@@ -229,7 +229,7 @@ static const char *key_of(const struct config_row *row)
         return strchr(row->name, '.') + 1;
 }
 
-/* Prints "section:" where a new one begins. Rows of a section are neighbours. */
+/* Prints "section:" before the first row of a section. The rows of a section are consecutive. */
 static void print_section(unsigned row, const char *before, FILE *out)
 {
         size_t n = strcspn(config_rows[row].name, ".");

@@ -44,7 +44,8 @@ static bool row_equal(const void *a, const void *b, const struct config_row *row
         return false;
 }
 
-/* Takes over where a value was given. A name that finds no room makes it unknown. */
+/* Takes over the place where a value was given. If memory for the file's name is short, the place
+ * becomes unknown. */
 static void take_place(struct config *c, struct config_place *place, const struct config *next,
                        const struct config_place *from)
 {
@@ -90,7 +91,8 @@ static unsigned reload_tenant(struct config *c, struct config_tenant *t,
                         continue;
                 }
                 if (config_assign_to(t, row, to, false, why) < 0)
-                        continue; /* cannot fail, because `next` was read from such a text */
+                        continue; /* cannot fail, because formatting a valid value produced this
+                                   * text */
                 config_bit_set(t->given, i, config_bit(next->given, i));
                 take_place(c, &t->place[i], next_c, &next->place[i]);
                 snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
@@ -174,15 +176,15 @@ unsigned config_reload(struct config *c, const struct config *next,
                         report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
                         continue;
                 }
-                /* the reloadable keys are single words, numbers or paths, so their text is complete
-                 */
+                /* The values of reloadable keys are single words, numbers or paths, so their text
+                 * was not cut. */
                 if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
                         c->limits.leased_bytes = c->memory.pool / 4;
                 else
                         r = config_assign(c, i,
                                           row->type == CONFIG_FILE
                                                   ? *(char *const *)config_member(next, row)
-                                                  : to, /* formatted text may be quoted */
+                                                  : to, /* `to` may be quoted text */
                                           false, why);
                 if (r < 0) {
                         snprintf(text, sizeof(text), "%s stays %.160s: %s", row->name, from, why);

@@ -19,7 +19,7 @@ int config_tenant_add(struct config *c, struct config_tenant **ret)
         c->tenants = p;
         c->tenants[c->n_tenants] = (struct config_tenant){};
         *ret = &c->tenants[c->n_tenants++];
-        /* sets the defaults that are not zero; numbers and lists are complete */
+        /* Set the defaults that are not zero; numbers and lists have theirs already. */
         for (unsigned i = 0; i < config_n_tenant_rows; i++) {
                 const struct config_row *row = &config_tenant_rows[i];
                 char why[CONFIG_WHY];

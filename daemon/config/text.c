@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that are text: paths, sockets, addresses, names. Whether one is what its row takes, and
- * one sentence if not. */
+/* Values that are text: paths, sockets, addresses, names. Checks whether a text is valid for its
+ * row, and explains in one sentence why not. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <limits.h>
@@ -55,7 +55,7 @@ static int check_path(const struct config_row *row, const char *text, char why[s
         if (strchr(text, '$'))
                 return config_refuse(why, "%s: \"$\" in %s is not expanded; write the whole path",
                                      row->name, quoted);
-        if (strlen(text) >= PATH_MAX - 64) /* file names are put behind it */
+        if (strlen(text) >= PATH_MAX - 64) /* leave room for file names below the directory */
                 return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
         return 0;
 }

@@ -34,7 +34,7 @@ const char *config_quote(const char *text, char ret[static CONFIG_QUOTED])
         size_t length = strlen(text), shown = MIN(length, (size_t)SHOWN);
 
         while (shown < length && shown > 0 && ((unsigned char)text[shown] & 0xc0) == 0x80)
-                shown--; /* not in the middle of a character */
+                shown--; /* do not cut in the middle of a character */
         sprintf(ret, "\"%.*s%s\"", (int)shown, text, shown < length ? "..." : "");
         return text_clean(ret);
 }
@@ -281,7 +281,7 @@ bool config_split_floor(const char *floor, size_t *ret_prefix, uint64_t *ret_byt
         if (!equals || equals == floor || equals - floor > CONFIG_FLOOR_PREFIX ||
             units_parse(equals + 1, bytes_in, ret_bytes, &unit) < 0 || *ret_bytes == 0)
                 return false;
-        /* The prefix is a label of metrics. */
+        /* A floor's prefix becomes a label of metrics, so its characters are restricted. */
         for (const char *c = floor; c < equals; c++)
                 if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
                         return false;

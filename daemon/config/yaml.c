@@ -30,10 +30,11 @@ struct reader {
         size_t length;
         yaml_parser_t parser;
         yaml_event_t event;     /* the current event */
-        bool has_event, broken; /* the parser goes no further */
-        unsigned depth;         /* mappings and lists that are open */
+        bool has_event, broken; /* broken: the parser cannot continue after an error */
+        unsigned depth;         /* number of mappings and lists that are open */
         uint64_t events;
-        size_t line_of[CONFIG_MAX_ROWS]; /* where a key was given first; 0: not yet */
+        size_t line_of[CONFIG_MAX_ROWS]; /* by row: the line where the key was first given; 0: not
+                                          * yet */
         struct {
                 char name[MAX_NAME];
                 size_t line;
@@ -168,7 +169,7 @@ static int advance(struct reader *r)
 
 /* Handles an error in a pair of a mapping or in an entry of a list. If the caller collects all
  * errors, records it and skips the rest of the pair or entry, until only `depth` collections are
- * open. `key`: number of the event that was the pair's key; 0 for an entry of a list. */
+ * open. `key`: value of r->events at the pair's key; 0 for an entry of a list. */
 static int recovery_run(struct reader *r, unsigned depth, uint64_t key, int ret)
 {
         if (ret != -EINVAL || r->broken)
@@ -180,7 +181,7 @@ static int recovery_run(struct reader *r, unsigned depth, uint64_t key, int ret)
                 while (ret == 0 && r->depth > depth)
                         ret = next_event(r);
                 if (ret == 0)
-                        ret = next_event(r); /* the value's first */
+                        ret = next_event(r); /* reads the first event of the value */
         }
         while (ret == 0 && r->depth > depth)
                 ret = next_event(r);
@@ -227,7 +228,8 @@ static int note_section(struct reader *r, const char *name, yaml_mark_t mark)
                 if (strcmp(r->sections[i].name, name) == 0)
                         return fail_at(r, mark, "section \"%s\" is given twice; first at line %zu",
                                        name, r->sections[i].line);
-        assert(r->n_sections < MAX_SECTIONS); /* each name once, and the table has fewer */
+        assert(r->n_sections < MAX_SECTIONS); /* cannot fail: each section is entered once, and the
+                                               * table has fewer */
         snprintf(r->sections[r->n_sections].name, MAX_NAME, "%s", name);
         r->sections[r->n_sections++].line = mark.line + 1;
         return 0;
@@ -369,7 +371,7 @@ static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned
 }
 
 /* Reads a key of a tenant, which is the current event, and its value. `line_of`: by row, the line
- * of an earlier one. */
+ * of an earlier occurrence in this entry. */
 static int read_tenant_pair(struct reader *r, struct config_tenant *t,
                             size_t line_of[static CONFIG_MAX_TENANT_ROWS])
 {
@@ -501,7 +503,7 @@ static int read_pair(struct reader *r, const char *section)
         if (ret < 0)
                 return ret;
         if (r->event.type == YAML_SCALAR_EVENT && is_null(r))
-                return 0; /* all of its keys are commented out */
+                return 0; /* the section is empty, because all of its keys are commented out */
         if (r->event.type == YAML_SEQUENCE_START_EVENT && strcmp(name, "tenants") == 0)
                 return read_tenants(r);
         if (r->event.type != YAML_MAPPING_START_EVENT)
@@ -543,7 +545,7 @@ static int read_stream(struct reader *r)
         assert(r->event.type == YAML_STREAM_START_EVENT);
         ret = advance(r);
         if (ret < 0 || r->event.type == YAML_STREAM_END_EVENT)
-                return ret; /* nothing but comments */
+                return ret; /* the file contains only comments */
         assert(r->event.type == YAML_DOCUMENT_START_EVENT);
         ret = advance(r);
         if (ret < 0)
@@ -585,8 +587,8 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
                 return config_fail(ret_error, -EINVAL,
                                    "%.160s: larger than %d KiB: this is not a configuration file",
                                    name, CONFIG_MAX_FILE / 1024);
-        if (length >= 3 &&
-            memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* libyaml would count it as a column */
+        if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* libyaml would count a byte
+                                                                    * order mark as a column */
                 r.text += 3;
                 r.length -= 3;
         }

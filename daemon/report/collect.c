@@ -338,7 +338,8 @@ static void collect_pool(const struct service *service, struct metrics *s)
                                 pool_evicted_ages(service->tenants[i].pool));
 }
 
-/* Sums up the floors and their use over all pools, of which a small one has reduced floors. */
+/* Sums up the floors and their use over all pools. A small pool has reduced floors
+ * (pool_set_floors()). */
 static void collect_floors(const struct status_sources *from, struct metrics *s)
 {
         const struct config_strings *floors = &from->config->memory.floors;
@@ -585,7 +586,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
         if (!only ||
-            from->service->n_tenants <= 1) { /* both reveal the activity of other tenants */
+            from->service->n_tenants <= 1) { /* the totals reveal the activity of other tenants */
                 collect_resources(from->service->quotas, ret);
                 collect_floors(from, ret);
         }

@@ -20,7 +20,7 @@ static bool ends_with(const char *text, const char *end)
 static void details_name(FILE *out, const char *name, bool drop_unit)
 {
         size_t n = strlen(name);
-        char words[64]; /* names come from the daemon and are shorter */
+        char words[64]; /* names come from the daemon and are shorter than this */
 
         if (ends_with(name, "_unix_ms")) {
                 n -= strlen("_unix_ms");

@@ -20,10 +20,10 @@
 #include "report/sums.h"
 #include "cache/populate.h"
 
-/* How long a volume is degraded after a checksum mismatch. */
+/* Time for which a volume counts as degraded after a checksum mismatch. */
 #define CHECKSUMS_NS (UINT64_C(3600) * 1000000000)
 
-/* How long a volume is degraded after startup found files missing or short. */
+/* Time for which a volume counts as degraded after startup found files missing or short. */
 #define LOSSES_NS (UINT64_C(3600) * 1000000000)
 
 /* --- volumes --- */
@@ -37,7 +37,7 @@ const char *status_volume_state(const struct store_volume_stats *p)
                 [STORE_VOLUME_RESUMING] = "resuming",
         };
 
-        /* Operations submitted before it hung are still pending. */
+        /* Operations that were submitted before the device hung are still pending. */
         if (p->state == STORE_VOLUME_BYPASSED && p->hung && p->pending > 0)
                 return "hung";
         return names[p->state];

@@ -21,7 +21,7 @@ enum {
 
 /* Counters since startup. */
 enum history_counter {
-        HISTORY_LOOKUP_KEYS, /* answered by the daemon or by clients */
+        HISTORY_LOOKUP_KEYS, /* keys of lookups that the daemon or clients answered */
         HISTORY_LOOKUP_FOUND,
         HISTORY_GET_KEYS,
         HISTORY_GET_FOUND,

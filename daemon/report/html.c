@@ -39,7 +39,8 @@ void html_text_short(FILE *out, const char *text, unsigned most)
         for (; text && *text; text++) {
                 size_t n = text_control(text);
 
-                /* Count characters, not bytes: a continuation byte of UTF-8 is 10xxxxxx. */
+                /* Count characters, not bytes: 10xxxxxx is a continuation byte of UTF-8, not a new
+                 * character. */
                 if (((unsigned char)*text & 0xc0) != 0x80 && most-- == 0) {
                         fputs("…", out);
                         return;

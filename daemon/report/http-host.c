@@ -60,7 +60,7 @@ enum http_host http_host_judge(const char *host, const struct http_host_names *n
         n = strspn(host, allowed);
         if (n == 0 || n > NAME_MAX_BYTES || (host[n] && (host[n] != ':' || !is_port(host + n + 1))))
                 return HTTP_HOST_MALFORMED;
-        if (n > 1 && host[n - 1] == '.') /* the root label */
+        if (n > 1 && host[n - 1] == '.') /* omits the dot before the root label */
                 n--;
         memcpy(name, host, n);
         name[n] = '\0';

@@ -50,7 +50,8 @@ static FILE *text_open(struct text *t)
 {
         *t = (struct text){};
         t->file = open_memstream(&t->bytes, &t->n);
-        if (t->file) /* a page is printed in many small calls, by one thread */
+        if (t->file) /* the stream needs no lock: a page is printed in many small calls by one
+                      * thread */
                 __fsetlocking(t->file, FSETLOCKING_BYCALLER);
         return t->file;
 }

@@ -54,7 +54,8 @@ struct shared_text {
         unsigned refs;
 };
 
-/* Takes `bytes`, and frees them on failure. Returns NULL without memory, or if bytes is NULL. */
+/* Returns a text with one reference, which takes over `bytes`; frees `bytes` on failure. Returns
+ * NULL without memory, or if `bytes` is NULL. */
 struct shared_text *shared_text_new(char *bytes, size_t n);
 /* Ends a reference. No effect on NULL. */
 void shared_text_unref(struct shared_text *text);

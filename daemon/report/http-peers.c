@@ -3,11 +3,11 @@
  * connections or all pages.
  *
  * Runs on the loop thread; the table belongs to the server. An address keeps its entry while it has
- * a connection or has not paid for its requests; after that the entry can be reused without loss.
- * If all entries are in use, further addresses share one.
+ * a connection or its due_ns is in the future; after that the entry can be reused without loss. If
+ * all entries are in use, further addresses share one.
  *
- * The rate: each request costs 1/rate seconds. due_ns is when all requests are paid for, and it may
- * be at most one second ahead. */
+ * The rate: each request moves due_ns of its address ahead by 1/rate seconds, from now on if due_ns
+ * has passed. A request that would move it more than one second ahead of now is refused. */
 #include "report/http-peers.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ static bool identify(const struct sockaddr *address, struct in6_addr *ret, bool 
                 return true;
         }
         *ret_remote = !IN6_IS_ADDR_LOOPBACK(ret);
-        /* A host can use any address within its network, and change it at will. */
+        /* A host can use any address within its IPv6 network, so the network identifies it. */
         if (*ret_remote)
                 memset(ret->s6_addr + 8, 0, 8);
         return true;

@@ -15,13 +15,15 @@ struct http_peer {
                                   * address */
         bool remote;             /* not loopback */
         unsigned open;           /* connections */
-        uint64_t due_ns;         /* when its requests will be paid for, at the permitted rate */
+        uint64_t due_ns;         /* time up to which the permitted rate is used up by earlier
+                                  * requests; monotonic */
 };
 
 struct http_peers {
         unsigned n;                      /* entries in use */
-        struct http_peer of[HTTP_PEERS]; /* the last two entries stand for all loopback addresses
-                                          * and all other addresses without an entry */
+        struct http_peer of[HTTP_PEERS]; /* one entry for each address; the last two are for all
+                                          * loopback addresses together, and for all addresses
+                                          * without an entry */
 };
 
 /* Counts a new open connection, until http_peer_close(). Returns NULL if the address is not an IP

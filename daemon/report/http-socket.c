@@ -115,8 +115,8 @@ static int clear_stale(const struct sockaddr_un *address)
                 return -errno;
         if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
             errno != ECONNREFUSED)
-                return -EADDRINUSE; /* a connection, a full backlog or another type: the path is in
-                                     * use */
+                return -EADDRINUSE; /* in use: a process accepted the connection, its backlog
+                                     * is full, or the socket has another type */
         return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 

@@ -52,7 +52,7 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
 {
         _cleanup_(closep) int fd = -1;
         char bytes[HTTP_TOKEN_MAX +
-                   2]; /* room for a newline, and for one byte that shows excess length */
+                   2]; /* two more bytes: a newline, and one byte that reveals a longer text */
         size_t n, length;
         int64_t got;
         int r;
@@ -93,7 +93,8 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
         return r;
 }
 
-/* Compares all bytes, so that the time does not reveal how many are right. */
+/* Compares all bytes even after a difference, so that the time does not reveal the number of right
+ * bytes. */
 static bool equal(const char a[static HTTP_TOKEN_MAX], size_t a_n,
                   const char b[static HTTP_TOKEN_MAX], size_t b_n)
 {

@@ -55,7 +55,7 @@
 enum {
         MAX_HEADERS = 8 * 1024, /* bytes, of request line and headers each */
         REARM_MS = 100,         /* pause after accept() failed for lack of descriptors or memory */
-        ACCEPTS_AT_ONCE = 4,    /* per iteration */
+        ACCEPTS_AT_ONCE = 4,    /* connections accepted in one iteration */
         ANSWERS_AT_ONCE = 4,
         PAUSE_FACTOR = 19, /* pause after a page, as a multiple of its rendering time */
 };
@@ -72,7 +72,7 @@ struct conn {
         struct http_peer *peer; /* NULL: no IP address, or not yet known */
         bool refused;
         struct list_node waits;     /* in http.waiting or http.answering while `req` is set */
-        struct evhttp_request *req; /* waits for a page; NULL: no request */
+        struct evhttp_request *req; /* the request that waits for a page; NULL: no request */
         struct http_wanted wanted;
 };
 
@@ -83,13 +83,15 @@ struct http {
         struct event *rearm, *work, *accept_again;
         struct list_node conns;
         struct list_node waiting,
-                answering;        /* conns that wait for a page; for a reply with `text` */
-        struct shared_text *text; /* NULL: no request is being answered, or see made_error */
-        struct http_wanted made;  /* of `text` */
+                answering;        /* conns whose requests wait for a page, and conns whose requests
+                                   * are about to be answered with `text` */
+        struct shared_text *text; /* the page for `answering`; NULL if no request is being answered,
+                                   * or made_error says why there is none */
+        struct http_wanted made;  /* the page that `text` contains */
         int made_error;           /* 0, or the result of http_page_make() */
         uint64_t next_page_ns;
-        unsigned accepted; /* in this iteration */
-        unsigned n_conns;  /* except refused ones */
+        unsigned accepted; /* connections accepted in this iteration */
+        unsigned n_conns;  /* open connections, except refused ones */
         struct http_params params;
         struct http_stats stats;
         struct http_socket socket;
@@ -158,14 +160,15 @@ static bool conn_admit(struct conn *c)
 
         if (getpeername(bufferevent_getfd(c->bev), (struct sockaddr *)&address,
                         &(socklen_t){ sizeof(address) }) < 0)
-                return true; /* the connection is about to end */
+                return true; /* the connection is about to end, so it is not charged */
         c->peer = http_peers_open(&c->http->peers, (struct sockaddr *)&address, clock_mono_ns());
         /* An address may have three quarters of all connections, or three times those that remain,
          * so that some are always left for others. */
         return !c->peer || !c->peer->remote || c->peer->open - 1 < (uint64_t)3 * left;
 }
 
-/* Runs in the iteration after the accept, and at the deadline. */
+/* Admits or refuses a connection in the iteration after its accept, and closes it at its
+ * deadline. */
 static void conn_event(evutil_socket_t fd, short what, void *userdata)
 {
         struct conn *c = userdata;
@@ -234,7 +237,7 @@ static struct bufferevent *make_bev(struct event_base *base, void *userdata)
         return c->bev;
 }
 
-/* Runs in the next iteration. */
+/* Enables the listener again, in the iteration after it accepted ACCEPTS_AT_ONCE connections. */
 static void accept_again(evutil_socket_t fd, short what, void *userdata)
 {
         struct http *h = userdata;
@@ -367,12 +370,13 @@ static void reply_probe(struct http *h, struct evhttp_request *req, enum http_ho
 
         if (text && (!is_authorized(h, req) || is_of_another_site(h, host))) {
                 line = strndup(text, strcspn(text, "\n"));
-                text = line; /* NULL without memory: then a single word is sent */
+                text = line; /* NULL without memory: reply() then sends a single word */
         }
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
-/* Answers alike whether there is no such namespace or its name is not shown. */
+/* Answers a request for a namespace's page alike whether the namespace does not exist or its name
+ * is not shown. */
 static void reply_no_namespace(struct http *h, struct evhttp_request *req)
 {
         reply_text(h, req, HTTP_NOTFOUND,
@@ -579,7 +583,8 @@ struct http *http_stop(struct http *h)
                         h->evhttp); /* also frees the listener and each connection with its conn */
         while (!list_empty(&h->conns))
                 conn_free(container_of(h->conns.next, struct conn,
-                                       node)); /* accepted in the last iteration */
+                                       node)); /* a conn that was accepted in the last iteration and
+                                                * has no evhttp_connection yet */
         shared_text_unref(h->text);
         http_socket_remove(&h->socket);
         explicit_bzero(&h->params.token, sizeof(h->params.token));

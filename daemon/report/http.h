@@ -43,14 +43,14 @@ struct http_params {
         unsigned n_hosts;
         uint64_t rate; /* pages per second and IP address; 0: no limit */
         unsigned max_connections;
-        uint64_t deadline_ms; /* limit of a connection, from accept; then it is closed */
+        uint64_t deadline_ms; /* ms from accept after which a connection is closed */
 
         struct http_pages pages;
         struct histogram *made; /* rendering times in ns; NULL: not recorded */
 };
 
-/* Counters since startup: accepted connections, those of them refused for the limit, those closed
- * by the deadline, and requests answered. */
+/* Counters since startup: connections accepted, refused because of the limit, and closed by the
+ * deadline; and requests answered. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
         uint64_t unauthorized, misdirected, over_rate; /* requests answered 401, 421, 429 */

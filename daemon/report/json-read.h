@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads members of JSON objects, and tolerates what is missing or of the wrong type. Pure. */
+/* Reads members of JSON objects, and tolerates members that are missing or of the wrong type.
+ * Pure. */
 #pragma once
 
 #include <cjson/cJSON.h>
 
-/* Each of these accepts an `o` that is NULL or not an object. */
+/* The parameter `o` of these functions may be NULL or not an object. */
 
 /* Returns a member, or NULL. */
 const cJSON *json_member(const cJSON *o, const char *name);
@@ -13,7 +14,7 @@ const cJSON *json_array(const cJSON *o, const char *name);
 /* Returns a number, or the "used" member of an object such as {"used": 1, "limit": 2}; NAN if there
  * is none. */
 double json_number(const cJSON *o, const char *name);
-/* Returns the "limit" member of such an object, or NAN. */
+/* Returns the "limit" member of such an object, or NAN if there is none. */
 double json_limit(const cJSON *o, const char *name);
 /* Returns a string, or an empty one. */
 const char *json_text(const cJSON *o, const char *name);

@@ -20,14 +20,14 @@ enum {
         METRICS_TIER_MEMORY,
         METRICS_TIER_DISK,
         METRICS_TIERS,
-        METRICS_TIER_REMOTE = METRICS_TIERS, /* for hits only */
+        METRICS_TIER_REMOTE = METRICS_TIERS, /* an index of hits only */
         METRICS_HIT_TIERS
 };
 enum { METRICS_HINTS = 13 }; /* HINTS of tenant.h */
 enum { METRICS_ANNOUNCED = 5, METRICS_PREFETCHES = 8 };
 enum { METRICS_GOT = 5 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
-enum { METRICS_KEPT = 5 };   /* verified, then by enum keep_refusal */
+enum { METRICS_KEPT = 5 };   /* index 0: verified chunks; then by enum keep_refusal */
 enum { METRICS_MISSES = 6 }; /* by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
 /* Answers of admission. */
@@ -43,7 +43,7 @@ enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* by enum wire_ack */
 enum { METRICS_IO_OPS = 5 }; /* by enum kio_op */
-/* Transfers of chunks, each by result. An operation's index is that of its transfer times
+/* Transfers of chunks, each by result. The index of an operation is the index of its transfer times
  * TRANSFER_RESULTS, plus its enum transfer_result. */
 enum { METRICS_TRANSFERS = 20, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
 enum { METRICS_TRANSFER_NAME = 96 };
@@ -188,7 +188,8 @@ struct metrics_edge {
 
 struct metrics_buckets {
         double sum;    /* in seconds or bytes */
-        bool of_bytes; /* counts one less than each value; otherwise nanoseconds */
+        bool of_bytes; /* the histogram counts bytes, each value reduced by 1; otherwise
+                        * nanoseconds */
         const struct metrics_edge *of;
         size_t n;
 };

@@ -71,7 +71,7 @@ static void begin_row(struct namespace_history *h, uint64_t now_ns, const struct
 void namespace_history_add(struct namespace_history *h, uint64_t now_ns,
                            const struct namespace_now *list, unsigned n)
 {
-        if (now_ns < h->last_ns) /* the clock has gone back */
+        if (now_ns < h->last_ns) /* the clock has gone back, so the samples would overlap */
                 memset(h->rows, 0, sizeof(h->rows));
         forget_unlisted(h, list, n);
         for (unsigned i = 0; i < n; i++) {

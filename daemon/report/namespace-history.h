@@ -25,7 +25,8 @@ enum namespace_counter {
         NAMESPACE_COUNTERS
 };
 
-/* The number of a namespace may be assigned again, so it is known by its time of creation, too. */
+/* A namespace is identified by its id and its time of creation, because the id may be assigned
+ * again. */
 struct namespace_id {
         uint32_t id;
         uint64_t created_ms;

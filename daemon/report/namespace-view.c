@@ -78,7 +78,7 @@ void namespace_view_tick(const struct status_sources *from, uint64_t now_ns)
 /* Collects the next chunks of some namespaces. */
 struct collected {
         const struct namespace_id *ids;
-        struct namespace_next *next; /* as many */
+        struct namespace_next *next; /* as many structs as `ids` */
         unsigned n, visited;
 };
 
@@ -231,12 +231,12 @@ static void add_next(cJSON *o, const struct namespace_next *next, unsigned visit
         }
 }
 
-/* The namespaces that a client sees, with their next chunks. */
+/* The namespaces that a client sees, with their chunks that are evicted next. */
 struct listed {
         struct namespace_id ids[NAMESPACE_ROWS];
-        uint64_t bytes[NAMESPACE_ROWS]; /* by the latest sample */
+        uint64_t bytes[NAMESPACE_ROWS]; /* bytes of each namespace in its latest sample */
         struct namespace_next next[NAMESPACE_ROWS];
-        unsigned visited[NAMESPACE_ROWS]; /* chunks among which `next` was found */
+        unsigned visited[NAMESPACE_ROWS]; /* chunks examined for `next` of each namespace */
         unsigned n;
 };
 

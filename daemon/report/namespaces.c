@@ -9,7 +9,7 @@
 #include "request/request.h"
 #include "report/sums.h"
 
-enum { FINGERPRINT_SHOWN = 512 }; /* bytes shown, of at most 4096 */
+enum { FINGERPRINT_SHOWN = 512 }; /* bytes of a fingerprint that are shown, of at most 4096 */
 
 static_assert((int)METRICS_NAMESPACES == (int)NAMESPACE_LARGEST_MAX,
               "each of the largest has its series");
@@ -77,7 +77,7 @@ static bool is_near(const struct namespace_use *use)
         return (uint64_t)use->has * 100 >= (uint64_t)use->most * NAMESPACE_WARN_PERCENT;
 }
 
-/* Describes the limits that are nearly reached; "": none. */
+/* Writes a text about the limits that are nearly reached, or "" if there are none. */
 static void warning_text(const struct namespace_counts_stats *all,
                          const struct namespace_use *tenant, const struct namespace_use *user,
                          char *ret, size_t room)
@@ -202,7 +202,7 @@ void status_collect_namespace_limits(const struct service *service,
         }
 }
 
-/* Returns the memory of the chunks of a namespace. */
+/* Returns the bytes of memory that the chunks of a namespace occupy. */
 static double pool_bytes_of(const struct service *service, const struct store_namespace *ns)
 {
         const struct tenant *tenant = tenant_in_store(service, ns->tenant);
@@ -210,7 +210,7 @@ static double pool_bytes_of(const struct service *service, const struct store_na
         return tenant ? (double)pool_namespace_bytes(tenant->pool, ns->id) : 0;
 }
 
-/* Returns the memory of the chunks of all namespaces that the viewer sees. */
+/* Returns the bytes of memory that the chunks of all namespaces occupy that the viewer sees. */
 static double pool_bytes_of_all(const struct service *service, int only)
 {
         double sum = 0;

@@ -14,7 +14,7 @@ struct client;
 struct service;
 
 /* The scope of the output. `viewer` is the requesting client, or NULL for HTTP; a client that is no
- * admin sees its own tenant only. `named`: names are shown. */
+ * admin sees its own tenant only. `named`: the output contains names of namespaces. */
 struct status_namespaces {
         const struct client *viewer;
         bool named;
@@ -28,8 +28,8 @@ void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s);
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
                                struct metrics *s);
-/* Returns the keys of a namespace that lookups asked for, and those of gets; zeros if nothing was
- * counted. */
+/* Returns the lookups' keys of a namespace, and in *ret_gets the keys of its gets; zeros if nothing
+ * was counted. */
 struct lookup_counts status_namespace_keys(const struct service *service,
                                            const struct store_namespace *ns,
                                            struct lookup_counts *ret_gets);

@@ -39,7 +39,7 @@ void page_print_tenants(FILE *out, const cJSON *status)
         int n = cJSON_GetArraySize(list), shown = 0;
 
         if (n < 2)
-                return; /* everything shown belongs to the only tenant */
+                return; /* a table of one tenant would only repeat the totals */
         fputs("<section><h2>Tenants</h2>\n<div class=\"wide card\"><table class=\"list\">\n"
               "<thead><tr><th scope=\"col\">tenant</th><th scope=\"col\" class=\"num\">memory</th>"
               "<th scope=\"col\" class=\"num\">disk</th>"

@@ -14,32 +14,34 @@
 struct store_namespace;
 
 enum {
-        NAMESPACE_NEXT_VISITED = 1024, /* chunks of a tenant that are visited */
+        NAMESPACE_NEXT_VISITED = 1024, /* most chunks of a tenant that are examined */
         NAMESPACE_NEXT_SHOWN = 20,     /* chunks of one namespace that are shown */
 };
 
 /* The chunks of a namespace among the next to be evicted. */
 struct namespace_next {
         struct namespace_leaving {
-                uint32_t place; /* in the order of its size class and volume, from 1 */
+                uint32_t place; /* place in the eviction order of its size class and volume, from
+                                 * 1 */
                 uint32_t length;
                 double age_s;  /* since the last use */
-                double chance; /* the chance of another use */
+                double chance; /* estimated chance of another use */
                 struct key key;
-        } first[NAMESPACE_NEXT_SHOWN]; /* the least place first */
-        unsigned n_first, n;           /* n: all that were visited */
-        uint64_t bytes;                /* of these */
+        } first[NAMESPACE_NEXT_SHOWN]; /* the chunks with the least places, in order */
+        unsigned n_first, n;           /* n: chunks of the namespace that were found, not only those
+                                        * in `first` */
+        uint64_t bytes;                /* bytes of these `n` chunks */
 };
 
 struct page_namespace {
         const struct store_namespace *ns;
         struct namespace_id of;
-        const char *host; /* or NULL */
+        const char *host; /* name of the host, or NULL */
         uint64_t counters[NAMESPACE_COUNTERS];
         unsigned sessions;
-        uint64_t last_used_ms; /* 0: not since startup */
+        uint64_t last_used_ms; /* Unix time in ms; 0: not used since startup */
         const struct namespace_next *next;
-        unsigned visited; /* chunks of its tenant among which `next` are */
+        unsigned visited; /* chunks of the tenant that were examined for `next` */
         const struct namespace_history *history;
         uint64_t now_ns, unix_ms;
         bool paused;

@@ -10,7 +10,7 @@
 #include "report/plot.h"
 
 enum { VOLUMES_MAX = 16 };
-#define SLOW_S 1.0 /* operations at a device for longer than this are mentioned */
+#define SLOW_S 1.0 /* an operation that has been at a device for longer than this is mentioned */
 
 static void print_part(FILE *out, const char *class, const char *name, double bytes)
 {

@@ -26,8 +26,8 @@ static void print_announced(FILE *out, const cJSON *announced)
         html_ratio(out, came_true / judged);
 }
 
-/* Prints how many of the chains that were expected back came in time, and what prefetches brought.
- */
+/* Prints how many of the chains that were expected back came in time, and how many prefetched
+ * chunks were used. */
 static void print_returns(FILE *out, const cJSON *eviction)
 {
         const cJSON *returns = json_member(eviction, "returns");

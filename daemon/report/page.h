@@ -17,7 +17,7 @@ struct page {
         const char *readiness, *health; /* texts of /readyz and /healthz, or NULL */
         const struct history *history;  /* NULL: no plots */
         uint64_t now_ns, unix_ms;       /* monotonic, as in the history; and for display */
-        bool paused;                    /* does not reload itself */
+        bool paused;                    /* the page does not reload itself */
 };
 
 enum { PAGE_NAMESPACES = 20 };

@@ -19,12 +19,14 @@ enum plot_unit {
 
 struct plot {
         const char *title; /* as HTML */
-        double sum;        /* total over the time shown, beside the title; not finite: none */
+        double sum;        /* total over the time shown, printed beside the title unless it is not
+                            * finite */
         enum plot_unit unit;
         double span_s; /* length of the time axis, which ends now */
         unsigned n;    /* points per line, the oldest first */
         const double *ages_s;
-        const bool *joined; /* connected to the previous point; false: a gap */
+        const bool *joined; /* whether each point is connected to the previous one; false: there is
+                             * a gap */
         struct plot_line {
                 const char *name;
                 const double *values; /* not finite or negative: no value */

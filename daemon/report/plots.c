@@ -41,7 +41,7 @@ void plots_print(FILE *out, const struct history *h, uint64_t now_ns)
                 const char *title;
                 enum plot_unit unit;
                 const char *names[PLOT_LINES];
-                unsigned of[PLOT_LINES]; /* counters or latencies */
+                unsigned of[PLOT_LINES]; /* the counters or latencies that the lines show */
         } plots[] = {
                 { "Hit ratio", PLOT_RATIO, { "found" }, { 0 } },
                 { "Throughput",

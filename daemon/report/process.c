@@ -46,14 +46,14 @@ static uint64_t count_fds(void)
         for (const struct dirent *entry; (entry = readdir(dir));)
                 n += entry->d_name[0] != '.';
         closedir(dir);
-        return n > 0 ? n - 1 : 0; /* without the directory's own descriptor */
+        return n > 0 ? n - 1 : 0; /* less the descriptor that reads the directory */
 }
 
 /* Returns the number of open descriptors. Since Linux 6.2 it is the size of /proc/self/fd. Before,
  * the entries are counted at most once a second, which takes a millisecond for ten thousand. */
 static uint64_t open_fds(void)
 {
-        static uint64_t counted, counted_ns; /* single thread */
+        static uint64_t counted, counted_ns; /* static, because only the loop thread uses them */
         struct stat st;
 
         if (stat("/proc/self/fd", &st) == 0 && st.st_size > 0)

@@ -8,7 +8,7 @@ struct process_stats {
         uint64_t cpu_ns; /* user and system, all threads */
         uint64_t resident_bytes, virtual_bytes;
         uint64_t open_fds;
-        uint64_t max_fds; /* UINT64_MAX: no limit */
+        uint64_t max_fds; /* limit of open descriptors; UINT64_MAX: none */
 };
 
 /* Fills *ret; a number that the kernel does not provide is 0. */

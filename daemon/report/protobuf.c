@@ -9,7 +9,8 @@
  * Native buckets: schema 3, 8 buckets per octave, with edges at powers of 2^(1/8) seconds or bytes.
  * A bucket of struct histogram is at most an eighth of an octave wide, and is counted as a whole in
  * the native bucket that contains its middle. So no bucket ever decreases, and a value read from
- * them is at most 16 % off: half of the one bucket and all of the other.
+ * native buckets is at most 16 % off: by half the width of a histogram's bucket and the whole width
+ * of a native one.
  *
  * Failures: without memory the page ends with a length and no message, which no reader accepts. */
 #include "report/protobuf.h"
@@ -99,7 +100,7 @@ static void put_bytes(struct message *m, unsigned field, const void *bytes, size
         put(m, bytes, n);
 }
 
-/* Appends a part as a field, and empties it for the next use. */
+/* Appends a part to a message as a field, and empties the part for its next use. */
 static void put_message(struct message *m, unsigned field, struct message *part)
 {
         m->failed |= part->failed;
@@ -195,13 +196,13 @@ static int native_bucket(unsigned b, bool of_bytes)
         return of[of_bytes][b];
 }
 
-/* Appends the buckets as spans of consecutive ones, each count as the difference to the previous
- * one. */
+/* Appends the buckets as spans of consecutive buckets, with each count as the difference from the
+ * previous count. */
 static void put_native(struct printer *p, const struct histogram *h, bool of_bytes)
 {
         struct message deltas = { 0 };
         int64_t before = 0;
-        int end = 0; /* end of the current span */
+        int end = 0; /* end of the current span: the index after its last bucket */
         uint32_t length = 0;
         int64_t offset = 0;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the daemon from which status and metrics are read. server.c fills it in once. */
+/* The parts of the daemon from which the status and the metrics are read. server.c fills in the
+ * struct once. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,16 +28,16 @@ struct status_sources {
         const struct populate *populate;
         const struct learned *learned;
         struct namespace_history *namespaces;
-        const struct keep *keep;  /* NULL: memory is never kept */
+        const struct keep *keep;  /* NULL if the pools are never kept across a restart */
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
-        const char *keep_why_not; /* the reason if not */
+        const char *keep_why_not; /* the reason why they will not be kept */
         uint64_t config_reloads, config_reloads_refused;
         struct cJSON *config_files;   /* names of the files last read; the server owns it */
-        uint64_t config_read_unix_ms; /* before they were read */
+        uint64_t config_read_unix_ms; /* Unix time just before the files were read */
         struct cJSON *reload_pending; /* texts of changes that need a restart; the server owns it */
-        uint64_t workers_stuck_ns;    /* how long a worker has not advanced; 0: all advance */
+        uint64_t workers_stuck_ns;    /* ns since a worker last advanced; 0: all workers advance */
         bool ready, draining;         /* ready: startup is complete */
-        struct histogram loop[METRICS_LOOP]; /* ns */
+        struct histogram loop[METRICS_LOOP]; /* ns that the parts of the loop's work took */
         uint64_t loop_spun_ns;
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
 };

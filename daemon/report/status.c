@@ -119,8 +119,8 @@ static void add_ages(cJSON *tier, const struct histogram *ages)
         cJSON_AddNumberToObject(o, "p90", (double)histogram_quantile(ages, 0.9) / 1e9);
 }
 
-/* Adds how many chains are expected back, how well such predictions came true, and what prefetches
- * brought. */
+/* Adds the number of chains that are expected back, the outcomes of such predictions, and the
+ * numbers of prefetches. */
 static void add_returns(cJSON *eviction, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(eviction, "returns");
@@ -136,7 +136,7 @@ static void add_returns(cJSON *eviction, const struct metrics *s)
         cJSON_AddNumberToObject(o, "prefetch_unused_bytes", s->prefetch_unused_bytes);
 }
 
-/* Adds how far announced returns came true. */
+/* Adds the number of announced returns by outcome. */
 static void add_announced(cJSON *eviction, const struct metrics *s)
 {
         static const char *const outcomes[METRICS_ANNOUNCED] = { "true", "early", "late",
@@ -149,7 +149,7 @@ static void add_announced(cJSON *eviction, const struct metrics *s)
         cJSON_AddNumberToObject(o, "least_belief", s->hint_belief);
 }
 
-/* Adds what prefetching did for announced returns. */
+/* Adds the numbers of prefetches ahead of announced returns. */
 static void add_prefetched(cJSON *eviction, const struct metrics *s)
 {
         static const char *const outcomes[METRICS_PREFETCHES] = { "read",       "in_memory",
@@ -202,8 +202,8 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
                                                                                 : "none");
 }
 
-/* Adds the outcome of keeping the previous daemon's memory, and whether this daemon's will be kept.
- */
+/* Adds the outcome of keeping the previous daemon's memory, and whether this daemon's memory will
+ * be kept. */
 static void add_kept(cJSON *root, const struct status_sources *from)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "kept_memory");
@@ -480,8 +480,8 @@ static void add_health(cJSON *root, const struct status_sources *from)
         }
 }
 
-/* Adds what waits for a restart: all of it for admins, the keys alone over HTTP, since values name
- * users and paths, and nothing for other clients. */
+/* Adds the changes that wait for a restart: with their values for admins; the keys alone over HTTP,
+ * since values name users and paths; and nothing for other clients. */
 static void add_reload_pending(cJSON *root, const struct status_sources *from,
                                const struct tenant *only, const struct client *viewer)
 {
