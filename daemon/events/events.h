@@ -36,7 +36,8 @@ int events_new(struct events **ret, const struct events_params *params);
 /* Frees the rings, which may be NULL. No request may be waiting. */
 struct events *events_free(struct events *e);
 
-/* Ends the number of a namespace that was removed, and reports the removal. `e` may be NULL. */
+/* Ends the binding of a removed namespace to its number in events, and reports the removal as an
+ * event. `e` may be NULL. */
 void events_namespace_removed(struct events *e, uint32_t id);
 
 /* A request that waits for events. */
@@ -44,9 +45,10 @@ struct events_wait {
         struct list_node node; /* used by the rings */
         uint64_t from;         /* sequence number of the first event wanted */
         uint64_t deadline_ns;
-        uint32_t max;             /* events that are worth an answer at once */
+        uint32_t max;             /* number of new events from which on the answer does not wait */
         struct events_ring *ring; /* private to the rings */
-        int result;               /* 0: answer now; -ECANCELED; -ESHUTDOWN */
+        int result;               /* set at completion: 0 if events are due, -ECANCELED or
+                                   * -ESHUTDOWN */
         void (*complete)(struct events_wait *wait);
 };
 enum events_answer {
@@ -61,8 +63,8 @@ void events_cancel(struct events_wait *wait);
 /* Completes all waiting requests with -ESHUTDOWN, and refuses later ones. */
 void events_stop(struct events *e);
 
-/* Completes the requests that are due, a bounded number. Call it at the end of each iteration,
- * after everything that changes chunks. Returns whether there is more to do at once;
+/* Completes a bounded number of the waiting requests that are due. Call it at the end of each
+ * iteration, after everything that changes chunks. Returns whether there is more to do at once;
  * *ret_deadline_ns is the time at which it must run again at the latest, or 0 if only an event
  * makes that necessary. */
 bool events_iterate(struct events *e, uint64_t now_ns, uint64_t *ret_deadline_ns);
@@ -88,10 +90,12 @@ void events_snapshot(struct events *e, unsigned tenant, uint64_t cursor, unsigne
 
 struct events_stats {
         uint64_t ring_bytes;             /* size of all rings */
-        uint64_t written, overwritten;   /* events; the part that has left its ring */
+        uint64_t written, overwritten;   /* events written so far, and those that newer events have
+                                          * overwritten */
         uint64_t sent, snapshot_entries; /* events and chunks in replies */
         uint64_t gaps;                   /* replies that reported a gap */
-        uint64_t resets;                 /* gaps that the daemon made itself */
+        uint64_t resets;                 /* gaps that the daemon caused itself, because many chunks
+                                          * changed at once or bindings were lost */
         uint64_t waiting;                /* requests, now */
 };
 void events_get_stats(const struct events *e, struct events_stats *ret);

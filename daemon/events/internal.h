@@ -17,14 +17,14 @@ struct record {
 };
 static_assert(sizeof(struct record) == 64, "one CPU cache line");
 
-/* The number of a namespace. The store's ids are not sent, because they would reveal the namespaces
- * of other tenants. */
+/* The number by which a tenant's events name a namespace. The store's ids are not sent, because
+ * they would reveal the namespaces of other tenants. */
 struct binding {
         uint32_t id; /* 0: free */
         uint32_t number;
-        uint64_t reply; /* the last reply that has the name */
+        uint64_t reply; /* number of the last reply that contains the namespace's name */
 };
-/* Twice the namespaces that can exist, so that a search ends soon. */
+/* Twice the number of namespaces that can exist, so that a search ends soon. */
 enum { BINDINGS = 2 * STORE_MAX_NAMESPACES };
 static_assert((BINDINGS & (BINDINGS - 1)) == 0, "a mask selects the place");
 
@@ -38,7 +38,7 @@ struct events_ring {
         uint64_t n_records; /* a power of two */
         uint64_t next;      /* sequence number of the next event; the first has 1 */
         uint64_t begin;     /* no reader finds events before this one */
-        uint64_t resets;    /* gaps made, each of which takes a sequence number */
+        uint64_t resets;    /* gaps made by ring_reset(), each of which takes a sequence number */
 
         struct binding *bindings;
         uint32_t n_bindings, last_number;
@@ -47,20 +47,23 @@ struct events_ring {
 
         struct list_node waiting; /* struct events_wait */
         uint64_t n_waiting;
-        uint64_t due_ns;      /* when new events are answered; 0: there are none */
+        uint64_t due_ns;      /* time at which waiting requests get the new events; 0: there are no
+                               * new events */
         uint64_t deadline_ns; /* not later than the first deadline of a waiting request */
         uint64_t due_next;    /* `next` when the waiting requests were last answered */
-        uint32_t wanted;      /* events that are answered at once */
+        uint32_t wanted;      /* the fewest events for which a waiting request is answered at
+                               * once */
 };
 
 struct events {
         struct store *store;
         struct store_watch watch;
         uint64_t epoch;
-        uint64_t now_ms; /* time of this iteration's events; 0: not known yet */
+        uint64_t now_ms; /* Unix time of the events of this iteration; 0: the clock was not read
+                          * yet */
         bool several_volumes;
         bool stopping;
-        struct list_node due; /* struct events_wait: to be completed */
+        struct list_node due; /* struct events_wait: requests to be completed */
         struct events_stats stats;
         unsigned n_rings;
         struct events_ring rings[];

@@ -66,7 +66,7 @@ uint32_t binding_remove(struct events_ring *r, uint32_t id)
 
         if (b->id == 0)
                 return 0;
-        /* Move later bindings into the hole that could not be found beyond it. */
+        /* Move later bindings into the hole, because searches for them would end there. */
         for (uint32_t i = (hole + 1) % BINDINGS; r->bindings[i].id != 0; i = (i + 1) % BINDINGS) {
                 uint32_t wanted = place_of(r->bindings[i].id);
 

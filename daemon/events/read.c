@@ -4,10 +4,10 @@
  * A reply has the events and the names of their namespaces, each name once. It ends early when it
  * is full.
  *
- * With several volumes a chunk may be on two of them, after one was not in use while the chunk was
- * put. Then the volume that removes it does not make it disappear. So a removal from disk is
- * compared with the store when it is read, and is reported as what is true at that time; events of
- * later changes follow. */
+ * With several volumes a chunk may be on two of them, if one was not in use while the chunk was
+ * put. When one volume removes it, the other still has it. So the reader of a removal from disk
+ * looks the chunk up in the store, and reports it as stored if it is found; events of later changes
+ * follow. */
 #include "events/internal.h"
 
 #include <assert.h>
@@ -17,15 +17,16 @@
 
 enum {
         STEP = 64,           /* records of a snapshot that are visited together */
-        STEPS_PER_CALL = 64, /* limit if none has a chunk of the tenant */
+        STEPS_PER_CALL = 64, /* most steps of one call if no record has a chunk of the tenant */
         NAME_BYTES = sizeof(struct wire_event_name) + WIRE_MAX_NAME + 1, /* the longest name */
 };
 static_assert(NAME_BYTES % 8 == 0, "names are padded");
 
-/* The cursor of a snapshot: a place in the store's walk, and then a record of the pool. */
+/* The cursor of a snapshot: first a position in the store's walk; with this bit, the next record of
+ * the pool. */
 #define CURSOR_POOL (UINT64_C(1) << 63)
 
-/* A reply in progress. The names are collected apart, because they follow the events. */
+/* A reply in progress. The names are collected separately, because they follow the events. */
 struct builder {
         struct events_ring *ring;
         struct events_reply *reply;
@@ -81,7 +82,7 @@ static bool add_name(struct builder *b, struct binding *binding)
                 return true;
         ns = store_namespace_get(b->ring->all->store, binding->id);
         if (!ns)
-                return true; /* the namespace is being removed */
+                return true; /* the namespace is being removed, so its name is not needed */
         head = (struct wire_event_name){ .namespace_number = binding->number,
                                          .name_length = (uint16_t)strlen(ns->name) };
         bytes = round_up(sizeof(head) + head.name_length, 8);
@@ -174,7 +175,7 @@ static void add_chunk(void *userdata, uint32_t namespace_id, const struct key *k
         };
 }
 
-/* Visits the next records. Returns the cursor behind them, 0 at the end. */
+/* Visits the next records. Returns the cursor after them, or 0 at the end. */
 static uint64_t step(struct builder *b, uint64_t cursor, unsigned records)
 {
         struct events_ring *r = b->ring;

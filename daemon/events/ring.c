@@ -39,7 +39,8 @@ static struct record *ring_next(struct events_ring *r)
 
 void ring_reset(struct events_ring *r)
 {
-        /* A reader that has read everything must find the gap, too. */
+        /* A gap takes a sequence number, so that a reader that has read everything finds it,
+         * too. */
         r->begin = ++r->next;
         r->resets++;
 }
@@ -177,7 +178,7 @@ void events_stop(struct events *e)
                 complete(container_of(e->due.next, struct events_wait, node), -ESHUTDOWN);
 }
 
-/* Moves the requests that are due to the list of all that are. */
+/* Moves the ring's waiting requests that are due to events.due. */
 static void collect(struct events_ring *r, uint64_t now_ns)
 {
         r->deadline_ns = UINT64_MAX;
@@ -199,8 +200,8 @@ static void collect(struct events_ring *r, uint64_t now_ns)
         r->due_next = r->next;
 }
 
-/* Collects the ring's requests if it is time, and returns when that will be the case; 0: no request
- * waits. */
+/* Collects the ring's requests if they are due. Returns the time at which they will be; 0: no
+ * request waits. */
 static uint64_t ring_iterate(struct events_ring *r, uint64_t now_ns)
 {
         if (r->n_waiting == 0) {

@@ -14,13 +14,13 @@ enum { SFQ_FLOWS = 64 }; /* tenants whose numbers are equal modulo this share a 
 struct sfq_flow {
         struct list_node waiting;
         uint64_t n, bytes; /* waiting items and their bytes */
-        uint64_t start;    /* virtual time at which the next is due */
+        uint64_t start;    /* virtual time at which the flow's next item is due */
 };
 
 struct sfq {
         struct sfq_flow flows[SFQ_FLOWS];
         uint64_t busy; /* bit mask of the flows with waiting items */
-        uint64_t now;  /* virtual time: the bytes served to each busy flow */
+        uint64_t now;  /* virtual time: the start of the item served last */
 };
 
 void sfq_init(struct sfq *f);

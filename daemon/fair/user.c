@@ -79,7 +79,8 @@ unsigned fair_users(void)
         return users.n;
 }
 
-/* Returns the place of the user's state in its list, or that of the end. */
+/* Returns the pointer in the user's list that points to the state of the room, or the NULL at the
+ * end of the list. */
 static struct fair_state **state_at(struct fair_user *u, const struct fair_room *room)
 {
         struct fair_state **at = &u->states;

@@ -16,7 +16,7 @@ struct fair_room;
 struct fair_state;
 
 struct fair_user {
-        struct fair_user *next; /* in its bucket */
+        struct fair_user *next; /* next user in the same bucket */
         struct fair_state *states;
         uint32_t uid;
         unsigned refs;
@@ -48,7 +48,7 @@ struct fair_state {
 struct fair_room {
         struct list_node states;
         size_t bytes; /* size of the room's struct, which is allocated as zeros */
-        /* Initializes a state. Returns 0 or -ENOMEM. NULL if zeros are enough. */
+        /* Initializes a state. Returns 0 or -ENOMEM. NULL if a state of zeros is valid. */
         int (*init)(struct fair_state *s);
         void (*fini)(struct fair_state *s); /* NULL if nothing needs to be ended */
 };

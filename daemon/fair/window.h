@@ -18,9 +18,9 @@
 enum { WINDOW_ORDERS = 2 };
 
 struct window {
-        uint32_t min_items; /* permitted in flight whatever their size */
+        uint32_t min_items; /* number of items that may be in flight whatever their size */
         uint32_t max_items;
-        uint64_t bytes;      /* with these in flight, only `min_items` are permitted */
+        uint64_t bytes;      /* bytes in flight from which on only `min_items` are permitted */
         struct heap members; /* members with waiting items, by their bytes in flight */
         unsigned n_members;
         uint64_t n_waiting, n_in_flight, bytes_in_flight;
@@ -32,7 +32,7 @@ struct window_member {
         struct heap_node turn;
         struct list_node waits[WINDOW_ORDERS]; /* items in order; those of order 0 precede */
         uint64_t in_flight;                    /* bytes */
-        uint64_t bytes;                        /* waiting and in flight */
+        uint64_t bytes;                        /* bytes of all items, waiting and in flight */
 };
 
 struct window_item {

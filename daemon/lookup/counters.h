@@ -32,8 +32,8 @@ struct lookup_counters {
                             * faster */
         struct lookup_counters_row *rows;
         unsigned n_rows, room;
-        unsigned last;    /* the row found last */
-        uint64_t version; /* version of the store's namespaces at that time */
+        unsigned last;    /* index of the row found last */
+        uint64_t version; /* store_namespaces_version() when that row was found */
 };
 
 /* Adds keys to the counts of a namespace. If the store lacks the namespace, or there is no memory

@@ -54,16 +54,16 @@ struct lookup_wait {
 /* Asks for the table of a tenant. Returns 0 if it exists; LOOKUP_WAIT if it is or will be built, at
  * the latest a second after a failed attempt; or -ESHUTDOWN. */
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
-/* Returns the descriptor of a tenant's table, borrowed and read-only, and its size, or -1 if there
- * is no table. */
+/* Returns the descriptor of a tenant's table, which is borrowed and read-only, and its size; or -1
+ * if there is no table. */
 int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes);
 /* Completes a waiting request with -ECANCELED. */
 void lookups_cancel(struct lookup_wait *wait);
 /* Completes all waiting requests with -ESHUTDOWN, and refuses later ones. */
 void lookups_stop(struct lookups *l);
 
-/* Builds tables for about `slice_ns`. Returns whether there is more to do immediately. */
-enum { LOOKUPS_SLICE_NS = 200000 }; /* per iteration */
+/* Builds tables for about `slice_ns`. Returns whether there is more to build immediately. */
+enum { LOOKUPS_SLICE_NS = 200000 }; /* ns per iteration */
 bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
 /* Updates the clocks in the tables. Call it about once a second: clients do not use a table whose
  * clock has stopped. */
@@ -73,7 +73,7 @@ struct lookups_stats {
         uint64_t tables, building;    /* now */
         uint64_t entries, unplaced;   /* words in the tables; words that found no place */
         uint64_t bytes;               /* size of all tables, including those being built */
-        uint64_t buckets, overflowed; /* all buckets; those that were full at some time */
+        uint64_t buckets, overflowed; /* buckets of all tables; those that were full at some time */
         uint64_t builds, failed;      /* successful builds; builds that failed for lack of memory */
 };
 void lookups_get_stats(const struct lookups *l, struct lookups_stats *ret);

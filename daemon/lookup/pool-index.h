@@ -3,11 +3,11 @@
  * proto/pool-index.h specifies both. The index is created when the first client joins, and is
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
- * Here it is decided how much a client may hold: its allowance, a part of what is left of what all
- * may hold. A client that is seen to hold more than twice as much is not one of the library's. A
- * user of which that is seen time and again, when something else needs the room, of whichever of
- * its clients, joins no more for a while; each of its clients that holds too much then is revoked,
- * and the session is to be ended. Loop thread. */
+ * This module also decides how much a client may hold: its allowance is a part of the bytes that
+ * all clients may hold and do not. The library never holds more than twice its allowance, so a
+ * client that does misbehaves. If clients of one user are repeatedly found to, while a request
+ * needs the room, the user's clients may not join for a while; those that hold too much at that
+ * time are revoked, and the caller ends their sessions. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@
 
 struct pool_index;
 
-/* Counts already taken from a client for one namespace. */
+/* The counters of one namespace in a client's page that the daemon has already taken over. */
 struct pool_index_seen {
         struct pool_page_count last;    /* the counters as last read */
         struct pool_page_count counted; /* the part of `last` that was accepted */
@@ -35,13 +35,16 @@ struct pool_client {
         struct pool_page *page;
         uid_t uid;
         uint64_t allowance;
-        uint64_t taken;                /* words of its ring */
-        uint32_t untaken;              /* keys of the list that is taken in parts; 0: none is */
+        uint64_t taken;                /* words taken so far from the ring in the client's page */
+        uint32_t untaken;              /* keys that remain of a list that is taken in parts; 0: no
+                                        * list is */
         struct pool_index_seen *seen;  /* counts by namespace */
-        uint64_t joined_ns, keys_seen; /* time and keys by which counts are bounded */
+        uint64_t joined_ns, keys_seen; /* time of joining, and keys counted since, which bound the
+                                        * counts that are believed */
         bool has_holds;                /* the last scan found a hold */
-        bool is_over;                  /* the last scan found that it holds too much */
-        bool revoked;                  /* the daemon has taken its holds away */
+        bool is_over;                  /* the last scan found that the client holds more than twice
+                                        * its allowance */
+        bool revoked;                  /* the daemon ignores the client's holds from now on */
 };
 
 /* Creates the index of a pool, as the pool's guard. `io` populates the memory in blocking calls; if

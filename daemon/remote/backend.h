@@ -36,10 +36,10 @@ enum backend_op_kind {
         BACKEND_OP_END,
 };
 
-/* A result is 0, an error that the operation above defines, or: -ENOENT; -ENOSPC (also EDQUOT, 507,
- * full OSDs); -EACCES (refused, wrong credentials); -ETIMEDOUT (deadline); -EBUSY (the engine asks
- * to slow down); -ECANCELED (stopped); -E2BIG (larger than the engine takes). Other failures are
- * -EIO or the system's errno. */
+/* The result of an operation is 0, an error that its enum constant describes, or: -ENOENT; -ENOSPC
+ * (also EDQUOT, 507, full OSDs); -EACCES (refused, wrong credentials); -ETIMEDOUT (deadline);
+ * -EBUSY (the engine asks to slow down); -ECANCELED (stopped); -E2BIG (larger than the engine
+ * takes). Other failures are -EIO or the system's errno. */
 struct backend_op {
         enum backend_op_kind kind;
         char name[REMOTE_NAME_MAX]; /* without empty parts, "." and ".." */
@@ -56,7 +56,7 @@ struct backend_op {
 
         struct completions *completions; /* set by remote.c */
         struct list_node node;           /* used by the back end, then by `completions` */
-        uint64_t submitted_ns, ended_ns; /* set by remote.c; set by backend_op_end() */
+        uint64_t submitted_ns, ended_ns; /* times set by remote.c, and by backend_op_end() */
         void *private_data;              /* used by the back end */
 };
 
@@ -69,10 +69,10 @@ struct backend_params {
         const char *prefix;                       /* for messages; operations' names include it */
         const char *path;                         /* directory */
         bool sync;                                /* directory: fsync() */
-        const char *pool, *ceph_conf, *ceph_user; /* RADOS */
+        const char *pool, *ceph_conf, *ceph_user; /* RADOS: remote.pool and others */
         const char *endpoint, *bucket, *region, *credentials,
                 *ca;         /* S3; the last two are file names */
-        unsigned depth;      /* most operations at a time */
+        unsigned depth;      /* most operations in flight at a time */
         uint64_t timeout_ns; /* limit of one operation, for engines that have to know it in
                               * advance */
 };
@@ -94,7 +94,8 @@ struct backend_ops {
                     char ret_error[static 256]);
         /* Starts an operation, as described above. Loop thread. */
         void (*submit)(struct backend *b, struct backend_op *op);
-        /* Ends all operations soon, with -ECANCELED if they were not carried out. Does not wait. */
+        /* Ends all operations soon, without waiting for them; operations that were not carried out
+         * get -ECANCELED. */
         void (*stop)(struct backend *b);
         /* Releases the back end, at the end of the process, after stop(). Does not wait for calls
          * that may hang: threads inside the engine, and the memory that they use, are left to the
@@ -119,8 +120,8 @@ struct backend_ops {
          * it has been used, or another error. */
         int (*remove_unused)(struct backend *b, const char *name, uint64_t used_ms);
         /* Records that an object was used, so that the sweeper keeps it. The caller does so about
-         * once a day per object; the back end may ignore it. Loop thread; returns at once. NULL:
-         * the engine has no use for it. */
+         * once a day per object; the back end may ignore it. Loop thread; returns at once. NULL if
+         * the engine does not need the call. */
         void (*mark_used)(struct backend *b, const char *name, uint64_t used_ms);
 };
 

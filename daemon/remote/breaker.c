@@ -26,7 +26,7 @@ static void advance(struct breaker *b, uint64_t now_ns)
                 b->slot++;
                 memset(&b->slots[b->slot % BREAKER_SLOTS], 0, sizeof(b->slots[0]));
         }
-        if (b->slot < slot) { /* the whole window has passed */
+        if (b->slot < slot) { /* more than the whole window has passed */
                 memset(b->slots, 0, sizeof(b->slots));
                 b->slot = slot;
         }

@@ -15,7 +15,8 @@ enum remote_breaker { REMOTE_CLOSED, REMOTE_OPEN, REMOTE_HALF_OPEN };
 
 enum {
         BREAKER_SLOTS = 10,   /* slots of one second */
-        BREAKER_FEWEST = 8,   /* operations in the window before shares are computed */
+        BREAKER_FEWEST = 8,   /* least number of operations in the window for which shares are
+                               * computed */
         BREAKER_IN_A_ROW = 5, /* consecutive failures that open the breaker, whatever the share */
         /* consecutive successful trials that close the breaker */
         BREAKER_TRIALS = 3,
@@ -26,13 +27,14 @@ enum {
 
 struct breaker {
         enum remote_breaker state;
-        uint64_t since_ns;             /* when it entered this state */
+        uint64_t since_ns;             /* time at which the breaker entered this state */
         uint64_t slow_ns;              /* an operation that takes longer is slow */
-        uint64_t backoff_ns, trial_ns; /* current open period; when the next trial may be sent */
+        uint64_t backoff_ns, trial_ns; /* length of the current open period; time at which the next
+                                        * trial may be sent */
         bool trying;                   /* a trial is in flight */
-        unsigned succeeded;            /* trials, consecutively */
+        unsigned succeeded;            /* consecutive successful trials */
         unsigned failed_in_a_row;
-        uint64_t slot; /* number of the current slot */
+        uint64_t slot; /* number of the current slot: time divided by BREAKER_SLOT_NS */
         struct {
                 uint32_t all, failed, slow;
         } slots[BREAKER_SLOTS];
@@ -50,5 +52,5 @@ bool breaker_count(struct breaker *b, bool failed, uint64_t took_ns, uint64_t no
 bool breaker_trial(struct breaker *b, uint64_t now_ns);
 /* Ends a trial, and closes or reopens the breaker. */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
-/* Returns when the next trial may be sent, or 0 if none is wanted. */
+/* Returns the time at which the next trial may be sent, or 0 if the breaker needs no trial. */
 uint64_t breaker_next(const struct breaker *b);

@@ -30,5 +30,5 @@ void buffers_fini(struct buffers *s);
 int buffers_acquire(struct buffers *s, size_t size, struct buffer *ret);
 /* Returns a buffer to the cache, or unmaps it if the bound would be exceeded. */
 void buffers_release(struct buffers *s, struct buffer buffer, uint64_t now_ns);
-/* Frees one cached buffer if none has been in use for a while. */
+/* Unmaps one cached buffer if no buffer has been in use for a while. */
 void buffers_trim(struct buffers *s, uint64_t now_ns);

@@ -44,7 +44,7 @@ void backend_op_end(struct backend_op *op, int result)
         list_append(&c->ended, &op->node);
         c->n_ended++;
         pthread_mutex_unlock(&c->lock);
-        (void)n; /* the write fails only if the counter is full, and then the eventfd is readable */
+        (void)n; /* the write fails only if the counter is full; the eventfd is readable then */
 }
 
 unsigned completions_reap(struct completions *c, unsigned most)

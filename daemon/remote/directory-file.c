@@ -61,7 +61,7 @@ static int fail(struct files *f, struct file_call *call, int r, const char *what
         return tree_fail(&f->tree, &call->error, r, what, call->name);
 }
 
-/* Returns 0 if another step may begin, or -ECANCELED or -ETIMEDOUT. */
+/* Returns 0 if the operation may take another step; otherwise -ECANCELED or -ETIMEDOUT. */
 static int may_go_on(const struct file_call *call)
 {
         if (call->stop && __atomic_load_n(call->stop, __ATOMIC_ACQUIRE))
@@ -69,7 +69,8 @@ static int may_go_on(const struct file_call *call)
         return call->deadline_ns && clock_mono_ns() > call->deadline_ns ? -ETIMEDOUT : 0;
 }
 
-/* Reduces an errno to those that callers distinguish; the sentence keeps the system's reason. */
+/* Reduces an errno to one that callers distinguish. The sentence in call->error keeps the system's
+ * reason. */
 static int result_of(int r)
 {
         switch (-r) {
@@ -206,7 +207,7 @@ static int read_pieces(struct files *f, struct file_call *call, int fd, bool dir
                 if (got < 0)
                         return fail(f, call, -errno, "cannot read");
                 if (got == 0)
-                        break; /* another host has truncated the file */
+                        break; /* end of the file: another host has truncated it */
                 reading->transferred = MIN(at + (uint64_t)got, want);
                 if (direct && reading->transferred > whole) {
                         char *from = tail;
@@ -267,7 +268,7 @@ int file_read(struct files *f, struct file_call *call, const struct iovec pieces
 
 struct writing {
         const struct iovec *pieces;
-        bool replace; /* also durable, because a purge relies on it */
+        bool replace; /* replace an existing file; also sync it, because a purge relies on it */
 };
 
 /* Writes whole blocks with O_DIRECT, and a partial last block without. */
@@ -445,7 +446,7 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
         }
         if (r == 0 && writing->replace)
                 return sync_directories(f, root, call);
-        /* A linked file still has its temporary name; a renamed one does not. */
+        /* Remove the temporary name, which a linked file still has and a renamed one does not. */
         if (r < 0 || (!writing->replace && !atomic_load(&f->no_link)))
                 unlinkat(dir_fd, temporary, 0);
         return r;

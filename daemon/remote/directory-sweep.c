@@ -81,7 +81,8 @@ static uint64_t number_of(const struct lease_place *p, const char *base)
                        : 0;
 }
 
-/* Stores the highest number, or 0, and removes files with numbers lower than `below`. */
+/* Stores the highest number of a lease's files, or 0 if there is none, and removes the files with
+ * numbers lower than `below`. */
 static int lease_newest(const struct lease_place *p, uint64_t below, uint64_t *ret)
 {
         int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -257,8 +258,8 @@ struct walk {
         void *userdata;
         const bool *stop;
         uint64_t now_ms;
-        bool ended; /* each() or `stop` ended the walk */
-        int error;  /* the first error; the walk continues */
+        bool ended; /* each() or `stop` has ended the walk */
+        int error;  /* the first error, after which the walk continued */
         struct backend_entry entry;
 };
 
@@ -337,7 +338,8 @@ static bool walk_directory(struct walk *w, int dir_fd_take, size_t length, unsig
                         continue;
                 n = snprintf(w->entry.name + length, REMOTE_NAME_MAX - length, "%s%s",
                              length > 0 ? "/" : "", d->d_name);
-                if ((size_t)n >= REMOTE_NAME_MAX - length) /* too long for an object's name */
+                if ((size_t)n >= REMOTE_NAME_MAX - length) /* a file whose name is too long for an
+                                                            * object's name is skipped */
                         empty = false;
                 else if (walk_entry(w, dirfd(dir), d->d_name, length + (size_t)n, level))
                         empty = false;

@@ -32,7 +32,7 @@ struct tree {
         bool no_openat2; /* atomic; the system lacks openat2() */
 };
 
-/* Where to write a sentence about a failure: `text`, of `bytes`, or NULL. */
+/* Destination of a sentence about a failure: `text` has room for `bytes`, or is NULL. */
 struct tree_error {
         char *text;
         size_t bytes;

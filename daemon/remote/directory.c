@@ -34,9 +34,10 @@
 #include "remote/directory-sweep.h"
 
 enum {
-        MARKS_MAX = 256,        /* most marks that wait to be made */
-        MARKED_SLOTS = 1 << 14, /* marks remembered as made, one per slot */
-        READS_IN_A_ROW = 3,     /* most, while writes wait */
+        MARKS_MAX = 256,        /* most marks that wait to be made; further ones are dropped */
+        MARKED_SLOTS = 1 << 14, /* slots of a table of the latest marks, so that an object is not
+                                 * marked again */
+        READS_IN_A_ROW = 3,     /* most reads in a row while writes wait */
 };
 #define MARK_INTERVAL_NS (24ull * 60 * 60 * 1000000000)
 
@@ -64,8 +65,10 @@ struct directory {
 
         pthread_mutex_t lock;
         pthread_cond_t work; /* signals idle threads */
-        pthread_cond_t time; /* signals the supervisor: an earlier deadline, or the end */
-        bool stopping;       /* also read atomically by operations between calls */
+        pthread_cond_t time; /* signals the supervisor that there is an earlier deadline, or that
+                              * the back end stops */
+        bool stopping;       /* written under `lock`; an operation also reads it without the lock,
+                              * atomically, before each of its steps (file_call.stop) */
         bool closed;
         unsigned refs;
         struct list_node reads, writes; /* struct backend_op, in order */
@@ -73,7 +76,7 @@ struct directory {
         struct list_node busy;          /* struct worker */
         unsigned n_waiting, n_marks, n_threads, n_idle, n_hung, n_writing, reads_in_a_row;
         bool marking;
-        uint64_t wake_ns; /* when the supervisor wakes up next */
+        uint64_t wake_ns; /* time at which the supervisor wakes up next */
         struct marked *marked;
 };
 
@@ -156,7 +159,7 @@ static void wake_worker(struct directory *d)
                 d->n_threads++;
 }
 
-/* Makes the supervisor wake up by the deadline. */
+/* Makes the supervisor wake up at this deadline, if it would sleep longer. */
 static void notice_deadline(struct directory *d, uint64_t deadline_ns)
 {
         if (deadline_ns < d->wake_ns) {
@@ -206,7 +209,7 @@ static void worker_end(struct directory *d, struct worker *worker)
         d->n_hung -= worker->hangs;
 }
 
-/* Ends an operation. After close(), nothing exists that could receive it. */
+/* Ends an operation. After close() the operation's memory may be gone, so it is not accessed. */
 static void end_op(struct directory *d, struct backend_op *op, int r)
 {
         if (!d->closed)
@@ -247,7 +250,7 @@ static void *worker_run(void *userdata)
 
         list_init(&worker.node);
         pthread_mutex_lock(&d->lock);
-        /* A thread that hung and recovered may be one too many. */
+        /* The loop ends a thread that hung and recovered, if another was started in its place. */
         while (!d->stopping && n_working(d) <= d->depth) {
                 struct backend_op *op = take(d);
 

@@ -19,8 +19,10 @@ struct reading {
         struct list_node node; /* in remote.waiting, while `waits` */
         bool waits;
         struct deadline deadline;
-        struct operation *operation; /* in flight, or ended with a chunk; NULL: waiting */
-        uint64_t bytes;              /* size of the buffer; 0: the namespace's usual one */
+        struct operation *operation; /* operation in flight, or ended with a chunk; NULL while the
+                                      * get waits */
+        uint64_t bytes;              /* size of the buffer in bytes; 0: that which is usual for the
+                                      * namespace */
         uint64_t epoch;
 };
 
@@ -49,7 +51,8 @@ static void complete(struct reading *rd, bool found)
         get->found = found;
         if (!found) {
                 if (rd->operation)
-                        rd->operation->owner = NULL; /* the answer will be late */
+                        rd->operation->owner = NULL; /* the operation's answer will come too late
+                                                      * and is ignored */
                 get->private_data = NULL;
                 free(rd);
         }
@@ -72,7 +75,8 @@ void gets_fail_waiting(struct remote *r)
 {
         struct list_node *node;
 
-        while ((node = sfq_first(&r->waiting, 0))) { /* new gets are refused */
+        while ((node = sfq_first(&r->waiting, 0))) { /* ends, because remote_get() refuses new gets
+                                                      * now */
                 r->stats.refused[0]++;
                 complete(container_of(node, struct reading, node), false);
         }
@@ -171,15 +175,15 @@ static void on_done(struct operation *o, int result)
 
 /* --- sending gets --- */
 
-/* Returns the most gets at the engine at a time: enough that some always wait for it, but few
- * enough that the gets of one tenant do not delay those of others. */
+/* Returns the most gets at the engine at a time: enough that the engine always has some to work on,
+ * but few enough that the gets of one tenant do not delay those of others. */
 static unsigned reads_most(const struct remote *r)
 {
         return MAX(2 * r->params.backend.depth, 1u);
 }
 
 /* Returns whether a tenant may take another buffer. A chunk keeps its buffer until the tenant's
- * pool has room for it, so a tenant with a full pool must leave buffers for others. */
+ * pool has room for it; without this limit, a tenant with a full pool would occupy all buffers. */
 static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
 {
         uint64_t held = r->held[sfq_number(tenant)], bound = r->read_buffers.bound;
@@ -199,7 +203,9 @@ static int start(struct reading *rd)
         int e = 0;
 
         if (!ns || ns->epoch != rd->epoch || r->breaker.state != REMOTE_CLOSED) {
-                (void)deadlines_add(&r->deadlines, &rd->deadline, 1); /* cannot fail */
+                (void)deadlines_add(&r->deadlines, &rd->deadline, 1); /* cannot fail, because the
+                                                                       * deadline is in the heap
+                                                                       * already */
                 set_waiting(rd, false);
                 return 0;
         }

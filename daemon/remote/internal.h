@@ -20,14 +20,17 @@
 
 enum {
         PRESENCE_KEYS = 1 << 20,
-        GETS_WAITING_MAX = 65536, /* per tenant */
-        SMALL_MAX = 256,          /* operations without a bounded buffer, including hung ones */
-        DELETES_MAX = 32,         /* included in SMALL_MAX */
-        WRITES_MAX = 128,         /* writes of generations, in addition to SMALL_MAX */
+        GETS_WAITING_MAX = 65536, /* most gets of a tenant that wait to be sent */
+        SMALL_MAX = 256,          /* most operations in flight that have no buffer of a `struct
+                                   * buffers`, including hung ones */
+        DELETES_MAX = 32,         /* most deletes in flight; they count towards SMALL_MAX, too */
+        WRITES_MAX = 128,         /* most writes of generations in flight, beyond SMALL_MAX */
         SEARCHES_MAX = 64,
         REAP_MOST = 256,
-        LATELY = 64,          /* chunks after which longer, earlier ones halve in weight */
-        FIRST_READ = 1 << 20, /* payload bytes for which a namespace's first read has room */
+        LATELY = 64,          /* chunks of a namespace after which an earlier, longer payload counts
+                               * half; see remote_namespace_saw() */
+        FIRST_READ = 1 << 20, /* bytes of payload for which the first read in a namespace allocates
+                               * room */
 };
 
 enum operation_kind {
@@ -47,19 +50,21 @@ struct operation {
         enum operation_kind kind;
         struct list_node node; /* in remote.operations */
         struct deadline expiry;
-        struct buffers *buffers; /* source of `buffer`; NULL: a single page, or no memory */
+        struct buffers *buffers; /* source of `buffer`; NULL if `buffer` is a single page of its
+                                  * own, or empty */
         struct buffer buffer;
         bool under_way; /* the engine has the operation */
         bool expired;   /* done() was called at the deadline, but the engine still has the
                          * operation */
         void (*done)(struct operation *o, int result);
         void (*kept)(struct operation *o); /* see operation_keep(); may be NULL */
-        void *owner;                       /* for done(); NULL: the request ended earlier */
+        void *owner;                       /* used by done(); NULL: the request has ended, and
+                                            * ignores the answer */
 
-        /* the object expected by a get or probe */
+        /* The object that a get or a probe expects. */
         struct remote_object want;
         uint64_t hash;   /* combined with the namespace's salt */
-        uint16_t tenant; /* for a get */
+        uint16_t tenant; /* tenant of a get */
 };
 
 /* A namespace of the shared tier, as this host knows it. */
@@ -69,23 +74,26 @@ struct namespace
         uint32_t id;
         struct remote_identity identity;
         uint64_t born;
-        uint64_t epoch, salt; /* change with the generation, so that older entries are not found */
+        uint64_t epoch, salt; /* new values for each generation, so that cached presence of an
+                               * earlier one is not found */
         uint64_t generation;
         uint64_t last; /* generation of this host's chunks; valid if has_last */
         bool has_last;
-        bool known;           /* `generation` was read or written */
+        bool known;           /* `generation` is valid: it was read or written */
         bool failed;          /* the last read of the generation failed */
-        unsigned awaiting;    /* generation changes whose remote_purged() has not been called */
+        unsigned awaiting;    /* changes of the generation for which this host has not called
+                               * remote_purged() */
         unsigned writing;     /* writes of generations in flight */
-        uint64_t read_ns;     /* when the generation was last read or written */
-        struct deadline next; /* when to read the generation again */
+        uint64_t read_ns;     /* time at which the generation was last read or written */
+        struct deadline next; /* time at which the generation is read again */
         struct operation *reading;
-        uint32_t longest;          /* longest recent payload, for which a read allocates room */
-        uint32_t lately, n_lately; /* longest payload of the most recent n_lately chunks */
+        uint32_t longest;          /* longest payload expected, for which a read allocates room */
+        uint32_t lately, n_lately; /* longest payload of the last n_lately chunks; number of these
+                                    * chunks */
 };
 
-struct search_under_way; /* matches.c */
-struct sweeper;          /* sweep.c */
+struct search_under_way; /* defined in matches.c */
+struct sweeper;          /* defined in sweep.c */
 
 struct remote {
         struct remote_params params;
@@ -104,43 +112,50 @@ struct remote {
         struct namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
         uint64_t epochs;
-        struct list_node purges; /* failed before they began; complete() is still due */
+        struct list_node purges; /* purges that failed before they began, and whose complete() is
+                                  * still due */
 
         struct generations generations;
         struct job recorder; /* writes the state file */
-        void *record;        /* contents of the file; belongs to the thread while it runs */
+        void *record;        /* contents of the state file; belongs to the recorder's thread while
+                              * it runs */
         size_t record_bytes;
         int record_result;
-        bool record_due; /* the list has changed since */
+        bool record_due; /* the list has changed since `record` was encoded */
         uint64_t record_after_ns;
 
         struct presence_table presence;
-        uint64_t surprised_until_ns; /* until then, cached presence is not trusted */
+        uint64_t surprised_until_ns; /* time until which cached presence is not trusted, after a key
+                                      * was unexpectedly absent */
         struct list_node searches;
         unsigned n_searches;
         struct rate probe_rate;
 
         struct buffers read_buffers, write_buffers;
         struct sfq waiting;       /* struct reading, by tenant */
-        uint64_t held[SFQ_FLOWS]; /* bytes of read_buffers by tenant */
+        uint64_t held[SFQ_FLOWS]; /* bytes of read_buffers in use, by tenant */
         uint64_t asking;          /* bit mask of the tenants that have ever requested a chunk */
 
         struct queue queue;
         struct rate write_rate;
         unsigned writing, loading;
         bool full;
-        uint64_t paused_until_ns, pause_ns; /* writing is suspended; 0: it is not */
+        uint64_t paused_until_ns, pause_ns; /* time at which one write may be tried again, after the
+                                             * engine was full or refused writes, and the length of
+                                             * that pause; 0: writing is not suspended */
 
         struct sweeper *sweeper; /* NULL: no sweep is running */
 
-        /* Measurements for break-even. */
+        /* Measurements from which break-even is computed. */
         unsigned reading; /* gets at the engine, except hung ones */
         uint64_t busy_since_ns;
-        double busy_ns, read_bytes; /* exponentially decayed */
+        double busy_ns, read_bytes; /* exponentially decayed sums: ns during which gets were at the
+                                     * engine, and bytes read in them */
         double latency_ns;
 
         struct remote_stats stats;
-        struct list_node abandoned; /* hung operations, which are left to the exit of the process */
+        struct list_node abandoned; /* hung operations at shutdown, which are left to the exit of
+                                     * the process */
 };
 
 /* --- operation.c --- */
@@ -151,7 +166,7 @@ int operation_new(struct remote *r, enum operation_kind kind, struct buffers *bu
                   struct operation **ret);
 /* Frees an operation that the engine does not have. Returns NULL. */
 struct operation *operation_free(struct operation *o);
-/* Sends the operation to the back end. done() follows, never within the call. */
+/* Sends the operation to the back end. done() is called later, never within this call. */
 void operation_submit(struct operation *o, enum backend_op_kind kind);
 /* Keeps an ended operation when called within done(). `kept` is called after done() and may free
  * the operation. */
@@ -170,19 +185,20 @@ void remote_trial(struct remote *r, uint64_t now_ns);
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 /* Returns whether chunks of the namespace may be read and written. */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
-/* Returns whether the generation is being read for the first time, so that an offered chunk may
- * wait for it. */
+/* Returns whether the first read of the namespace's generation is still to end, so that an offered
+ * chunk may wait for it. */
 bool remote_namespace_is_new(const struct namespace *ns);
-/* Records that the namespace has a chunk of this length. */
+/* Records the length of a chunk of the namespace, from which later reads choose the size of their
+ * buffers. */
 void remote_namespace_saw(struct namespace *ns, uint32_t length);
 static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_t hash)
 {
         return hash ^ ns->salt;
 }
-/* Reads the generations soon, because the engine is available again. */
+/* Reads the generations of all namespaces soon, because the engine is available again. */
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
-/* Run the work that is due, once per remote_iterate(). The ..._next() functions return when they
- * must run again, CLOCK_MONOTONIC ns; 0: only after an event. */
+/* Run the work that is due, once per remote_iterate(). The ..._next() functions return the
+ * CLOCK_MONOTONIC ns at which they must run again; 0: only after an event. */
 void remote_namespaces_iterate(struct remote *r, uint64_t now_ns);
 uint64_t remote_namespaces_next(const struct remote *r);
 void remote_namespaces_stop(struct remote *r);

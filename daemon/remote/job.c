@@ -10,8 +10,7 @@ static void on_end(struct backend_op *op)
 {
         struct job *j = container_of(op, struct job, end);
 
-        pthread_join(j->thread,
-                     NULL); /* returns at once, because the thread has nothing left to do */
+        pthread_join(j->thread, NULL); /* returns at once, because the thread has ended run() */
         j->running = false;
         j->done(j);
 }

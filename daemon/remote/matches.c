@@ -22,10 +22,10 @@ struct search_under_way {
         struct remote *remote;
         uint32_t namespace_id;
         uint64_t epoch;
-        uint64_t last; /* hash of the last key of the chain, which identifies the search */
+        uint64_t last; /* hash of the last key of the chain, by which the search is found again */
         struct search search;
         uint32_t probed;
-        struct operation *probe; /* in flight; NULL: the next probe may be sent */
+        struct operation *probe; /* operation in flight; NULL: the next probe may be sent */
 };
 
 static void end(struct search_under_way *s)
@@ -144,7 +144,8 @@ void matches_iterate(struct remote *r, uint64_t now_ns)
                         continue;
                 if (rate_next(&r->probe_rate, PROBE_BURST_NS) > now_ns)
                         return;
-                list_unlink(&s->node); /* rotates the searches */
+                list_unlink(&s->node); /* moves the search behind the others, so that all make
+                                        * progress */
                 list_append(&r->searches, &s->node);
                 if (!probe(s, now_ns))
                         return;
@@ -204,8 +205,8 @@ static bool is_there(const struct namespace *ns, uint64_t hash, bool unknown_is_
         return unknown_is_there ? !presence_is_absent(p) : presence_is_there(p);
 }
 
-/* Returns how many of `n` keys are present: the first of `hashes` and every stride-th after it.
- * Unknown keys count as present if `unknown_is_there`, otherwise as absent. */
+/* Returns the number of present keys among the first of `hashes` and every stride-th after it, `n`
+ * in all. Unknown keys count as present if `unknown_is_there`, otherwise as absent. */
 static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, uint32_t stride,
                             uint32_t n, bool unknown_is_there, uint64_t now_ns)
 {
@@ -213,8 +214,9 @@ static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, 
                             is_there(ns, hashes[(size_t)i * stride], unknown_is_there, now_ns));
 }
 
-/* Returns the distance of the keys that a long chain is first searched by, before the search
- * between two of them. A power of two, so that the same keys are probed while a chain grows. */
+/* Returns the distance between the keys among which a long chain is searched first; a second search
+ * then covers the keys between two of them. A power of two, so that the same keys are probed while
+ * a chain grows. */
 static uint32_t stride_of(uint32_t n)
 {
         uint32_t stride = 1;
@@ -229,7 +231,8 @@ static uint32_t first_absent(const struct namespace *ns, const uint64_t *hashes,
 {
         uint32_t i = 0;
 
-        n = MIN(n, (uint32_t)SEARCH_KEYS); /* gets discover absent keys behind these */
+        n = MIN(n, (uint32_t)SEARCH_KEYS); /* later keys are not examined; a get that misses reveals
+                                            * an absent one */
         while (i < n && presence_get(&ns->remote->presence, remote_namespace_hash(ns, hashes[i]),
                                      now_ns) != PRESENCE_ABSENT)
                 i++;
@@ -262,7 +265,8 @@ uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key 
                               hashes + first + (size_t)low * stride, high - low, stride,
                               hashes[n - 1]);
                 }
-                low = MIN(low, high); /* cached entries may contradict each other */
+                low = MIN(low, high); /* low may exceed high, because cached entries may contradict
+                                       * each other */
                 end = low < all ? begin + (low + 1) * stride - 1 : end;
                 begin += low * stride;
                 if (stride == 1 || !*ret_known)

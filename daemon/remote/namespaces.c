@@ -28,7 +28,9 @@
 
 enum { CHANCE_BITS = 20 };
 #define RETRY_NS UINT64_C(1000000000)
-#define FULL_NS  UINT64_C(20000000) /* retry interval if too many operations are in flight */
+#define FULL_NS                                                                                    \
+        UINT64_C(20000000) /* ns until a read of a generation is tried again if too many           \
+                            * operations are in flight */
 
 /* --- the state file --- */
 
@@ -91,11 +93,12 @@ static void settle(struct namespace *ns)
 
 static void read_at(struct namespace *ns, uint64_t at_ns)
 {
-        /* Cannot fail: the deadline is in the heap, or was a moment ago. */
+        /* Cannot fail: the deadline is in the heap or has just left it, so the heap has room. */
         (void)deadlines_add(&ns->remote->deadlines, &ns->next, at_ns);
 }
 
-/* Ignores the answer of a read in flight, which began before a change. */
+/* Lets a read of the generation in flight end without effect, because it began before the
+ * generation changed. */
 static void forget_reading(struct namespace *ns)
 {
         if (ns->reading)
@@ -200,7 +203,7 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
 
         read_at(ns, NOT_SOON);
         if (r->stopping || ns->reading || ns->awaiting > 0 || ns->writing > 0)
-                return; /* the end of these reads it again */
+                return; /* the end of that read, purge or write reads the generation again */
         read_at(ns, now_ns + MIN(RETRY_NS, r->params.generation_interval_ns));
         if (r->breaker.state != REMOTE_CLOSED) {
                 ns->failed = true;
@@ -262,9 +265,10 @@ static uint64_t next_generation(const struct namespace *ns)
 
 struct generation_write {
         uint32_t namespace_id;
-        uint64_t born; /* namespace's, to detect a new one with its number */
+        uint64_t born; /* namespace.born, which distinguishes a new namespace with the same id */
         uint64_t generation;
-        struct remote_purge *purge; /* NULL: replaces a generation that the engine has lost */
+        struct remote_purge *purge; /* NULL: the change replaces a generation that the engine has
+                                     * lost */
 };
 
 static void end_purge(struct remote *r, struct remote_purge *purge, int result)
@@ -355,7 +359,7 @@ static void on_restored(struct operation *o, int result)
 }
 
 /* Writes back the object of the generation, which existed a moment ago and was removed by an
- * administrator or a rule of the engine. Does not overwrite a new one. */
+ * administrator or a rule of the engine. Does not overwrite an object that exists again. */
 static void restore_generation(struct namespace *ns)
 {
         struct remote *r = ns->remote;
@@ -392,7 +396,8 @@ void remote_purged(struct remote *r, uint32_t namespace_id)
                 return;
         settle(ns);
         if (ns->writing == 0)
-                read_at(ns, clock_mono_ns()); /* to see whether another purge has followed */
+                read_at(ns, clock_mono_ns()); /* reads the generation at once, because another purge
+                                               * may have followed */
 }
 
 /* --- the list --- */
@@ -490,8 +495,9 @@ void remote_namespace_remove(struct remote *r, uint32_t namespace_id)
 
         if (!ns)
                 return;
-        /* This host has no chunk of the namespace, so the recorded generation stays true, and
-         * spares a new namespace of the same name a purge. */
+        /* This host has no chunk of the removed namespace, so the recorded generation stays valid.
+         * It is kept while the list has room, because it spares a new namespace of the same name a
+         * purge. */
         if (r->generations.n > GENERATIONS_MAX / 2 &&
             generations_remove(&r->generations, &ns->identity))
                 r->record_due = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements object.h. Owns only libcrypto, which stays loaded once it was needed.
+/* Implements object.h. Owns only libcrypto, which is loaded at first use and stays loaded.
  *
  * The bytes of an object may come from a host that failed while writing, or from an engine that
  * returns another object. Therefore no field is used before the checksum of the header has been

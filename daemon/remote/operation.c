@@ -80,9 +80,9 @@ struct operation *operation_free(struct operation *o)
         return NULL;
 }
 
-/* Updates the measurements for break-even: `add` gets more are in flight, and `bytes` were read.
- * Adds the time during which gets are at the engine, and the bytes read in it. Both decay as they
- * grow, so that recent seconds dominate. */
+/* Updates the measurements for break-even after the number of gets in flight has changed by `add`,
+ * and `bytes` were read. Adds the time during which gets are at the engine, and the bytes read in
+ * it. Both decay as they grow, so that recent seconds dominate. */
 static void count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns)
 {
         const double horizon_ns = 10e9;
@@ -106,7 +106,9 @@ void operation_submit(struct operation *o, enum backend_op_kind kind)
         o->op.kind = kind;
         o->op.submitted_ns = clock_mono_ns();
         o->op.deadline_ns = o->op.submitted_ns + r->params.timeout_ns;
-        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns); /* cannot fail */
+        (void)deadlines_add(
+                &r->deadlines, &o->expiry,
+                o->op.deadline_ns); /* cannot fail, because operation_new() added the deadline */
         o->under_way = true;
         r->inflight++;
         if (o->kind == OPERATION_GET)
@@ -150,14 +152,15 @@ static void set_reason(struct remote *r, const struct operation *o, int result)
                 [BACKEND_DELETE] = "deleting",
         };
 
-        /* An expired operation still belongs to the engine, including `error`. */
+        /* Copies no sentence of an expired operation, because it belongs to the engine, including
+         * `error`. */
         snprintf(r->reason, sizeof(r->reason), "%s: %s", verbs[o->op.kind],
                  o->expired            ? "no answer within remote.timeout"
                  : o->op.error[0] != 0 ? o->op.error
                                        : strerror(-result));
 }
 
-/* Accounts for an operation that ended at `ended_ns`, or failed to by its deadline. */
+/* Accounts for an operation that ended at `ended_ns`, or that had not ended by its deadline. */
 static void count(struct operation *o, int result, uint64_t ended_ns)
 {
         struct remote *r = o->remote;
@@ -259,7 +262,8 @@ static void delete_object(struct remote *r, const char *name)
 void remote_reject(struct remote *r, enum remote_rejection why, const char *name)
 {
         r->stats.rejected[why]++;
-        if (why != REMOTE_BAD_VERSION) /* hosts with a newer version can read that object */
+        if (why != REMOTE_BAD_VERSION) /* an object of a later version is kept, because hosts with
+                                        * newer software can read it */
                 delete_object(r, name);
 }
 

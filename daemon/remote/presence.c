@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements presence.h with buckets of four entries, which share a cache line. Times are in units
- * of 2^24 ns since the table was created. They wrap after two years, when cached knowledge is wrong
- * once. */
+ * of 2^24 ns since the table was created. They wrap after two years, when some cached entries are
+ * wrong once. */
 #include "remote/presence.h"
 
 #include <assert.h>

@@ -12,9 +12,9 @@
 enum presence {
         PRESENCE_UNKNOWN,
         PRESENCE_THERE,
-        PRESENCE_THERE_BY_ORDER, /* a later key of its chain was present */
+        PRESENCE_THERE_BY_ORDER, /* inferred: a later key of its chain was present */
         PRESENCE_ABSENT,
-        PRESENCE_ABSENT_BY_ORDER, /* an earlier key of its chain was absent */
+        PRESENCE_ABSENT_BY_ORDER, /* inferred: an earlier key of its chain was absent */
 };
 
 static inline bool presence_is_there(enum presence p)
@@ -31,7 +31,7 @@ struct presence_entry;
 
 struct presence_table {
         struct presence_entry *entries;
-        uint64_t n; /* a power of two */
+        uint64_t n; /* number of entries, a power of two */
         uint64_t began_ns;
 };
 

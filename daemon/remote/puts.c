@@ -215,7 +215,7 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
 
                 if (ns && ns->epoch == e->epoch && !ns->failed &&
                     !remote_namespace_is_usable(ns, now_ns))
-                        return; /* until its generation has been read or written */
+                        return; /* the chunk waits until the generation has been read or written */
                 if (!ns || ns->epoch != e->epoch || !remote_namespace_is_usable(ns, now_ns)) {
                         r->stats.dropped[DROPPED_BAD]++;
                         drop(r, e);
@@ -237,8 +237,8 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
         }
 }
 
-/* Returns when the next write may begin. Ignores missing buffers and trials, since their end causes
- * an iteration. */
+/* Returns the time at which the next write may begin. Ignores missing buffers and trials, since
+ * their end causes an iteration. */
 uint64_t puts_next(const struct remote *r)
 {
         if (!queue_first(&r->queue) || r->stopping || r->breaker.state != REMOTE_CLOSED ||

@@ -32,18 +32,18 @@ struct queue {
 
 /* Returns 0 or -ENOMEM. */
 int queue_init(struct queue *q, uint64_t bound);
-void queue_fini(struct queue *q); /* no entry may be taken and not ended */
+void queue_fini(struct queue *q); /* every taken entry must have been ended by queue_end() */
 bool queue_has(const struct queue *q, uint64_t hash);
-/* Returns whether one more chunk of this tenant would drop none, or only chunks of a tenant with
- * more waiting. */
+/* Returns whether another chunk of this tenant would fit without dropping any chunk, or by dropping
+ * only chunks of a tenant that has more bytes waiting. */
 bool queue_has_room(const struct queue *q, uint16_t tenant, uint32_t length);
 /* Adds a copy of the entry. Returns how many entries were dropped for it. That includes the new
  * entry itself if it alone exceeds the bound, or memory is exhausted. */
 unsigned queue_put(struct queue *q, const struct queue_entry *e);
 /* Returns the entry to write next, or NULL. */
 struct queue_entry *queue_first(const struct queue *q);
-/* Remove an entry from the waiting ones; queue_has() finds it until queue_end(), which frees it.
- * queue_serve() also charges its bytes to the tenant, because it is written. */
+/* Remove an entry from the waiting entries. queue_has() still finds it until queue_end(), which
+ * frees it. queue_serve() also charges its bytes to the tenant, because the chunk is written. */
 void queue_take(struct queue *q, struct queue_entry *e);
 void queue_serve(struct queue *q, struct queue_entry *e);
 void queue_end(struct queue *q, struct queue_entry *e);

@@ -191,7 +191,8 @@ static int walk(struct rados *r, rados_ioctx_t io, rados_list_ctx_t list, struct
                 }
                 length = snprintf(found[n].entry.name, sizeof(found[n].entry.name), "%s%s%s",
                                   r->prefix, *r->prefix ? "/" : "", entry);
-                if (length >= (int)sizeof(found[n].entry.name)) /* too long for an object's name */
+                if (length >= (int)sizeof(found[n].entry.name)) /* a name that is too long for an
+                                                                 * object's name is skipped */
                         continue;
                 if (++n == LIST_BATCH) {
                         e = tell(r, io, found, n, each, userdata);

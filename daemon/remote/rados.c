@@ -31,25 +31,26 @@
 #include "cleanup.h"
 
 enum {
-        MARKS_MAX = 64,       /* most marks that wait or are in flight */
-        USED_SLOTS = 1 << 14, /* objects remembered, one per slot */
+        MARKS_MAX = 64,       /* most marks that are queued or in flight; further ones are
+                               * dropped */
+        USED_SLOTS = 1 << 14, /* slots of the table of marked objects; each remembers one object */
         MARK_INTERVAL_S = 24 * 60 * 60,
-        CLOSE_WAIT_MS = 500, /* for the connection to be shut down */
-        RETRY_MS = 2000,     /* between attempts to connect */
+        CLOSE_WAIT_MS = 500, /* ms that close() waits for the connection to be shut down */
+        RETRY_MS = 2000,     /* ms between attempts to connect */
 };
 
 /* An operation at librados, or about to be. */
 struct call {
         struct list_node node; /* in rados.calls or rados.marks */
         struct rados *rados;
-        struct backend_op *op; /* NULL: a call of mark_used() */
+        struct backend_op *op; /* NULL if this is a call of mark_used() */
         uint64_t deadline_ns;
         rados_completion_t completion;
         rados_read_op_t read;
         rados_write_op_t write;
         bool held;      /* in use by the worker, which frees it if the callback runs meanwhile */
         bool done;      /* the callback has run */
-        bool cancelled; /* at its deadline or because the daemon stops */
+        bool cancelled; /* cancelled at its deadline, or because the daemon stops */
         bool late;
         struct iovec pieces[2]; /* pieces passed to librados */
         unsigned n_pieces;
@@ -313,8 +314,8 @@ static void unlock_and_unref(struct rados *r)
         free(r);
 }
 
-/* Lets go of a call after librados ran without the lock, and frees it if it has ended meanwhile.
- * Takes the lock, which may be released for a moment. */
+/* Ends the worker's use of a call after librados ran without the lock, and frees the call if it has
+ * ended. Takes the lock, and may release it for a moment. */
 static void worker_retake(struct rados *r, struct call *c)
 {
         pthread_mutex_lock(&r->lock);
@@ -343,8 +344,8 @@ static void worker_cancel(struct rados *r, struct call *c, bool late)
         c->late = late;
         c->held = true;
         pthread_mutex_unlock(&r->lock);
-        (void)r->api.aio_cancel(r->io,
-                                c->completion); /* fails if the answer has arrived meanwhile */
+        (void)r->api.aio_cancel(r->io, c->completion); /* has no effect if the answer has arrived
+                                                        * meanwhile */
         worker_retake(r, c);
 }
 
@@ -467,8 +468,8 @@ static void set_seconds(struct rados *r, rados_t cluster, const char *option)
 
         snprintf(text, sizeof(text), "%llu",
                  (unsigned long long)((r->timeout_ns + 999999999) / 1000000000));
-        (void)r->api.conf_set(cluster, option,
-                              text); /* a later version of Ceph may lack the option */
+        (void)r->api.conf_set(cluster, option, text); /* no failure, because a later version of Ceph
+                                                       * may lack the option */
 }
 
 /* Connects to the cluster and opens the pool. Returns 0, or librados's error and a sentence about
@@ -554,7 +555,7 @@ static void *connector_run(void *userdata)
                         pthread_cond_timedwait(&r->change, &r->lock, &t);
         }
         r->connector_ended = true;
-        pthread_cond_signal(&r->work); /* must be last, because the worker may then free `r` */
+        pthread_cond_signal(&r->work); /* last access: the worker may free `r` afterwards */
         pthread_mutex_unlock(&r->lock);
         return NULL;
 }

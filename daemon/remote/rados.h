@@ -11,7 +11,8 @@
 
 enum rados_state { RADOS_CONNECTING, RADOS_CONNECTED, RADOS_FAILED };
 
-/* When an object was last marked as used, as far as this host knows, by a hash of its name. */
+/* The time at which an object was last marked as used, as far as this host knows. The table of
+ * these is indexed by a hash of the object's name. */
 struct rados_used {
         uint64_t hash;
         int64_t at; /* seconds since 1970 */
@@ -28,7 +29,7 @@ struct rados {
         pthread_cond_t change; /* signals the connector and close() */
         bool stopping, closed;
         bool connector_ended, worker_ended;
-        unsigned refs; /* held by the owner and the worker */
+        unsigned refs; /* references of the owner and of the worker */
 
         enum rados_state state; /* `cluster` and `io` are valid once it is RADOS_CONNECTED */
         int connect_result;     /* the reason for RADOS_FAILED */
@@ -36,9 +37,10 @@ struct rados {
         rados_t cluster;
         rados_ioctx_t io;
 
-        struct list_node queue; /* struct backend_op: submitted, not yet at librados */
-        struct list_node marks; /* struct call of mark_used(), not yet at librados */
-        struct list_node calls; /* struct call: at librados */
+        struct list_node queue; /* struct backend_op that are submitted, but not passed to librados
+                                 * yet */
+        struct list_node marks; /* struct call of mark_used() that are not passed to librados yet */
+        struct list_node calls; /* struct call that librados has */
         unsigned n_calls, n_marks;
         unsigned n_blocking; /* calls of rados-sweep.c in progress */
         struct rados_used *used;

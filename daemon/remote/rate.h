@@ -11,13 +11,13 @@ struct rate {
         uint64_t paid_until_ns;
 };
 
-/* Returns the earliest time for the next amount, which may be in the past. */
+/* Returns the earliest time at which the next amount may be charged; it may be in the past. */
 static inline uint64_t rate_next(const struct rate *r, uint64_t burst_ns)
 {
         return r->paid_until_ns > burst_ns ? r->paid_until_ns - burst_ns : 0;
 }
 
-/* Charges `amount` now, at a rate of `a_second` per second; 0: no limit. */
+/* Charges `amount` now, at a rate of `a_second` per second; a rate of 0 is no limit. */
 static inline void rate_take(struct rate *r, uint64_t amount, uint64_t a_second, uint64_t now_ns)
 {
         uint64_t begin = MAX(r->paid_until_ns, now_ns);

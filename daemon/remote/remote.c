@@ -27,7 +27,7 @@ static int fail(char ret_error[static 256], int r, const char *text)
 static void free_parts(struct remote *r)
 {
         remote_namespaces_fini(r);
-        if (r->loading == 0) /* otherwise the end of a load still needs the queue */
+        if (r->loading == 0) /* while a load is in progress, its end needs the queue */
                 queue_fini(&r->queue);
         presence_fini(&r->presence);
 }
@@ -109,8 +109,8 @@ unsigned remote_reap(struct remote *r)
 
 static uint64_t sooner(uint64_t a, uint64_t b, uint64_t now_ns)
 {
-        /* A time that has passed: the work is waiting for something else to end, which causes an
-         * iteration. */
+        /* Ignores a time that has passed: that work waits for something else to end, which causes
+         * an iteration. */
         return b <= now_ns || b == UINT64_MAX ? a : a == 0 ? b : MIN(a, b);
 }
 

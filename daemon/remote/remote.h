@@ -38,7 +38,8 @@ struct remote_params {
         uint64_t write_queue;    /* bytes of chunks that may wait to be written; the oldest are
                                   * dropped */
         uint64_t timeout_ns;     /* limit of an operation; a get may have an earlier deadline */
-        uint64_t presence_ns, absence_ns; /* how long a key is believed present or absent */
+        uint64_t presence_ns, absence_ns; /* ns for which a key is believed present, or absent,
+                                           * after it was found so */
         uint64_t generation_interval_ns;
         unsigned probe_rate; /* most probes for presence per second */
         /* A file of this host with the generations that its chunks belong to, by which it detects
@@ -102,7 +103,7 @@ void remote_purge(struct remote *r, struct remote_purge *purge);
  * written, so that no older chunk is written among newer ones. */
 void remote_purged(struct remote *r, uint32_t namespace_id);
 
-/* --- reading --- */
+/* --- gets --- */
 
 struct remote_get {
         uint32_t namespace_id;
@@ -134,10 +135,10 @@ bool remote_get(struct remote *r, struct remote_get *get);
  * its checksum, it also counts the error and deletes the object. */
 void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
 
-/* Returns how many keys of a chain, from its root, the shared tier is known to have. If
- * `*ret_known` is false, the answer is a lower bound, and a search has started or will at the next
- * call. `keys[i]` has hashes[i]. Does not block. Examines log2(n) cached keys, or all for a while
- * after a key was unexpectedly absent, and copies the keys only to start a search. */
+/* Returns the number of keys of a chain, from its root, that the shared tier is known to have. If
+ * `*ret_known` is false, the answer is a lower bound, and a search has started or will start at the
+ * next call. `keys[i]` has hashes[i]. Does not block. Examines log2(n) cached keys, or all for a
+ * while after a key was unexpectedly absent, and copies the keys only to start a search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
 /* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown. */
@@ -190,7 +191,7 @@ struct remote_sweep {
         void (*complete)(struct remote_sweep *sweep);
         void *private_data; /* used by the tier */
 };
-/* Starts a sweep. complete() may be called within it. */
+/* Starts a sweep. complete() may be called within the call. */
 void remote_sweep(struct remote *r, struct remote_sweep *sweep);
 
 /* --- numbers --- */
@@ -199,18 +200,21 @@ struct remote_stats {
         uint64_t gets, hits, misses,
                 late; /* late: ended after the deadline, with or without a hit */
         uint64_t get_bytes;
-        uint64_t refused[3]; /* gets: breaker open, no buffers, generation unknown */
+        uint64_t refused[3]; /* gets refused because the breaker was open, because no buffer was
+                              * free, and because the generation was unknown */
         uint64_t rejected[REMOTE_REJECTIONS];
         uint64_t probes, searches;
-        uint64_t puts, put_bytes, puts_existing; /* written; found to exist */
+        uint64_t puts, put_bytes, puts_existing; /* chunks written, and their bytes; chunks found to
+                                                  * exist */
         uint64_t offers[REMOTE_REASONS];         /* accepted offers */
-        uint64_t dropped[4]; /* offers: queue full; missing or damaged when loaded; engine full;
-                              * failed */
+        uint64_t dropped[4]; /* offers dropped because the queue was full, because the chunk was
+                              * missing or damaged when loaded, because the engine was full, and
+                              * because the write failed */
         uint64_t errors[BACKEND_OP_END];
         uint64_t deletes, purges, purges_seen;
         uint64_t queued, queued_bytes;                   /* now */
         uint64_t reading_bytes, writing_bytes, inflight; /* now */
-        uint64_t trips;                                  /* how often the breaker has opened */
+        uint64_t trips;                                  /* times that the breaker has opened */
         struct histogram get_times, put_times;           /* durations of operations */
 };
 void remote_get_stats(const struct remote *r, struct remote_stats *ret);
@@ -218,11 +222,12 @@ void remote_get_stats(const struct remote *r, struct remote_stats *ret);
 struct remote_status {
         const char *backend;
         enum remote_breaker breaker;
-        uint64_t since_ns; /* CLOCK_MONOTONIC time at which the breaker entered this state */
+        uint64_t since_ns; /* CLOCK_MONOTONIC time at which the breaker entered its state */
         bool full;         /* the engine has no room, so writes are suspended */
         char reason[160];  /* the last error, or why the breaker is open; "" */
         unsigned namespaces, unknown; /* namespaces on the tier; those with an unknown generation */
-        uint64_t rate_bytes, latency_ns; /* recent reads, for break-even; 0: unknown */
+        uint64_t rate_bytes, latency_ns; /* measured from recent reads, for break-even: bytes per
+                                          * second, and ns of a small read; 0: unknown */
         bool sweeping;
 };
 void remote_get_status(const struct remote *r, struct remote_status *ret);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interprets the answers of S3. Servers differ: for a quota, RGW sends 403 and others 507; some put
- * a code into the body, others send a status only. A known code therefore takes precedence over the
- * status. All of it is untrusted; a code is at most 47 letters and digits. */
+/* Interprets the answers of S3. Servers differ: for a quota, RGW sends 403 and others 507; some
+ * servers put a code into the body, others send a status only. A known code therefore takes
+ * precedence over the status. The whole answer is untrusted; a code is at most 47 letters and
+ * digits. */
 #include "remote/s3-answer.h"
 
 #include <ctype.h>
@@ -66,7 +67,7 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
         char code[48];
         int r = -EIO;
 
-        /* Successful reads do not come here. */
+        /* The caller handles successful reads, so only other operations can have succeeded here. */
         if (kind != BACKEND_READ && status >= 200 && status < 300 &&
             !s3_answer_is_error(body, strlen(body)))
                 return 0;
@@ -77,7 +78,7 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
         for (unsigned i = 0; i < ARRAY_SIZE(codes); i++)
                 if (strcmp(codes[i].code, code) == 0)
                         r = codes[i].result;
-        /* Another host is writing the same chunk. */
+        /* 409: another host is writing the same chunk. */
         if (status == 409 && kind == BACKEND_CREATE)
                 r = -EEXIST;
         if (status == 404 && strcmp(code, "NoSuchBucket") == 0) {

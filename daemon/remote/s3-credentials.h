@@ -15,9 +15,10 @@ struct s3_credentials {
         uint64_t checked_ns;
 };
 
-/* Returns 0, or -errno and the problem with the file, without any of its contents. */
+/* Reads the credentials. Returns 0, or -errno and a sentence about the problem with the file, which
+ * contains nothing of its contents. */
 int s3_credentials_init(struct s3_credentials *c, const char *path, char ret_error[static 256]);
 void s3_credentials_fini(struct s3_credentials *c);
 /* Reads the file again if it has changed, at most once a second. If it cannot be read, the present
- * credentials stay, since the file may just be in replacement. */
+ * credentials stay, because another process may be replacing the file just now. */
 void s3_credentials_refresh(struct s3_credentials *c, uint64_t now_ns);

@@ -36,7 +36,8 @@
 
 enum {
         ANSWER_MAX = 1024,           /* bytes of an error's body that are kept */
-        ANSWER_READ_MAX = 64 * 1024, /* then the connection is closed */
+        ANSWER_READ_MAX = 64 * 1024, /* bytes of an error's body after which the connection is
+                                      * closed */
         BUFFER_BYTES = 512 * 1024,   /* libcurl's buffer per connection in use */
         EXPECT_MS = 20,              /* wait for "100 Continue" before a large body is sent */
         CLOSE_WAIT_MS = 500,
@@ -51,12 +52,12 @@ struct s3 {
         char signature[80];           /* value of CURLOPT_AWS_SIGV4 */
         unsigned depth;
 
-        /* private to the thread */
+        /* used by the thread only, from here to `no_conditions` */
         CURLM *multi;
         struct s3_credentials credentials;
         struct list_node active, idle; /* struct transfer */
         unsigned n_active;
-        bool no_conditions; /* the server refuses If-None-Match */
+        bool no_conditions; /* the server has refused If-None-Match, so it is not sent any more */
 
         pthread_mutex_t lock;
         pthread_cond_t change; /* signals close() */
@@ -76,7 +77,8 @@ struct transfer {
         bool too_long;         /* the server sends more than requested */
         bool filled;           /* the pieces are full, and the rest is refused */
         uint64_t room, sent;   /* bytes of the pieces; bytes written so far */
-        uint64_t got, dropped; /* body bytes: stored in the pieces; of an error, discarded */
+        uint64_t got, dropped; /* bytes of the body that were stored in the pieces; bytes of an
+                                * error's body that were discarded */
         uint64_t size;         /* object size by the headers; UINT64_MAX: unknown */
         char answer[ANSWER_MAX + 1];
         size_t answer_n;
@@ -119,7 +121,8 @@ static size_t on_read(char *to, size_t size, size_t count, void *userdata)
         return n;
 }
 
-/* Rewinds the body, which libcurl sends again if a persistent connection turns out to be closed. */
+/* Rewinds the request's body. libcurl then sends it again, after a persistent connection turned out
+ * to be closed. */
 static int on_seek(void *userdata, int64_t offset, int origin)
 {
         struct transfer *t = userdata;
@@ -162,7 +165,7 @@ static size_t on_body(char *from, size_t size, size_t count, void *userdata)
                 char *to = part_at(t->op, t->got, &n);
 
                 if (!to) {
-                        /* With status 200, the server ignores the range and sends the whole
+                        /* Status 200 means that the server ignores the range and sends the whole
                          * object. */
                         t->filled = status == 200 || t->room == 0;
                         t->too_long = !t->filled;

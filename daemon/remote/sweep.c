@@ -22,11 +22,11 @@
 #include "remote/internal.h"
 
 enum {
-        STEP_BITS = 10, /* significant bits of an age */
+        STEP_BITS = 10, /* significant bits of an age that are kept */
         AGE_BITS = 48,
         AGES = (AGE_BITS - STEP_BITS + 1) << STEP_BITS,
         IDS_MAX = 1 << 20,
-        ERRORS_MAX = 100, /* objects that cannot be deleted, before the sweep ends */
+        ERRORS_MAX = 100, /* a sweep ends after this number of objects that cannot be deleted */
         ID_HEX = 32,
 };
 
@@ -62,8 +62,8 @@ struct sweeper {
         uint64_t newest_ms;
         uint64_t live; /* bytes of objects that are not of older generations */
         uint64_t *ages;
-        unsigned oldest_kept;   /* objects of a higher age are deleted */
-        uint64_t of_that_bytes; /* bytes to delete of objects of that very age */
+        unsigned oldest_kept;   /* objects with a higher age are deleted */
+        uint64_t of_that_bytes; /* bytes to delete among the objects whose age is `oldest_kept` */
 
         int result;
         unsigned errors;
@@ -124,8 +124,8 @@ static int by_id(const void *a, const void *b)
         return memcmp(a, b, ID_HEX);
 }
 
-/* Returns whether an object is of an older generation. False if the namespace's generation is
- * unknown, because its object may have been lost. */
+/* Returns whether an object is of an older generation. Returns false if the namespace's generation
+ * is unknown, because the object that stores it may have been lost. */
 static bool is_older(const struct sweeper *s, uint64_t generation, const char *id)
 {
         const struct swept_namespace *ns =
@@ -266,7 +266,7 @@ static void list(struct sweeper *s, bool (*each)(void *userdata, const struct ba
         int r = s->ops->list(s->backend, !s->dry_run, each, s, &s->stop);
 
         if (__atomic_load_n(&s->stop, __ATOMIC_RELAXED))
-                s->result = -ECANCELED; /* the back end has ended the listing for it */
+                s->result = -ECANCELED; /* the back end has ended the listing because of `stop` */
         if (r < 0 && s->result == 0) {
                 s->result = r;
                 snprintf(s->sums.error, sizeof(s->sums.error), "listing: %s", strerror(-r));
