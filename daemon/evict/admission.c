@@ -33,12 +33,12 @@ enum {
 };
 static const double HORIZON_MIN_SECONDS = 0.25;
 
-/* Values of a ghost's class here. */
+/* Values of `class` in the ghosts that remember keys. */
 enum { SEEN_ADMITTED, SEEN_REFUSED };
 
 struct admission {
-        double rate;  /* bytes per second; 0: no budget */
-        double level; /* bytes */
+        double rate;  /* budget in bytes per second; 0: no budget */
+        double level; /* bytes in the bucket; negative if it is overdrawn */
         uint64_t began_ns, now_ns, step_ns;
         /* Inputs of the controller: bytes requested by first touches, bytes otherwise written, and
          * seconds, all decayed; then the bytes since the last step. */

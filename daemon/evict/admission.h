@@ -33,8 +33,8 @@ int admission_set_budget(struct admission *a, uint64_t bytes, uint64_t now_ns);
 
 enum admission_answer {
         ADMISSION_ADMITTED,
-        ADMISSION_REFUSED, /* a first touch that lost the draw */
-        ADMISSION_DRY,     /* the budget is used up */
+        ADMISSION_REFUSED, /* refused by chance, as the key was seen for the first time */
+        ADMISSION_DRY,     /* refused because the budget is used up */
 };
 
 bool admission_has_budget(const struct admission *a);
@@ -49,7 +49,7 @@ struct admission_write {
  * that time. */
 enum admission_answer admission_ask(struct admission *a, const struct admission_write *w,
                                     uint64_t now_ns);
-/* Returns whether the key was refused when it was last asked for, as far as that is remembered. */
+/* Returns whether the last answer for the key was a refusal, if that is still remembered. */
 bool admission_has_refused(const struct admission *a, uint64_t id);
 
 /* Correct the charges to the bytes really written, for a caller that knows them. admission_settle()
@@ -65,8 +65,10 @@ struct admission_stats {
         uint64_t written_day; /* bytes in the last 24 hours or since startup, from
                                * admission_count_written() */
         uint64_t seconds_day; /* seconds that written_day covers */
-        double probability;   /* with which a first touch is admitted */
-        uint64_t admitted_first, admitted_again, refused_first, refused_dry; /* writes */
+        double probability;   /* probability with which the first request of a key is admitted */
+        /* Writes by answer. first: the key was seen for the first time; again: it was seen before;
+         * dry: the budget was used up. */
+        uint64_t admitted_first, admitted_again, refused_first, refused_dry;
         uint64_t charged_bytes, refused_bytes;
         uint64_t remembered, remembered_max, remembered_bytes;
 };

@@ -58,7 +58,7 @@ static bool find(const struct ages *a, bool by_time, uint64_t limit, struct ages
         return false;
 }
 
-/* Returns the y at x, on the line from (x0, y0) to (x1, y1), which ends there. */
+/* Returns the value at x on the line from (x0, y0) to (x1, y1), and y1 for any x beyond x1. */
 static uint64_t interpolate(uint64_t x, uint64_t x0, uint64_t x1, uint64_t y0, uint64_t y1)
 {
         double part = (double)(x - x0) / (double)MAX(x1 - x0, UINT64_C(1));

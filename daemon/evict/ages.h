@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 enum {
-        AGES_LEVELS = 26,  /* the widest grid is a month */
-        AGES_SAMPLES = 16, /* per level */
+        AGES_LEVELS = 26,  /* levels of the grid; the widest has a step of a month */
+        AGES_SAMPLES = 16, /* samples per level */
         AGES_GRID_BITS = 26,
 };
 
@@ -31,8 +31,8 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns);
 /* Returns the time of touch number `touch` out of `touches`, but not before the first recorded
  * time. */
 uint64_t ages_time(const struct ages *a, uint64_t touch, uint64_t touches);
-/* Returns the inverse: the number of the last of `touches` touches up to this time, which grows
- * with the time. */
+/* Inverts ages_time(): returns the number of the last of `touches` touches up to this time. The
+ * result grows with the time. */
 uint64_t ages_touch(const struct ages *a, uint64_t ns, uint64_t touches);
-/* Returns the time since the first one that is recorded. */
+/* Returns the time that has passed since the first recorded sample, ns. */
 uint64_t ages_known(const struct ages *a);

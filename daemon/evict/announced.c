@@ -17,10 +17,10 @@ enum {
         WAYS = 8,
         BUCKETS = 2 * ANNOUNCED_OPEN / WAYS, /* half of the places stay free */
         EXPIRED_AT_ONCE = 64, /* buckets that a call of announced_expire() examines */
-        MEMORY = 64,          /* outcomes that the belief is made of, fading */
+        MEMORY = 64,          /* outcomes over which the belief is averaged; older ones fade */
         TOOL_CALL_S = 120,
         TURN_END_S = 20,
-        TURN_END_MOST_S = 60, /* the outcome of an end of turn is known then */
+        TURN_END_MOST_S = 60, /* seconds after which the outcome of an end of turn is known */
         ASSUMED = 4,          /* outcomes that a source is assumed to have had before its first */
         MOST_STRETCH = 16,
 };
@@ -28,16 +28,17 @@ enum {
 struct open {
         uint64_t id; /* 0: free */
         uint64_t from_ns, to_ns, due_ns;
-        uint64_t half_ns; /* half of the announced time has passed */
+        uint64_t half_ns; /* time at which half of the announced time will have passed */
         uint32_t owner;   /* number of its source, which may share the record with others */
-        uint16_t source;  /* record */
+        uint16_t source;  /* index of the source's record */
         bool true_if_unused;
 };
 
 struct source {
         uint32_t number;
         bool is_used;
-        float came_true, ended;  /* fading counts */
+        float came_true, ended;  /* fading counts of announcements that came true, and of all that
+                                  * ended */
         float stretch, returned; /* fading: sum of log2(actual / announced time), and their count */
         float early;             /* fading: sum of the parts of the announced time that were left */
         uint64_t n_ended;
@@ -48,14 +49,14 @@ struct source {
 struct announced {
         struct source sources[ANNOUNCED_SOURCES];
         uint32_t n_open;
-        uint32_t next_expired;         /* bucket */
-        struct announced_stats former; /* counts of sources that have lost their records */
+        uint32_t next_expired;         /* bucket that announced_expire() examines next */
+        struct announced_stats former; /* sums of the sources whose records were reused */
         struct open open[BUCKETS][WAYS];
 };
 
 int announced_new(struct announced **ret)
 {
-        struct announced *a = pages_map(sizeof(*a)); /* no memory while unused */
+        struct announced *a = pages_map(sizeof(*a)); /* takes no memory while unused */
 
         if (!a)
                 return -ENOMEM;
@@ -129,7 +130,8 @@ static struct source *source_of(struct announced *a, uint32_t number)
         return silent;
 }
 
-/* Unknown sources count as if half of a few announcements had come true. */
+/* Returns the share of announcements that came true. A source without outcomes counts as if half of
+ * ASSUMED announcements had come true. */
 static float belief_in(const struct source *s)
 {
         return (s->came_true + ASSUMED * 0.5F) / (s->ended + ASSUMED);
@@ -144,7 +146,7 @@ static void note_outcome(struct source *s, bool came_true)
         s->n_ended++;
 }
 
-/* Records after which part or multiple of the announced time the item was used. */
+/* Records the ratio of the actual to the announced time until the use. */
 static void note_delay(struct source *s, const struct open *o, uint64_t now_ns)
 {
         const float kept = 1.0F - 1.0F / MEMORY;
@@ -153,7 +155,7 @@ static void note_delay(struct source *s, const struct open *o, uint64_t now_ns)
         float part = now_ns > made_ns ? (float)(now_ns - made_ns) / (float)announced_ns : 0;
 
         if (announced_ns == 0)
-                return; /* announced for now */
+                return; /* the announced time is zero */
         s->stretch =
                 s->stretch * kept + log2f(MIN(MAX(part, 1.0F / MOST_STRETCH), (float)MOST_STRETCH));
         s->returned = s->returned * kept + 1.0F;
@@ -199,8 +201,8 @@ static void expire(struct announced *a, struct open *o)
         end(a, o);
 }
 
-/* Ends an announcement because its source announces the item again. After half of its time it is
- * late: the item may have been brought in for it. */
+/* Ends an announcement because its source announces the item again. After half of its time the
+ * earlier announcement counts as late, because the owner may have read the item ahead for it. */
 static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 {
         struct source *s = &a->sources[o->source];
@@ -215,7 +217,7 @@ static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 static struct open open_of(uint64_t id, enum announced_kind kind, uint32_t seconds, uint64_t now)
 {
         uint32_t least_s = seconds / 2 - MIN(seconds / 2, PROMISE_TOLERATED_S + 0U);
-        /* from 0: the use may be reported with an earlier time */
+        /* from_ns is 0 by default, because the use may be reported with an earlier time */
         struct open o = { .id = id, .half_ns = UINT64_MAX };
 
         switch (kind) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far the announced returns of chains come true, by source: a user, in the daemon.
+/* Measures for each source the share of its announced returns of chains that come true. In the
+ * daemon, a source is a user.
  *
  * An announcement names the end of a chain and belongs to its source: several sources may announce
  * one item, and none ends the announcements of another. It comes true if the item is used by any
@@ -18,27 +19,34 @@
 #include <stdint.h>
 
 enum announced_kind {
-        ANNOUNCED_RETURN,    /* in about so many seconds: within half and twice of them */
-        ANNOUNCED_TOOL_CALL, /* the engine stopped for one: within two minutes */
-        ANNOUNCED_TURN_END,  /* the end of turn: not within the next 20 s */
+        ANNOUNCED_RETURN,    /* the chain is used again in `seconds`; comes true between half and
+                              * twice that time */
+        ANNOUNCED_TOOL_CALL, /* the engine stopped for a tool call; comes true if the chain is used
+                              * within two minutes */
+        ANNOUNCED_TURN_END,  /* a conversation's turn ended; comes true if the chain is not used in
+                              * the next 20 s */
         ANNOUNCED_KINDS
 };
 
 enum {
-        ANNOUNCED_SOURCES = 64, /* with more of them, the last share a record */
-        ANNOUNCED_OPEN = 4096,  /* announcements whose outcome is not known yet; */
-        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* the part of one source */
-        ANNOUNCED_AT_FIRST = 16, /* open ones of a source of which fewer than that have ended */
+        ANNOUNCED_SOURCES = 64, /* sources with a record of their own; further ones share the last
+                                 * record */
+        ANNOUNCED_OPEN = 4096,  /* most announcements whose outcome is not known yet */
+        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* most of these of one source */
+        ANNOUNCED_AT_FIRST = 16, /* most of these of a source until so many of its announcements
+                                  * have ended */
 };
-/* A source is believed from this share on. */
+/* The least share of a source's announcements that must come true for the source to be believed. */
 #define ANNOUNCED_LEAST_BELIEF 0.5F
 #define ANNOUNCED_EARLY        (1.0F / 32)
 
 struct announced_stats {
-        uint64_t made;       /* including those below */
-        uint64_t unmeasured; /* not recorded, because of the limits above: not believed */
+        uint64_t made;       /* announcements made, including those counted below */
+        uint64_t unmeasured; /* announcements not recorded because of the limits above; these are
+                              * not believed */
         uint64_t disbelieved;
-        uint64_t came_true, early, late; /* outcomes. late: or never */
+        uint64_t came_true, early, late; /* announcements by outcome; late: the item was used after
+                                          * the window, or not at all */
         uint64_t open;
 };
 
@@ -48,11 +56,12 @@ struct announced;
 int announced_new(struct announced **ret);
 struct announced *announced_free(struct announced *a);
 
-/* Records an announcement of `source`. Its earlier one for the item ends: a return of which more
- * than half of the time has passed is late, and others have no outcome. `id` is a nonzero hash of
- * the item's key. Returns the belief in it: the share of such announcements that come true, or 0 if
- * it should not be applied, because it is not believed or because another source that is believed
- * expects the item sooner. `seconds` is used for ANNOUNCED_RETURN. */
+/* Records an announcement of `source`. Ends the source's earlier announcement for the item: as late
+ * if it announced a return and more than half of that time has passed, otherwise without an
+ * outcome. `id` is a nonzero hash of the item's key. Returns the belief in the announcement: the
+ * share of such announcements that come true. Returns 0 if the caller should not apply the
+ * announcement, because it is not believed or because another source that is believed expects the
+ * item sooner. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);
@@ -61,9 +70,10 @@ void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t n
 /* Ends announcements whose window has passed: examines a part of the table in each call. */
 void announced_expire(struct announced *a, uint64_t now_ns);
 
-/* Returns when a return is expected that this source announces in so many seconds: later, by as
- * much as its items were used later than announced, in the geometric mean; not sooner. So a source
- * that announces too little, but just within the window, gains nothing by it. */
+/* Returns the seconds after which a return should be expected that this source announces in
+ * `seconds`: `seconds`, extended by the factor (a geometric mean) by which the source's items were
+ * used later than announced, but never shortened. So a source that announces too short times,
+ * within the window, gains nothing by that. */
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds);
 /* Returns the mean part of the announced time by which the source's items are used too early, from
  * 0 to 1; a return in time, or late, counts as 0. A source without returns has ANNOUNCED_EARLY. */

@@ -78,7 +78,7 @@ static void fork_append(struct cq *q, uint32_t fork, uint32_t item)
         q->items[item].parent_link = node;
 }
 
-/* Takes an item out of the list of its fork. */
+/* Removes an item from its fork's list of children. */
 static void fork_remove(struct cq *q, uint32_t fork, uint32_t item)
 {
         uint32_t node = q->items[item].parent_link, before = node_of(q, node)->sibling.before,
@@ -144,7 +144,7 @@ void cq_link(struct evict *e, uint32_t item, uint32_t parent)
 
         if (item == parent || parent_of(q, &q->items[item]) != 0)
                 return;
-        leave_parent(q, item); /* the fork of a parent that has been removed */
+        leave_parent(q, item); /* leaves the fork of a parent that was removed */
         if (p->child_link == 0) {
                 p->child_link = item + 1;
                 q->items[item].parent_link = parent + 1;

@@ -19,34 +19,42 @@
 
 enum {
         CLASSES = DENSITY_CLASSES,
-        BANDS = 4,                         /* cost bands, including unknown */
-        FIRST_GAP = CLASSES - GAP_CLASSES, /* classes of chains that return quickly */
-        FINAL = FIRST_GAP - 1,             /* items said not to return */
+        BANDS = 4,                         /* number of cost bands, including the one for unknown
+                                            * costs */
+        FIRST_GAP = CLASSES - GAP_CLASSES, /* the first class of chains that return quickly, by
+                                            * their mean gap */
+        FINAL = FIRST_GAP - 1,             /* the class of items of which a client says that they
+                                            * will not return */
         FIRST_HINT = FINAL - (EVICT_HINT_FINAL - EVICT_HINT_SOON),
-        YIELDING = CLASSES * BANDS, /* the list of items that give way */
+        YIELDING = CLASSES * BANDS, /* number, within a group, of the list of items that give way */
         LISTS = YIELDING + 1,       /* number of lists of a group */
-        MAX_USES = 15,              /* counts from 12 on share a list */
+        MAX_USES = 15,              /* highest count of uses that an item stores; counts from 12 on
+                                     * have the same class */
         /* Most steps from items to the ends of their chains in one search for a victim. Clients
          * define the chains and may create cycles. Usually few steps are needed, except for chains
          * that were touched root-first. */
         SEARCH_STEPS = 64,
-        CQ_LEARN_LEAST = 1024, /* touches until the densities are computed first */
+        CQ_LEARN_LEAST = 1024, /* touches before the densities are computed for the first time */
         LAST_USE_BITS = 13,
-        USE_TICKS = 1 << 16, /* a use that touches an item again after this time counts again */
+        USE_TICKS = 1 << 16, /* ticks after which another touch of an item by the same use counts as
+                              * another use */
         ORDER_BITS = 11,
 };
 
 /* An item. Links to older and younger items are as in links.h. `parent_link` and `child_link` are
- * links of the family; cq-chain.c explains them. No bit field shares bytes with one of another
- * type: a touch stores some and reads others, and would wait for a store that the read overlaps in
- * part. */
+ * links of the family; cq-chain.c explains them. Bit fields of different types share no bytes: a
+ * touch stores some fields and reads others, and a read that overlaps an earlier store only in part
+ * would stall. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t time; /* time of the last touch, in units of 2^time_unit ticks */
-        uint16_t last_use : LAST_USE_BITS; /* by cq_use(); see cq_is_of_use() */
-        uint16_t turn : 2;                 /* 0: unknown */
-        uint16_t yields : 1;               /* the item gives way to those of other requests */
-        uint16_t order : ORDER_BITS;       /* among the items of this time, see cq_stamp() */
+        uint16_t last_use : LAST_USE_BITS; /* number of the last use, from cq_use(); see
+                                            * cq_is_of_use() */
+        uint16_t turn : 2;                 /* turn that inserted the item; 0: unknown */
+        uint16_t yields : 1;               /* the item gives way: it is evicted before the items of
+                                            * other requests */
+        uint16_t order : ORDER_BITS;       /* order among the items with the same `time`, see
+                                            * cq_stamp() */
         uint16_t uses : 4;                 /* number of uses, up to MAX_USES */
         uint16_t is_contended : 1; /* a victim made room for it, and it has not been used since; if
                                     * a return is announced: it is in a promise */
@@ -63,14 +71,14 @@ static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
 /* A parent of several children, or one of these children; see cq-chain.c. */
 union cq_kin {
         struct {
-                uint32_t parent;      /* item plus one; 0: it has been removed */
+                uint32_t parent;      /* parent, as item plus one; 0 if it has been removed */
                 uint32_t first, last; /* children, as items plus one, in the order of their links */
         } fork;
         struct {
-                uint32_t fork;          /* number of the node */
+                uint32_t fork;          /* number of the fork's node */
                 uint32_t before, after; /* siblings, as items plus one; 0 at the ends */
         } sibling;
-        uint32_t next_free; /* node plus one */
+        uint32_t next_free; /* next free node, as node plus one; 0: none */
 };
 static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has siblings");
 
@@ -84,31 +92,35 @@ enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
 
 /* An announced use of a chain, see cq-promise.c. Its list has the number cq_promise_list(). */
 struct cq_promise {
-        uint64_t announcement; /* evict_promise.number; 0: free */
+        uint64_t announcement; /* evict_promise.number; 0: the struct is free */
         uint64_t due;          /* in ticks */
         uint64_t late;         /* end of the window in which it counts as true, in ticks */
-        uint64_t made;         /* counts promises */
+        uint64_t made;         /* value of cq_promises.made when the promise was made, to order
+                                * promises */
         uint32_t group;
         float belief;
 };
 
 struct cq_promises {
         struct cq_promise *all;
-        uint16_t *order; /* the numbers of the promises in use, by group and time */
-        uint16_t *spare; /* numbers that are free again */
+        uint16_t *order; /* indexes into `all` of the promises in use, ordered by group and time */
+        uint16_t *spare; /* indexes into `all` that are free again */
         uint32_t n, high, n_spare;
         uint32_t first_list;
         uint64_t made;
-        uint16_t recent[RECENT_PROMISES]; /* the latest: a chain is announced item by item */
+        uint16_t recent[RECENT_PROMISES]; /* indexes of the latest promises, which are looked up
+                                           * first, because a chain is announced item by item */
         uint32_t next_recent;
-        const struct cq_promise *kept; /* not ended if its list becomes empty */
+        const struct cq_promise *kept; /* promise that is not ended if its list becomes empty, while
+                                        * an item moves within it */
 };
 
 /* The price of a slot in a group, as the searches for a victim found it. */
 struct cq_price {
-        float mean;        /* fading mean worth of the victims */
-        float least;       /* worth that the last search found */
-        uint32_t searches; /* successful ones whose slots have not got their items yet */
+        float mean;        /* moving average of the worth of the victims */
+        float least;       /* worth of the last victim; 0 if its chain does not return quickly */
+        uint32_t searches; /* searches that found a victim whose slot has not got its new item
+                            * yet */
 };
 
 struct cq {
@@ -116,26 +128,30 @@ struct cq {
         uint64_t now;  /* touches and insertions so far */
         uint64_t time; /* ticks so far, see gap.h */
         unsigned time_unit;
-        uint64_t noted_ns; /* time up to which `time` counts; 0: no time was reported */
-        uint32_t high;     /* all items ever inserted are below this */
+        uint64_t noted_ns; /* time up to which `time` has advanced, CLOCK_MONOTONIC ns; 0: no time
+                            * was reported */
+        uint32_t high;     /* all items ever inserted have numbers below this */
         uint32_t items_in;
         uint64_t learn_at;
         uint32_t sample_phase;
         uint64_t ghost_hits, yielded;
-        uint32_t order_time, order; /* the time of the latest touch; touches of that time */
-        uint32_t first_to_yield, yielding_use; /* that item plus one, and its use */
-        uint64_t yielding_since;               /* the tick at which that use was noted */
+        uint32_t order_time, order; /* time of the latest touch; number of touches with that time */
+        uint32_t first_to_yield, yielding_use; /* the first item of a request that gives way, plus
+                                                * one; number of the request's use */
+        uint64_t yielding_since;               /* tick at which yielding_use was set */
         struct cq_item *items;
-        union cq_kin *kin; /* 3/2 per item */
+        union cq_kin *kin; /* nodes for forks and siblings: three for two items */
         struct pages_ahead items_ahead, kin_ahead;
-        uint32_t kin_high, kin_free, kin_in_use; /* all ever used are below; node plus one */
+        uint32_t kin_high, kin_free, kin_in_use; /* kin_high: all nodes ever used are below this;
+                                                  * kin_free: first free node, plus one */
         struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;
         struct density density;
         struct cq_promises promises;
         uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
         float weight[EVICT_COSTS];    /* weight of a hit by cost level, per byte */
-        unsigned lists_used;          /* YIELDING, or CLASSES while no item has a cost */
+        unsigned lists_used;          /* number of lists in use: YIELDING, or CLASSES while no item
+                                       * has a known cost */
         struct cq_list lists[];       /* LISTS per group, then one per promise */
 };
 
@@ -144,7 +160,7 @@ static inline struct cq *cq(const struct evict *e)
         return (struct cq *)e;
 }
 
-/* Returns the time in the unit of an item's. */
+/* Returns the present time in the unit of cq_item.time. */
 static inline uint32_t cq_clock(const struct cq *q)
 {
         return (uint32_t)(q->time >> q->time_unit);
@@ -155,16 +171,16 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
         return cq_clock(q) - i->time;
 }
 
-/* Returns the number of a use as items keep it. Two uses have the same one if they are a multiple
- * of CQ_USES apart; an item touched by both within USE_TICKS, and by no other between them, then
- * counts them as one. */
+/* Returns the number by which an item stores a use. Two uses whose numbers differ by a multiple of
+ * CQ_USES get the same number. An item that both touch within USE_TICKS, and no other use between,
+ * counts these uses as one. */
 enum { CQ_USES = (1 << LAST_USE_BITS) - 1 };
 static inline uint32_t cq_use(uint32_t use)
 {
         return use == EVICT_NO_USE ? EVICT_NO_USE : use % CQ_USES + 1;
 }
 
-/* Returns whether this use, by cq_use(), was the last to touch an item. */
+/* Returns whether the last touch of an item was by this use. `use`: from cq_use(). */
 static inline bool cq_is_of_use(const struct cq *q, const struct cq_item *i, uint32_t use)
 {
         return use != EVICT_NO_USE && i->last_use == use &&
@@ -191,7 +207,8 @@ static inline uint32_t cq_youngest(const struct cq *q, uint32_t list)
         return link != 0 ? link : LINK_END | list;
 }
 
-/* Returns the place in their chain of items that have this turn, except for the end. */
+/* Returns the place in a chain (enum evict_place) of an item with this turn that is not the end of
+ * its chain. */
 static inline unsigned cq_place_of(unsigned turn)
 {
         return turn >= EVICT_LAST_TURN ? EVICT_PLACE_CONTINUATION : EVICT_PLACE_UNKNOWN;
@@ -298,9 +315,10 @@ static inline void cq_tick(struct cq *q)
                 cq_pass_time(q, 1);
         q->now++;
 }
-/* Estimates the number of an item's last touch from its time. */
+/* Estimates the number of the touch at which the item was touched last from the time of that
+ * touch. */
 uint64_t cq_touched(const struct evict *e, uint32_t item);
-/* Recomputes the densities if that is due. */
+/* Recomputes the densities if enough touches have happened since the last time. */
 void cq_learn(struct cq *q);
 
 /* --- cq-chain.c --- */
@@ -320,24 +338,26 @@ uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
 
 /* --- cq-promise.c --- */
 
-/* Returns 0, or -1 without memory; cq_promises_fini() may follow in any case. */
+/* Initializes the promises. Returns 0, or -1 without memory; cq_promises_fini() may follow in any
+ * case. */
 int cq_promises_init(struct cq_promises *p, uint32_t first_list);
 void cq_promises_fini(struct cq_promises *p);
 bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *announced);
-/* Returns the expected hits of each of its items per unit of time, weighted by the cost of its end.
- */
+/* Returns the worth of each item of a promise: the expected hits per unit of time, weighted by the
+ * cost of the item at the end of the chain. */
 float cq_promise_worth(const struct cq *q, const struct cq_promise *one);
-/* Returns the promise of an item, or NULL if it has none, or is too far from the end of the chain.
- */
+/* Returns the promise of an item, or NULL if the item has none, or is too far from the end of the
+ * chain. */
 const struct cq_promise *cq_promise_near(const struct cq *q, uint32_t item);
-/* Returns that of the items of the use that is announced already, see evict_expect(). */
+/* Returns the expected hits per unit of time of an item of the use for which evict_expect() was
+ * called. */
 float cq_expected_density(const struct cq *q);
 uint32_t cq_promise_list(const struct cq *q, const struct cq_promise *one);
 /* Visit the promises of a group, the least valuable first. cq_promised_next() returns NULL after
  * the last one. No promise may be made or end meanwhile. */
 struct evict_promised cq_promised_of(const struct cq *q, uint32_t group);
 const struct cq_promise *cq_promised_next(const struct cq *q, struct evict_promised *left);
-/* Visit the ends of these promises for policy.h. */
+/* Implement promised() and next_promised() of policy.h. */
 struct evict_promised cq_promised(const struct evict *e, uint32_t group);
 uint32_t cq_next_promised(const struct evict *e, struct evict_promised *left, double *ret_worth);
 
@@ -346,8 +366,8 @@ uint32_t cq_next_promised(const struct evict *e, struct evict_promised *left, do
 uint32_t cq_victim(struct evict *e, uint32_t group,
                    bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                    uint32_t max_passed);
-/* Returns whether an item of this class, once the request that brings it is over, would be worth
- * less than the group's victims. */
+/* Returns whether an item of this class will be worth less than the group's victims when the
+ * request that inserts it has ended. */
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group);
 double cq_worth(const struct evict *e, uint32_t item);
 bool cq_is_worth_less(const struct evict *e, uint32_t item);

@@ -56,8 +56,8 @@ void cq_advance(struct evict *e)
         cq_pass_time(q, ticks);
 }
 
-/* A tick is a touch until a time is reported. Items that were restored, or touched before that,
- * count as if there had been one touch in each tick. */
+/* Before a time is reported, a tick is a touch. Items that were restored, or touched before the
+ * first report, count as if there had been one touch in each tick. */
 uint64_t cq_touched(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);

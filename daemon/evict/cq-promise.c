@@ -4,10 +4,10 @@
  * A promise is a list of the chain's items, its end first, and the time of the announced use. An
  * item is in one list at a time, so a promise costs an item nothing: its next use moves it to the
  * list of its class, and a promise without items is freed. The worth of a promise is one hit,
- * weighted by the belief in it, per time until it is due. Once it is overdue, another wait as long
- * as the delay is assumed; once its window has passed, its worth is reduced. Of all promises of a
- * group, the one due latest or the one overdue for the longest time is worth least, and its end
- * goes first.
+ * weighted by the belief in it, per time until it is due. When the promise is overdue, its use is
+ * assumed to follow after another delay as long as the present one; when its window has passed, its
+ * worth is reduced. Of all promises of a group, the one due latest or the one overdue for the
+ * longest time is worth least, and its end goes first.
  *
  * The promises are kept in the order of group and time in an array of numbers. A new promise moves
  * at most MAX_PROMISES of them; a touch does nothing unless it empties one. Beyond MAX_PROMISES,
@@ -21,18 +21,18 @@
 #include "evict/cq-internal.h"
 
 enum {
-        /* A use is assumed to be this much later than announced, so that a promise that is due now
-         * is not worth infinitely much. */
+        /* Ticks by which a use is assumed to be later than announced, so that a promise that is due
+         * now is not worth infinitely much. */
         SLACK_TICKS = 1000,
-        /* Times are rounded up to this. A chain longer than a message is announced in parts, its
-         * end first, and all parts should be due at once. */
+        /* Ticks to which times are rounded up. A chain longer than a message is announced in parts,
+         * its end first, and all parts should be due at the same time. */
         DUE_TICKS = 1024,
 };
 
 int cq_promises_init(struct cq_promises *p, uint32_t first_list)
 {
         *p = (struct cq_promises){ .first_list = first_list };
-        p->all = pages_map(MAX_PROMISES * sizeof(p->all[0])); /* no memory while unused */
+        p->all = pages_map(MAX_PROMISES * sizeof(p->all[0])); /* takes no memory while unused */
         p->order = calloc(MAX_PROMISES, sizeof(p->order[0]));
         p->spare = calloc(MAX_PROMISES, sizeof(p->spare[0]));
         return p->all && p->order && p->spare ? 0 : -1;
@@ -82,7 +82,7 @@ static void end_promise(struct cq *q, uint32_t list)
         assert(p->order[at] == number);
         p->n--;
         memmove(&p->order[at], &p->order[at + 1], (p->n - at) * sizeof(p->order[0]));
-        p->all[number].announcement = 0; /* frees it */
+        p->all[number].announcement = 0; /* the promise is free now */
         p->spare[p->n_spare++] = (uint16_t)number;
 }
 
@@ -142,7 +142,8 @@ bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *anno
         one = promise_of(q, i->group, announced);
         if (!one)
                 return false;
-        q->promises.kept = one; /* the item may be its only one, and leave it */
+        q->promises.kept = one; /* the item may be the only one of the promise, which must not end
+                                 * while the item is moved within it */
         cq_unlink(q, item);
         q->promises.kept = NULL;
         i->class = (FIRST_HINT + evict_hint_return(announced->seconds) - EVICT_HINT_SOON) & 0xf;
@@ -158,7 +159,7 @@ static float density(const struct cq *q, float belief, uint64_t wait)
         return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
 }
 
-/* A promise whose window has passed is one of those that do not come true. */
+/* A promise whose window has passed counts with the share of promises that do not come true. */
 static float density_of(const struct cq *q, const struct cq_promise *one)
 {
         float of_these = q->time > one->late ? 1.0F - one->belief : 1.0F;

@@ -12,10 +12,11 @@
 #include "checked.h"
 #include "evict/cq-internal.h"
 
-/* The mean price fades with this share of the items present, per search. */
+/* The mean price is a moving average over as many searches as there are items present, divided by
+ * this. */
 enum { PRICE_SHARE = 6 };
-/* Items of a promise that a search examines. A chain that was just put is promised late and still
- * being written, and must not use up the passes of the search. */
+/* Most items of one promise that a search examines. The items of a chain that was just put are
+ * promised late and still being written, and must not use up the search's passes. */
 enum { PROMISE_TRIES = 4 };
 
 /* The candidate of one list in a search for a victim. */
@@ -39,8 +40,8 @@ static inline unsigned judged_class(const struct cq *q, const struct cq_item *i)
         return class;
 }
 
-/* The items of the use `spared` count as the end of the list: those younger than them are mostly of
- * the same use. */
+/* Returns the oldest item of a list. An item of the use `spared` counts as the end of the list,
+ * because the items younger than it are mostly of the same use. */
 static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint32_t spared)
 {
         struct old_end end = { .link = link };
@@ -153,7 +154,7 @@ static uint32_t yielding_victim(struct cq *q, uint32_t group,
         return EVICT_NONE;
 }
 
-/* Makes an item of a promise that another chain continues one of its class again. */
+/* Returns a promised item to the list of its class, because another chain continues it. */
 static void leave_promise(struct cq *q, uint32_t item)
 {
         struct cq_item *i = &q->items[item];
@@ -211,8 +212,8 @@ __attribute__((noinline)) static uint32_t promised_victim(struct cq *q, uint32_t
         return EVICT_NONE;
 }
 
-/* Returns whether there was time to learn the common classes. Classes that are still unknown then
- * are rare. */
+/* Returns whether enough touches have happened to learn the common classes. A class that is still
+ * unknown then is rare. */
 static bool has_learned(const struct cq *q)
 {
         enum { TOUCHES = 16384, TOUCHES_PER_ITEM = 1 };
@@ -261,7 +262,8 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                 uint32_t oldest = ends[list].link - 1, next;
                 uint32_t end = cq_end_of_chain(q, oldest, &steps);
 
-                if (end != oldest && cq_is_announced(&q->items[end])) { /* costs a step */
+                if (end != oldest &&
+                    cq_is_announced(&q->items[end])) { /* the promise protects the item */
                         next = q->items[oldest].younger;
                         make_youngest(q, oldest);
                         ends[list] = old_end_at(q, next, spared);
@@ -309,8 +311,8 @@ double cq_worth(const struct evict *e, uint32_t item)
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
-/* Returns whether a promise is worth less than an announced use: one that is as much overdue as
- * another one is early is worth the same, as in cq-promise.c. */
+/* Returns whether a promise is worth less than an announced use: a promise that is overdue by a
+ * time is worth as much as one that is due in the same time, as in cq-promise.c. */
 static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
                              const struct evict_promise *announced)
 {

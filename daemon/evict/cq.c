@@ -21,15 +21,15 @@
  * Nothing is kept for each chain: the owner takes the mean from the deepest known item of a request
  * (evict_chain_gap()) and gives it to all of them (evict_set_gap()).
  *
- * A touch moves an item to the young end of its list: O(1). Of the sixteen old ends, the one with
- * the lowest density at its age is worth least; among equals a final item goes first, then the
- * oldest. Leaf first holds within a list, because a chain is touched from its end to its root.
- * Across lists it holds for linked items: the victim is the end of the chain that continues the
- * least valuable item. A hit is weighted by the cost per byte of recomputing the item, as far as
- * clients report it. Each of the sixteen classes has a list for each of three cost bands, and one
- * for items of unknown cost, which count as the mean. Evicted items remain as ghosts, so that their
- * next use is learned from and their count continues; without ghosts the policy would learn only
- * from kept items.
+ * A touch moves an item to the young end of its list: O(1). Among the oldest items of the sixteen
+ * lists, the one with the lowest density at its age is worth least; of equal items a final one is
+ * evicted first, then the oldest. Leaf first holds within a list, because a chain is touched from
+ * its end to its root. Across lists it holds for linked items: the victim is the end of the chain
+ * that continues the least valuable item. A hit is weighted by the cost per byte of recomputing the
+ * item, as far as clients report it. Each of the sixteen classes has a list for each of three cost
+ * bands, and one for items of unknown cost, which count as the mean. Evicted items remain as
+ * ghosts, so that their next use is learned from and their count continues; without ghosts the
+ * policy would learn only from kept items.
  *
  * A new item whose worth at age 0 is below that of the present victims gives way, if these are of
  * quick chains: it enters, and is evicted before all others by the next search that may evict it
@@ -65,7 +65,7 @@ enum {
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
-        /* Counts fade by half after this number of stays per item. */
+        /* All counts of stays are halved when their sum exceeds this number per item. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
 };
@@ -159,8 +159,8 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
         q->lists[list].oldest_or_0 = item + 1;
 }
 
-/* Decides whether a new item gives way. What follows it in its request does so too, because it
- * could not hit without this item. */
+/* Decides whether a new item gives way. The items after it in the same request give way, too,
+ * because they cannot be hit without this item. */
 static void decide_to_yield(struct cq *q, uint32_t item, uint32_t group)
 {
         struct cq_item *i = &q->items[item];
@@ -196,7 +196,7 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
         cq_tick(q);
         if (id != 0 && ghosts_take(&q->ghosts, id, &ghost)) {
                 density_hit(&q->density, ghost.class, cq_clock(q) - ghost.time);
-                gap = ghost.gap; /* measured by the owner, for the whole chain */
+                gap = ghost.gap; /* the mean gap that the owner had set for the chain */
                 uses = MIN(ghost.uses + 1U, (unsigned)MAX_USES);
                 turn = MAX(ghost.turn, (uint8_t)1);
                 q->ghost_hits++;
@@ -228,7 +228,7 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         cq_tick(q);
         cq_stamp(q, i, cq_clock(q));
         if (i->group == group && cq_is_in_promise(i))
-                return; /* the rest of a use must not take the item out of its promise */
+                return; /* the rest of a use must not remove the item from its promise */
         cq_unlink(q, item);
         if (i->group != group)
                 i->yields = i->is_contended = 0;
@@ -247,7 +247,8 @@ static void cq_demote(struct evict *e, uint32_t item, uint32_t group)
         cq_append(q, item, group);
 }
 
-/* Takes the item out of a promise, too: a search that spares an item must not meet it again. */
+/* Removes the item from a promise, too, so that a search that spares the item does not meet it
+ * again. */
 static void cq_promote(struct evict *e, uint32_t item, uint32_t group)
 {
         struct cq *q = cq(e);
@@ -310,7 +311,7 @@ static void cq_set_gap(struct evict *e, uint32_t item, uint8_t gap)
                 reclass(q, item, class);
 }
 
-/* Describes the gap of `ticks` that ends now, and returns the mean with it. */
+/* Describes the gap of `ticks` that ends now in *ret, and returns the mean including this gap. */
 static uint8_t end_gap(uint8_t mean, uint64_t ticks, struct evict_return *ret)
 {
         ret->gap_s = gap_seconds(mean);
@@ -363,8 +364,8 @@ static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
         return i->turn == 0 && !is_first_use(q, i, use) ? 1 : i->turn;
 }
 
-/* Moves the item to the list of its place in the chain. The touch that follows moves it into its
- * order there. */
+/* Moves the item to the list for its place in the chain. The touch that follows makes it the
+ * youngest there. */
 static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                         bool is_end)
 {
@@ -437,7 +438,7 @@ static bool cq_hint(struct evict *e, uint32_t item, unsigned hint)
 
         if (class == FINAL && cq_is_continued(q, &q->items[item]))
                 return false;
-        /* The mean gap of a quick chain says more than "within a minute". */
+        /* The mean gap of a chain that returns quickly is more exact than "within a minute". */
         if (hint == EVICT_HINT_SOON && q->items[item].class >= FIRST_GAP)
                 return true;
         if (q->items[item].class != class)

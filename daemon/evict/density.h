@@ -22,20 +22,20 @@ enum {
 struct density {
         double hits[DENSITY_CLASSES][DENSITY_BINS];
         double losses[DENSITY_CLASSES][DENSITY_BINS];
-        double events, max_events; /* beyond max_events, all counts are halved, so that old ones
-                                    * fade */
+        double events, max_events; /* events: sum of all counts; when it exceeds max_events, all
+                                    * counts are halved, so that old ones fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
         float chance[DENSITY_CLASSES][DENSITY_BINS];
         bool is_known[DENSITY_CLASSES]; /* the class has enough stays for its values to be used */
 };
 
-/* Stays that still last, by class and age. */
+/* Numbers of stays that still last, by class and age. */
 struct density_stays {
         double n[DENSITY_CLASSES][DENSITY_BINS];
 };
 
 void density_init(struct density *d, double max_events);
-/* Count the end of a stay at `age`: by a hit, or by a loss. density_stay() adds `weight` stays that
+/* Count the end of a stay at `age`: by a hit or by a loss. density_stay() adds `weight` stays that
  * still last. */
 void density_hit(struct density *d, unsigned class, uint32_t age);
 void density_loss(struct density *d, unsigned class, uint32_t age);

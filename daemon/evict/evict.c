@@ -2,9 +2,9 @@
 /* Dispatches evict.h to the chosen policy of a table. A new policy is one more source file and one
  * more row.
  *
- * What is retained is kept from being a victim here, for all policies: a policy has a second group
- * for each of its owner's, behind them, in which a victim is looked for only when nothing else is
- * left, and retained items are in those. Behind all of these it has a group for each lot.
+ * This file also keeps retained items from being victims, for all policies. A policy has a second
+ * group for each group of its owner, which contains the retained items and is searched only if no
+ * other item is left. After these groups it has one group for each lot.
  *
  * Runs on the loop thread. An item or group out of range, and an item inserted or removed twice,
  * are bugs of the caller, and asserted here for all policies. */
@@ -236,7 +236,8 @@ void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
         assert(evict_contains(e, item));
         mark(&e->aside, item, false);
         e->policy->touch(e, item, group_of(e, item, group), use);
-        (void)evict_promote(e, item, group); /* afterwards, because it makes the item young */
+        (void)evict_promote(e, item, group); /* after the change of group, because it makes the item
+                                              * the youngest */
 }
 
 void evict_set_aside(struct evict *e, uint32_t item, unsigned lot)
@@ -380,8 +381,9 @@ bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
         return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
-/* A demoted item, or one in a lot, stays so: the promise would take it out of its list. A promised
- * item may be the next victim from now on, so it must be reported before the next evictions. */
+/* An item that is demoted or in a lot is left there, because a promise would move it to another
+ * list. A promised item may be the next victim from now on, so it must be reported before the next
+ * evictions. */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise)
 {
         assert(evict_contains(e, item));
@@ -561,7 +563,8 @@ void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct e
                                    evict_cost(e, item) << EVICT_RECORD_COST),
         };
         e->policy->save_item(e, item, ret);
-        if (evict_is_demoted(e, item)) /* the owner decides again after the restart */
+        if (evict_is_demoted(e, item)) /* a demoted item is not restored as such: the owner decides
+                                        * again after the restart */
                 ret->flags &= (uint8_t)~EVICT_RECORD_YIELDS;
 }
 

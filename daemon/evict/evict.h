@@ -30,7 +30,8 @@ struct evict *evict_free(struct evict *e);
  * unchanged. */
 int evict_switch(struct evict **e, const char *policy);
 
-/* The place in its chain at which an item was inserted. A policy may expect less of some places. */
+/* The place in its chain at which an item was inserted. A policy may expect fewer hits of items at
+ * some places. */
 enum evict_place {
         EVICT_PLACE_UNKNOWN = 0,  /* or inserted by the first two requests of a chain */
         EVICT_PLACE_CONTINUATION, /* inserted by a later request, which continues a session */
@@ -38,11 +39,11 @@ enum evict_place {
 };
 
 /* The number of a use. A request asks for a chain of items, inserts the missing ones and touches
- * all, some repeatedly; all of this is one use. Numbers may be in any order. 0: a use of its
- * own. */
+ * all of them, some repeatedly; all these calls have the same number and count as one use. Numbers
+ * may be in any order. EVICT_NO_USE: each call is a use of its own. */
 #define EVICT_NO_USE 0
 
-/* Returns the id for a hash that may be 0. */
+/* Returns the hash as an id. 0 means "no id", so a hash of 0 becomes 1. */
 static inline uint64_t evict_id(uint64_t hash)
 {
         return hash != 0 ? hash : 1;
@@ -64,32 +65,33 @@ void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use
 /* Returns the turn of an item, or 0 if this use has inserted it and the turn is not yet known. */
 unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use);
 /* The mean gap between the uses of a chain, as a code of one byte; EVICT_NO_GAP if it is unknown.
- * The owner takes it from the deepest item of a request that was used before, provided that this
- * covers at least half of the request, and gives it to all items of the request after their
- * insertion or touch. Both calls are cheap. */
+ * The owner reads the mean gap of the deepest item of a request that was used before
+ * (evict_chain_gap()), provided that this item is in the deeper half of the request. It then sets
+ * this gap for all items of the request (evict_set_gap()), after their insertion or touch. Both
+ * calls are cheap. */
 enum { EVICT_NO_GAP = 0 };
 /* A chain that is used again: the mean gap that it had, and the gap that ends now. */
 struct evict_return {
-        double gap_s; /* 0: unknown, or no gap ends now */
+        double gap_s; /* mean gap in seconds; 0: unknown, or no gap ends now */
         uint64_t age_ns;
-        bool is_evicted; /* the item was remembered, and not present */
+        bool is_evicted; /* the item had been evicted, and the policy remembered it */
 };
-/* Returns the mean gap of the chain, including the gap that ends with this use. An item that this
- * use has already touched or inserted returns the gap it has. `ret` may be NULL. */
+/* Returns the mean gap of the chain, including the gap that ends with this use. For an item that
+ * this use has already touched or inserted, returns the item's present gap. `ret` may be NULL. */
 uint8_t evict_chain_gap(const struct evict *e, uint32_t item, uint32_t use,
                         struct evict_return *ret);
-/* Does so for an evicted item. */
+/* Does what evict_chain_gap() does, for an evicted item that the policy remembers. */
 uint8_t evict_remembered_gap(const struct evict *e, uint64_t id, struct evict_return *ret);
 /* Returns the seconds that a mean gap stands for; 0 for EVICT_NO_GAP. */
 double evict_gap_seconds(uint8_t gap);
 /* Returns the mean gap that the item has. */
 uint8_t evict_gap(const struct evict *e, uint32_t item);
 void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
-/* Sets whether new items are kept whatever they are worth, so that none gives way. For owners that
- * must report items some time before these leave. */
+/* Sets whether the policy keeps new items regardless of their worth, so that no item gives way
+ * (evict_gives_way()). Used by owners that must report items some time before their eviction. */
 void evict_admit_all(struct evict *e, bool all);
-/* Returns whether an item gives way: by its worth it should not have entered, and it is the next to
- * be evicted. */
+/* Returns whether an item gives way: its worth was below that of the present victims when it was
+ * inserted, so it is evicted next. */
 bool evict_gives_way(const struct evict *e, uint32_t item);
 /* Makes the next searches for a victim prefer items that were not touched by `use`, so that a
  * request does not evict its own beginning. Items that give way remain victims. EVICT_NO_USE ends
@@ -127,12 +129,12 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
  * stop. */
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* Applies an announcement to an item, in the order of evict_hint(), in place of the hint of a
- * return. The item is kept as long as it is needed sooner than others. The promise ends with the
- * item's next use. A policy that knows no times, or too many promises, takes it as evict_hint(). A
- * promise makes the next report due, see evict_note_leaving(). */
+ * return. The item is kept as long as its use is expected sooner than those of others. The promise
+ * ends with the item's next use. A policy without return times, or with too many promises, applies
+ * the hint of a return instead. A promise makes the next report due, see evict_note_leaving(). */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
-/* Has the new items of a use judged by what will be announced after it: a promise, or that the
- * chain is final (0 seconds). NULL ends that. */
+/* Lets the policy judge the new items of a use by the announcement that will follow it: a promise,
+ * or, with 0 seconds, that the chain is final. NULL ends this. */
 void evict_expect(struct evict *e, uint32_t use, const struct evict_promise *promise);
 /* Prefetches memory before many touches in a row: call step 0 for each item, somewhat later step 1,
  * then evict_touch(). */
@@ -140,10 +142,11 @@ void evict_warm(const struct evict *e, uint32_t item, unsigned step);
 /* Populates the memory of items [from, to), which are about to be inserted. Any thread,
  * concurrently with all other calls. */
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to);
-/* Returns memory of the items from `from` on, none of which may ever have been inserted. */
+/* Returns the memory of the items from `from` on to the system. None of these may ever have been
+ * inserted. */
 void evict_unpopulate(const struct evict *e, uint32_t from);
-/* Has memory populated before items are inserted, which is the default, or does not, because
- * evict_populate() is called for that. */
+/* Sets whether memory is populated ahead of insertions, which is the default. An owner that calls
+ * evict_populate() itself turns it off. */
 void evict_populate_ahead(struct evict *e, bool on);
 /* Removes a dropped item, which teaches the policy nothing. */
 void evict_remove(struct evict *e, uint32_t item);
@@ -162,91 +165,97 @@ void evict_set_cost(struct evict *e, uint32_t item, unsigned level);
 unsigned evict_cost(const struct evict *e, uint32_t item); /* unknown if the policy has no costs */
 
 /* Sets or clears retention of an item. A retained item is no victim, but is otherwise touched and
- * learned from like others. Either change makes it the youngest of its list. */
+ * learned from like other items. Either change makes it the youngest of its list. */
 void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained);
 bool evict_is_retained(const struct evict *e, uint32_t item);
 
 /* Moves an item that cannot be a victim now out of its group, to a lot that no search visits: a
- * search does not pass over it again. A lot is a number of the owner's. A touch puts the item back;
- * so does evict_bring_back(), at the old end of its list, with the time of its last touch. Both
- * calls are idempotent. */
+ * search does not pass over it again. A lot is one of EVICT_LOTS sets of such items, whose meaning
+ * the owner chooses. A touch returns the item to its group as the youngest; evict_bring_back()
+ * returns it at the old end of its list, with the time of its last touch. Both functions are
+ * idempotent. */
 enum { EVICT_LOTS = 2 };
 void evict_set_aside(struct evict *e, uint32_t item, unsigned lot);
 void evict_bring_back(struct evict *e, uint32_t item, uint32_t group);
-/* Visits the items of a lot; each() may bring its item back. Returns how many there were. */
+/* Visits the items of a lot; each() may bring its item back. Returns the number of items
+ * visited. */
 uint32_t evict_each_aside(struct evict *e, unsigned lot,
                           void (*each)(void *userdata, uint32_t item), void *userdata);
 bool evict_lot_is_empty(const struct evict *e, unsigned lot);
 bool evict_is_aside(const struct evict *e, uint32_t item);
 
 /* Makes an item the next victim of its group, because the owner knows that it is worthless now. A
- * touch, a change of retention or evict_promote() ends that. Returns false, without a change, if
- * the item is retained, set aside or demoted already. */
+ * touch, a change of retention or evict_promote() ends this state. Returns false, without a change,
+ * if the item is retained, set aside or demoted already. */
 bool evict_demote(struct evict *e, uint32_t item, uint32_t group);
 /* Makes a demoted item the youngest, without counting a use. Returns false, without a change, if
  * the item is not demoted. */
 bool evict_promote(struct evict *e, uint32_t item, uint32_t group);
-/* Makes an item the youngest and a victim like others, even if it gave way or was demoted, without
- * counting a use. */
+/* Makes an item the youngest of its list without counting a use. If the item gave way or was
+ * demoted, that state ends. */
 void evict_spare(struct evict *e, uint32_t item, uint32_t group);
 bool evict_is_demoted(const struct evict *e, uint32_t item);
 /* Returns the number of demoted items. */
 uint32_t evict_demoted(const struct evict *e);
 
-/* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
- * It stays in until evict_remove(). Passes over at most `max_passed` that may not. */
+/* Returns the item of the group to evict next among those for which `may_evict` returns true (all
+ * if it is NULL), or EVICT_NONE. The item stays in its list until evict_remove_victim(). The search
+ * ends after `max_passed` items for which it returned false. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                       uint32_t max_passed);
 
 /* Returns the logical time of an item's last touch, or 0 if it is absent. The clock advances by one
- * with each touch or insertion. For comparing groups. Inexact: a policy that keeps the time instead
- * estimates the number from it, within a tenth of the touches since then. */
+ * with each touch or insertion. Used to compare groups. A policy that stores the time of a touch
+ * instead estimates the number from it, within a tenth of the touches since then. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 /* Reports the time of a monotonic clock. Call it as often as is cheap, and before the touches of
- * that time. A policy that learns ages counts them in this time or, before the first report, in
- * touches. */
+ * that time. A policy that learns from ages measures them in this time or, before the first report,
+ * in touches. */
 void evict_note_time(struct evict *e, uint64_t now_ns);
 /* Returns the time since the item's last touch, within a tenth, but at most since the first
  * reported time. 0 if no time was reported. */
 uint64_t evict_age_ns(const struct evict *e, uint32_t item);
 /* Returns the worth of keeping an item: the expected hits per unit of time, weighted by its cost.
- * With `by_recency`, it is the inverse of the age, which no hint or cost can change. For comparing
- * slabs of different sizes by the sums over their items. */
+ * With `by_recency`, it is the inverse of the age, which no hint or cost can change. The sums over
+ * the items of slabs are compared to choose a slab. */
 double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
-/* Returns whether an item is worth less than one with this promise: for an owner that brings in an
- * item before its announced use. A policy without return times compares the time since the last use
- * with the time until the announced one. */
+/* Returns whether an item is worth less than one with this promise: used by an owner that reads an
+ * item ahead of its announced use. A policy without return times compares the time since the last
+ * use with the time until the announced one. */
 bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Returns a lower bound of the chance that the item is used again, estimated from other items of
  * its age. 1 if a client predicts a use and nothing contradicts it; 0 if the policy learns nothing.
  */
 double evict_chance(const struct evict *e, uint32_t item);
-/* Calls each() for up to `n` items of a group in ascending order of worth. They are the next to be
+/* Calls each() for up to `n` items of a group in ascending order of worth. These are the next to be
  * evicted, except where the order of a chain intervenes. The callee must not touch, insert or
  * remove items. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata);
 /* Report items that will soon be evicted, while they are still present. The owner notes each
- * eviction, and after a certain number of them a report becomes due. It lists twice as many items
- * as are evicted until the next report, so that each item appears in about two. `items`: the
- * present size of the group. evict_report_leaving() does nothing if no report is due. */
+ * eviction, and after a certain number of them a report becomes due. A report lists twice as many
+ * items as are evicted until the next report, so that each item appears in about two reports.
+ * `items`: the number of items in the group. evict_report_leaving() does nothing if no report is
+ * due. */
 void evict_note_leaving(struct evict *e, uint32_t group);
 bool evict_reports_are_due(const struct evict *e);
 void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
                           void (*each)(void *userdata, uint32_t item), void *userdata);
-/* Returns the worth of another slab of `slots` slots to the group that has `victim`. A slab of
- * other items must be worth less to be taken. Slightly underestimated, since both are estimates. */
+/* Returns the estimated worth of another slab of `slots` slots to the group in which `victim` is
+ * the next victim. A slab of another group may be taken if its items are worth less. The estimate
+ * is slightly low, because the worth of the other slab is an estimate, too. */
 double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency);
-enum { EVICT_SLAB_SAMPLE = 32 }; /* slots of a slab that are examined to estimate its worth */
-/* Chooses a victim among retained items, for when no other item is left. */
+enum { EVICT_SLAB_SAMPLE = 32 }; /* most slots of a slab that are examined to estimate its worth */
+/* Chooses a victim among the retained items of a group, if no other item is left. */
 uint32_t evict_retained_victim(struct evict *e, uint32_t group,
                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                uint32_t max_passed);
 
-/* The class by which a policy judges an item. The numbers are stable: append only. */
+/* The class by which a policy judges an item. Programs outside the daemon know the numbers, so new
+ * classes are appended. */
 enum evict_class {
-        EVICT_CLASS_NONE = 0,       /* absent */
+        EVICT_CLASS_NONE = 0,       /* the item is not present */
         EVICT_CLASS_ONCE,           /* used once */
         EVICT_CLASS_ONCE_CONTINUED, /* used once, inserted by a later turn of a session */
         EVICT_CLASS_ONCE_END,       /* used once, the end of its chain */
@@ -254,13 +263,14 @@ enum evict_class {
         EVICT_CLASS_THRICE,
         EVICT_CLASS_4_TO_5,
         EVICT_CLASS_6_TO_11,
-        EVICT_CLASS_12,           /* or more */
-        EVICT_CLASS_RETURNS_SOON, /* by a client's hint, like the next three */
+        EVICT_CLASS_12,           /* used 12 times or more */
+        EVICT_CLASS_RETURNS_SOON, /* a client's hint predicts a return within a minute */
         EVICT_CLASS_RETURNS_LATER,
         EVICT_CLASS_RETURNS_MUCH_LATER,
         EVICT_CLASS_FINAL,
-        EVICT_CLASS_RECENCY, /* the policy judges by recency only */
-        EVICT_CLASS_GAP_10,  /* the chain has a mean gap below 10 s; next: 20, 40, 80 */
+        EVICT_CLASS_RECENCY, /* the policy judges all items by recency only */
+        EVICT_CLASS_GAP_10,  /* the chain has a mean gap below 10 s; the next classes: below 20, 40
+                              * and 80 s */
         EVICT_CLASS_GAP_20,
         EVICT_CLASS_GAP_40,
         EVICT_CLASS_GAP_80,
@@ -272,8 +282,8 @@ struct evict_standing {
         /* Expected hits per unit of time for this item and for the least valuable of its group; 0
          * before anything was learned. */
         double density, least_density;
-        bool is_next;      /* the group's victim, unless pinned */
-        bool is_continued; /* a present item continues it, and is evicted first */
+        bool is_next;      /* the item is the group's next victim, unless it is pinned */
+        bool is_continued; /* a present item continues the item's chain, and is evicted first */
         bool is_retained;
         bool yields;   /* evict_gives_way() */
         double gap_s;  /* mean gap of its chain in seconds; 0: unknown */
@@ -288,11 +298,11 @@ struct evict_stats {
         uint64_t ghosts_max;
         uint64_t ghost_hits;      /* insertions of items that were remembered */
         uint64_t yielded;         /* evictions of items that gave way */
-        uint64_t demoted;         /* items that are demoted now */
+        uint64_t demoted;         /* items that are demoted, now */
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint64_t ghost_bytes;     /* memory of each ghost; below, of each item */
+        uint64_t ghost_bytes;     /* bytes of memory for each ghost, and for each item */
         uint64_t item_bytes;
-        uint64_t fork_bytes; /* memory of the links of chains that fork */
+        uint64_t fork_bytes; /* bytes of memory for the links of chains that fork */
 };
 void evict_get_stats(const struct evict *e, struct evict_stats *ret);
 /* Adds the statistics of several instances of the same policy. */
@@ -304,7 +314,7 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
 enum { EVICT_COUNTS = 2 * 16 * 64 };
 struct evict_learned {
         uint64_t now;  /* touches and insertions so far */
-        uint64_t time; /* clock of the ages */
+        uint64_t time; /* value of the clock in which ages are measured */
         uint32_t unit, time_unit;
         uint32_t n_counts; /* 0 or EVICT_COUNTS */
         uint32_t reserved;
@@ -313,8 +323,10 @@ struct evict_learned {
 /* The saved state of a present or an evicted item. */
 struct evict_record {
         uint64_t id;      /* the id of the insertion; never 0 */
-        uint32_t touched; /* position in the order of equal times; 0 for an evicted item */
-        uint32_t time;    /* evict_learned.time of the last use, in its unit; 0 without one */
+        uint32_t touched; /* position in the order of the last touches among equal times; 0 for an
+                           * evicted item */
+        uint32_t time;    /* evict_learned.time at the last use, in evict_learned's unit; 0 if
+                           * unknown */
         uint8_t class, uses, turn;
         uint8_t flags; /* EVICT_RECORD_*; the cost level from bit EVICT_RECORD_COST */
         uint8_t gap;
@@ -328,9 +340,10 @@ void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct e
  * stores up to `room` records. Returns their number; *cursor is UINT32_MAX after the last entry. */
 uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
                                struct evict_record *ret, uint32_t room);
-/* Returns false, without a change, if `l` is invalid. */
+/* Restores the learned state. Returns false, without a change, if `l` is invalid. */
 bool evict_restore(struct evict *e, const struct evict_learned *l);
-/* Ignore invalid records; evict_restore_item() then returns false. */
+/* Restore remembered and present items. Invalid records are ignored, and evict_restore_item()
+ * returns false for them. */
 void evict_restore_remembered(struct evict *e, const struct evict_record *r);
 bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
                         const struct evict_record *r);
@@ -338,8 +351,8 @@ bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
 void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t item),
                         void *userdata);
 
-/* The name of the policy in use, and whether a name exists. */
+/* Return the name of the policy in use, and whether a policy of this name exists. */
 const char *evict_policy(const struct evict *e);
 bool evict_policy_exists(const char *policy);
-/* Returns the static name of an existing policy. */
+/* Returns the policy's own copy of a name, which is static. */
 const char *evict_policy_name(const char *policy);

@@ -8,7 +8,7 @@
 
 enum {
         PER_OCTAVE = 16,
-        FIRST_TICKS = 64, /* the gap of code 1 */
+        FIRST_TICKS = 64, /* ticks of the gap with code 1 */
         /* The code of 10 s: 1 + PER_OCTAVE * log2(10 * GAP_TICKS_PER_S / FIRST_TICKS), rounded. */
         TEN_SECONDS = 117,
 };

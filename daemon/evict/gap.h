@@ -11,12 +11,13 @@ enum {
         GAP_UNKNOWN = 0,
         GAP_MOST = UINT8_MAX,
         GAP_TICK_BITS = 20, /* a tick has 2^20 ns */
-        GAP_CLASSES = 4,    /* below 10, 20, 40 and 80 s */
+        GAP_CLASSES = 4,    /* classes of mean gaps: below 10, 20, 40 and 80 s */
 };
 #define GAP_TICKS_PER_S (1e9 / (1 << GAP_TICK_BITS))
 
 /* Returns the mean after one more gap of `ticks`; `mean` may be GAP_UNKNOWN. A gap below a second
- * does not count: it is between parts of one request, or an engine hands a prompt to another. */
+ * does not count, because it lies between parts of one request, or between two engines that process
+ * the same prompt. */
 uint8_t gap_mean(uint8_t mean, uint64_t ticks);
 /* Returns the class of a mean gap, or GAP_CLASSES if the gap is longer or unknown. */
 unsigned gap_class(uint8_t mean);

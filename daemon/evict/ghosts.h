@@ -20,7 +20,7 @@ struct ghost {
 struct ghosts {
         struct ghost *table;
         uint32_t n_slots; /* a power of two */
-        uint32_t n;       /* ghosts present */
+        uint32_t n;       /* number of ghosts present */
 };
 
 /* Allocates room for at least `n` ghosts. Returns 0 or -ENOMEM. */
@@ -33,6 +33,6 @@ bool ghosts_has(const struct ghosts *g, uint64_t id);
 bool ghosts_find(const struct ghosts *g, uint64_t id, struct ghost *ret);
 /* Copies and removes the ghost. Returns false if there is none. */
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret);
-/* Adds a ghost, whose id must be absent. Returns whether another was dropped for it, into
- * *ret_forgotten. */
+/* Adds a ghost, whose id must be absent. If the bucket is full, drops its least recently used
+ * ghost, stores that in *ret_forgotten and returns true. */
 bool ghosts_put(struct ghosts *g, const struct ghost *ghost, struct ghost *ret_forgotten);

@@ -6,17 +6,18 @@
 #include "evict/evict.h"
 #include "evict/policy.h"
 
-enum { MAX_LISTS = 72 }; /* per group, for any policy */
+enum { MAX_LISTS = 72 }; /* most lists per group of any policy */
 #define REPORT_DUE UINT32_MAX
 
-/* An item that may be the next of a group to be evicted. */
+/* An item that may be evicted next from a group. */
 struct next {
         uint32_t item;
         double worth;
         uint64_t order;
 };
 
-/* Items that give way precede those that are worth nothing. */
+/* Returns an item with its worth. Items that give way have less than any other worth, because they
+ * are evicted first. */
 static struct next next_of(const struct evict *e, uint32_t item)
 {
         if (item == EVICT_NONE)
@@ -31,7 +32,8 @@ static bool is_before(const struct next *a, const struct next *b)
         return a->worth < b->worth || (a->worth == b->worth && a->order < b->order);
 }
 
-/* Advances to the next promised item: of the same promise, or the end of the next one. */
+/* Advances to the next promised item: the next one of the same promise, or the end of the chain of
+ * the next promise. */
 static void next_promised(const struct evict *e, struct evict_promised *left, struct next *one)
 {
         if (one->item != EVICT_NONE)
@@ -42,7 +44,7 @@ static void next_promised(const struct evict *e, struct evict_promised *left, st
                 one->order = e->policy->order(e, one->item);
 }
 
-/* Promised items are visited in one more list, the chain of one promise after the other. */
+/* Promised items are visited as one more list, which consists of the chains of all promises. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {

@@ -38,7 +38,7 @@ struct lru {
         struct evict evict;
         uint64_t now;
         unsigned unit;
-        uint32_t high; /* all items ever inserted are below this */
+        uint32_t high; /* all items ever inserted have numbers below this */
         struct lru_item *items;
         struct lru_group groups[];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The announced use of a chain, as a policy gets it. */
+/* The announced use of a chain, in the form in which a policy receives it. */
 #pragma once
 
 #include <stdint.h>

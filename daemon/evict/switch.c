@@ -14,7 +14,7 @@
 #include "evict/evict.h"
 #include "evict/policy.h"
 
-enum { SAMPLE = 64 }; /* items moved between two reported times */
+enum { SAMPLE = 64 }; /* items moved between two reports of the time */
 
 struct head {
         uint64_t order;
@@ -26,7 +26,7 @@ struct heap {
         uint32_t n;
 };
 
-/* Restores the heap's order below `i`, whose head may be too young. */
+/* Restores the heap's order below position `i`, whose head may be younger than those below it. */
 static void sift(struct heap *h, uint32_t i)
 {
         for (;;) {
@@ -52,7 +52,8 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         for (uint32_t n = 0; h->n > 0; n++) {
                 struct head *oldest = &h->heads[0];
 
-                /* Report the time of the touch, so that ages in seconds are preserved. */
+                /* Report the time of the touch to the new policy, so that ages in seconds are
+                 * preserved. */
                 if (n % SAMPLE == 0)
                         evict_note_time(to, ages_time(&from->ages,
                                                       from->policy->touched(from, oldest->item),
@@ -69,8 +70,8 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         evict_note_time(to, from->ages.now_ns);
 }
 
-/* Hands over which items are retained or aside: the items are in the groups for that. Demoted
- * items are victims like others from now on. */
+/* Hands the marks of retained items and of items in lots to the new policy, which has these items
+ * in the corresponding groups. Demoted items become victims like others. */
 static void swap_marks(struct evict *from, struct evict *to)
 {
         struct evict_marks retained = to->retained, aside = to->aside;
