@@ -10,7 +10,8 @@ struct kio;
 struct kio_backend;
 struct kio_params;
 
-/* The base of every back end's queue: the first member of its own struct. */
+/* The common part of every back end's queue, which is the first member of the back end's own
+ * struct. */
 struct kio_queue {
         const struct kio_backend *ops;
 };
@@ -26,9 +27,10 @@ struct kio_queue_params {
         const int *lock_fds;
         unsigned n_lock_fds;
         int probe_fd;
-        unsigned rung;   /* feature level of the back end; 0 is the best */
+        unsigned rung;   /* feature level to try, an index below kio_backend.rungs; 0 is the best */
         unsigned worker; /* the worker's number, used in thread names */
-        char *error;     /* at least 256 bytes; open() describes a failure and its remedy */
+        char *error;     /* text that describes a failure of open() and its remedy; room for at
+                          * least 256 bytes */
 };
 
 /* Returns the memory that the self-test of params->worker reads into, which lies in the pool so
@@ -129,8 +131,8 @@ struct kio_backend {
         /* Stores up to `max` finished operations, and returns their number. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
         void (*wake)(struct kio_queue *q);
-        /* Returns whether reap() would find something. Makes no system call, so that a worker
-         * can poll it. May be NULL. */
+        /* Returns whether reap() would find a finished operation. Makes no system call, so that a
+         * worker can poll it. May be NULL. */
         bool (*is_ready)(const struct kio_queue *q);
         /* Reports that `stuck` operations in flight hang, so that the back end can add threads
          * for the other operations. May be NULL. */

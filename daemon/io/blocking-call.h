@@ -23,12 +23,12 @@ struct blocking_call {
         struct list_node inbox[KIO_CLASS_END];
         bool sleeping, stopping;
 
-        /* counters, which the thread writes and any thread reads */
+        /* Counters, which the thread writes and any thread reads. */
         _Alignas(64) _Atomic uint64_t call_ns; /* CLOCK_MONOTONIC time at which the current call
                                                 * began; 0: no call runs */
         _Atomic uint64_t ops, errors, begun, finished;
 
-        /* used by the loop thread only */
+        /* Used by the loop thread only. */
         _Alignas(64) uint64_t submitted;
         uint64_t seen_finished;
         uint64_t wakeups;

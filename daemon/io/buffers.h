@@ -13,9 +13,9 @@
 #include "io/worker.h"
 
 enum {
-        REGIONS_PIECE_BYTES = 16 << 20, /* registering one blocks a ring for 0.3 ms, with 4 KiB
-                                         * pages */
-        REGIONS_BUFFERS = 4096,         /* per ring, shared by all regions */
+        REGIONS_PIECE_BYTES = 16 << 20, /* bytes; registering one piece blocks a ring for 0.3 ms,
+                                         * with 4 KiB pages */
+        REGIONS_BUFFERS = 4096,         /* buffer numbers per ring, shared by all regions */
 };
 
 /* The state of one region in one ring. The first `pieces` pieces of the region are registered

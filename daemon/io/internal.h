@@ -13,22 +13,25 @@ struct kio {
         struct worker *workers;
         unsigned n_workers; /* number of initialized ones */
         unsigned depth;
-        unsigned places; /* most reads and writes of one worker at the device */
+        unsigned places; /* most reads and writes of one worker that are at the device at a time */
         uint64_t spread_bytes;
-        struct worker *reader; /* got the last read, if reads are spread */
-        struct blocking_call
-                blocking_calls[KIO_VOLUMES_MAX]; /* number 0, and those that have had a call */
+        struct worker *reader; /* worker that got the last read, if reads are spread
+                                * (kio_params.spread_bytes) */
+        struct blocking_call blocking_calls[KIO_VOLUMES_MAX]; /* number 0, and the threads of
+                                                               * volumes that have had a call */
         struct completion_queue completion_queue;
-        struct list_node taken; /* out of the queue, to be completed by the next kio_reap() */
+        struct list_node taken; /* requests taken out of the completion queue, which the next
+                                 * kio_reap() completes */
         uint64_t pending;
 
         const struct kio_backend *backend;
         char reason[512];
         char ring_flags[128];
 
-        unsigned registering; /* workers that have not yet answered */
+        unsigned registering; /* workers that have not yet answered the present registration */
         int registration_result, registration_error;
-        bool no_registration; /* then registration_error is set from the start */
+        bool no_registration; /* kio_params.no_registration; registration_error is set from the
+                               * start */
         char registered_reason[256];
         bool registered_any; /* every ring has registered at least one piece */
         uint64_t registrations_refused;

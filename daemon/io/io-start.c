@@ -160,7 +160,8 @@ int kio_start_with(struct kio **ret, const struct kio_params *params,
         list_init(&io->taken);
         r = completion_queue_init(&io->completion_queue);
         if (r < 0) {
-                free(TAKE_PTR(io)); /* kio_stop() must not see it: nothing is initialized */
+                free(TAKE_PTR(io)); /* io is freed here, because kio_stop() expects initialized
+                                     * members */
                 return kio_fail(ret_error, -r, "eventfd");
         }
         io->stages = params->stages ? params->stages : &io->no_stages;

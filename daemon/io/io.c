@@ -19,7 +19,7 @@
 enum {
         KIO_TRANSFER_BYTES = 32 << 20,
         KIO_COPY_BYTES = 256 * 1024,
-        KIO_CHECKSUM_SHARE = 4, /* a checksum costs this fraction of a copy */
+        KIO_CHECKSUM_SHARE = 4, /* computing a checksum costs one KIO_CHECKSUM_SHARE-th of a copy */
 };
 
 enum { KIO_REAP_ROUNDS = 4, KIO_REAP_MAX = 64, KIO_TAIL_BYTES = 4096 };
@@ -120,8 +120,8 @@ static struct worker *kio_choose_reader(const struct kio *io)
 
 /* Returns the worker for a request: the first that is not busy. Waking fewer workers is better,
  * because each needs a core besides those of the loop and the client, and a batch ends when the
- * last of them has run. A failing worker looks idle, and is chosen only if it is the request's
- * by affinity. */
+ * last of them has run. A failing worker has no load, because its requests fail at once; it is
+ * chosen only for requests whose affinity names it. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
         struct worker *least = &io->workers[0];
@@ -299,14 +299,13 @@ static void kio_registration_complete(struct kio_request *req)
                 io->registration_result = r;
         if (--io->registering > 0)
                 return;
-        /* Memory that is not to be registered was not refused. */
+        /* If memory is not to be registered, it was not refused either. */
         r = io->no_registration ? 0 : io->registration_result;
         io->registrations_refused += r < 0;
         if (io->registration_result < 0 && io->registration_error == 0) {
                 const char *text = registration_text(-io->registration_result);
 
-                /* A refusal is taken as permanent, so that no further memory is pinned without
-                 * use. */
+                /* Take a refusal as permanent, so that no further memory is pinned without use. */
                 io->registration_error = io->registration_result;
                 snprintf(io->registered_reason, sizeof(io->registered_reason), "%s%s%s%s",
                          text ? text : "registering the pool", text ? " (" : ": ",

@@ -36,7 +36,7 @@ struct kio_params {
          * computes the checksums of its reads. 0: a worker is filled to its depth before the
          * next one is used. */
         uint64_t spread_bytes;
-        bool huge_regions;    /* move regions to huge pages before they are registered */
+        bool huge_regions;    /* regions are moved to huge pages before they are registered */
         bool no_registration; /* no ring registers memory; pieces and regions are used without */
 
         /* The memory pool. Each piece, [pool + i * piece_bytes, ...), becomes one registered
@@ -44,7 +44,7 @@ struct kio_params {
         void *pool;
         uint64_t pool_bytes;
         uint64_t piece_bytes;
-        bool pool_has_data; /* the self-test must not write to the pool */
+        bool pool_has_data; /* the pool contains data, so the self-test must not write to it */
         /* Additional pools, at most KIO_MORE_POOLS_MAX. Their pieces are numbered after those of
          * the pools before them. */
         const struct kio_pool *more_pools;
@@ -64,10 +64,11 @@ struct kio_params {
 /* The I/O configuration in use, for status, log and metrics. Text is static or owned by the kio. */
 struct kio_info {
         const char *backend;    /* "io_uring", "posix" */
-        const char *reason;     /* why the best configuration was refused; "" if it was not */
+        const char *reason;     /* reason why the best configuration was refused; "" if it is in
+                                 * use */
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for POSIX */
         bool registered;        /* every piece registered so far is used by I/O */
-        const char *registered_reason;  /* why `registered` is false; "" otherwise */
+        const char *registered_reason;  /* reason why `registered` is false; "" otherwise */
         int registration_error;         /* error of the first refused piece of the pool; 0: none */
         uint64_t registrations_refused; /* pieces of the pool that were refused */
         unsigned workers, depth;
@@ -90,7 +91,7 @@ struct kio_stats {
                                       * for the mean depth */
         uint64_t busy_time_ns;       /* time with a read or write in flight, summed over the
                                       * workers */
-        uint64_t queued;             /* requests that no worker has begun yet */
+        uint64_t queued;             /* requests, now, that no worker has begun yet */
         uint64_t wakeups;
         uint64_t spun_ns; /* time that workers have polled before they slept */
 };
@@ -104,12 +105,12 @@ int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[
  * NULL. Calls complete() for nothing; call kio_reap() until kio_pending() is 0 first. */
 struct kio *kio_stop(struct kio *io);
 
-/* Returns an eventfd that is readable when kio_reap() has something to do. Level-triggered;
- * kio_reap() resets it. Borrowed. */
+/* Returns an eventfd that is readable when requests have finished. Level-triggered; kio_reap()
+ * resets it. Borrowed. */
 int kio_fd(const struct kio *io);
 
-/* Calls complete() for finished requests, and returns their number. There is a limit to it, after
- * which kio_fd() stays readable. */
+/* Calls complete() for finished requests, and returns their number. Completes a limited number at a
+ * time; kio_fd() stays readable if more have finished. */
 unsigned kio_reap(struct kio *io);
 
 /* Flushes submitted requests, waits up to `ms` for a completion, and reaps. For a thread without
@@ -153,7 +154,7 @@ void kio_record_transfers(struct kio *io, struct transfer_counts *window);
 /* Returns whether every thread has advanced since the last call, has nothing to do, or is inside
  * a device call. For the watchdog. */
 bool kio_is_alive(struct kio *io);
-/* Returns for how many ns the oldest operation of a volume has been at the device, or 0 if none
+/* Returns the ns for which the oldest operation of a volume has been at the device, or 0 if none
  * is. A CALL counts from when it begins to run. Cheap enough to call in every iteration of the
  * loop. */
 uint64_t kio_oldest(const struct kio *io, unsigned volume);

@@ -8,7 +8,7 @@
 
 struct liveness {
         int locked_fd;  /* locked; register it with every ring */
-        int handout_fd; /* given to clients */
+        int handout_fd; /* another open file of the same file, which clients get */
 };
 
 /* Creates and locks the file. Returns 0 or -errno. */

@@ -11,7 +11,8 @@
 #include "io/request.h"
 
 struct merge {
-        struct merged *all;      /* NULL: no memory, so nothing is merged */
+        struct merged *all;      /* array of merged operations; NULL if memory was short, and then
+                                  * nothing is merged */
         struct list_node unused; /* merged operations that are free */
 };
 

@@ -36,9 +36,9 @@ struct slot {
         struct kio_request *req;
         enum kio_op op;
         int fd;
-        const struct iovec *pieces; /* belong to the request; a sync has none */
+        const struct iovec *pieces; /* array that belongs to the request; a sync has none */
         unsigned n_pieces;
-        bool shared; /* the memory is shared with a client */
+        bool shared; /* a client shares the memory, so that ThreadSanitizer must not check it */
         off_t offset;
         int32_t result;
 };

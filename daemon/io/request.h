@@ -107,28 +107,29 @@ struct kio_request {
 
         void (*complete)(struct kio_request *req); /* on the loop thread */
 
-        /* private to the loop thread */
+        /* Private to the loop thread. */
         unsigned worker; /* the worker that has the request or had it last */
         uint64_t load;   /* bytes by which it counts toward that worker's load */
 
-        /* private to the worker */
+        /* Private to the worker. */
         uint64_t body; /* bytes that belong to buf; those beyond belong to the tail */
         uint64_t progress;
-        uint64_t vector_done;    /* bytes of the first element that are done; a copy advances
-                                  * `vector` */
-        uint64_t device_ns;      /* when the device got the request last; COPY: when it began */
-        uint64_t settled_ns;     /* when the device last answered */
+        uint64_t vector_done;    /* bytes of the vector's first element that are done; a copy also
+                                  * advances `vector` */
+        uint64_t device_ns;      /* time at which the device last got the request; COPY: at which it
+                                  * began */
+        uint64_t settled_ns;     /* time at which the device last answered */
         uint64_t joined_payload; /* payload of all parts, in the first part of a merged operation */
         struct list_node *parts; /* requests merged into this one; NULL: none */
         struct iovec *pieces;    /* memory of the current operation: own_pieces, `room` or a
                                   * merged request's array */
         struct iovec own_pieces[2];
-        uint32_t attempts; /* in a row, without progress */
+        uint32_t attempts; /* consecutive attempts without progress */
         int32_t failure;   /* result of a failed read, kept while its bytes are wiped */
         bool wiping;
         uint32_t registered; /* 1: the last transfer used a registered buffer */
         bool stuck;          /* in flight at a volume that hangs */
-        bool along;          /* was a part of a merged operation, but not its first */
+        bool along;          /* the request was a part of a merged operation, but not its first */
         bool cut_short;      /* the file or the transfer ended early */
 };
 
@@ -174,8 +175,8 @@ enum kio_region_state {
 struct kio_region {
         void *base;      /* in: start of a shared mapping, aligned to its pages */
         uint64_t bytes;  /* in: length of the mapping, in whole pages */
-        unsigned volume; /* in: whose blocking-call thread populates the pages, numbered as in a
-                          * request */
+        unsigned volume; /* in: volume whose blocking-call thread populates the pages, numbered as
+                          * in a request */
         /* in: the pages may be moved to huge pages. False if the memory can be cut: a huge page
          * that crosses the end of a file stays accessible beyond that end. */
         bool may_be_huge;
@@ -190,7 +191,7 @@ struct kio_region {
         uint64_t registered_bytes; /* out: bytes from base on that every ring has registered */
         uint64_t huge_bytes;       /* out: bytes in huge pages */
 
-        /* private to io/ */
+        /* Private to io/. */
         struct list_node node;
         struct regions *regions;
         enum kio_region_state state;
@@ -201,7 +202,7 @@ struct kio_region {
         struct regions_ring *rings; /* one per worker */
         uint16_t *buffers;          /* buffer numbers, by piece */
         uint32_t n_buffers;
-        uint32_t waiting;   /* rings that have not answered */
+        uint32_t waiting;   /* rings that have not answered yet */
         uint32_t in_flight; /* requests in flight that name the region */
         int refused, ring_result;
 };

@@ -146,7 +146,7 @@ static void settle_answer(struct worker *w, struct kio_request *req, int32_t res
                 return;
         }
         if (req->op == KIO_READ && req->crc_bytes > 0) {
-                req->progress = 0; /* restarts, for the checksum */
+                req->progress = 0; /* restarts from the beginning, to compute the checksum */
                 list_append(&w->compute[req->class], &req->node);
                 return;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answers of a worker's device: what becomes of a request after the device, or the worker
- * itself, is done with it. Runs on the worker's thread. Private to io/. */
+/* The answers of a worker's device: decides how a request continues after the device, or the worker
+ * itself, has finished a part of it. Runs on the worker's thread. Private to io/. */
 #pragma once
 
 #include "io/worker-state.h"

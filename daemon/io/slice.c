@@ -103,7 +103,7 @@ int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
         struct slice s = { .req = req, .bytes = total - req->progress };
         int r = 0;
 
-        /* Slice the body only; the tail is processed as a whole. */
+        /* A slice covers a part of the body; the tail is processed as a whole. */
         if (req->progress < req->body)
                 s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
         if (req->op == KIO_COPY && req->vector)

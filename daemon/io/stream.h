@@ -17,9 +17,10 @@ enum {
         STREAM_LEAST = 16 * 1024, /* a shorter copy should stay in the cache */
 };
 
-/* An implementation for one instruction set. copy_crc() requires `bytes` to be a positive
- * multiple of STREAM_UNIT and `to` to have STREAM_ALIGNMENT. Other threads see the target after
- * they synchronize with this one. `crc` is without the inversions, as libisal has it. */
+/* An implementation for one instruction set. copy_crc() requires `bytes` to be a positive multiple
+ * of STREAM_UNIT and `to` to have STREAM_ALIGNMENT. Other threads see the target after they
+ * synchronize with this one. `crc` is the state without the initial and final inversion, as in
+ * libisal. */
 struct stream_way {
         const char *name;
         uint32_t (*copy_crc)(uint32_t crc, void *to, const void *from, size_t bytes);

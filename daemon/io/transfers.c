@@ -114,7 +114,7 @@ void transfers_end(struct transfers *t, const struct kio_request *req)
         s->bytes += req->payload;
         s->device_bytes += req->length;
         if (req->along)
-                return; /* the first part of the merged operation counts the operation */
+                return; /* only the first part of a merged operation counts the operation */
         s->ops[TRANSFER_OK]++;
         histogram_add(&s->sizes,
                       (req->joined_payload > 0 ? req->joined_payload : req->payload) - 1);

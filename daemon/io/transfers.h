@@ -29,8 +29,8 @@ struct transfer_series {
         enum transfer_technology technology;
         uint64_t ops[TRANSFER_RESULTS]; /* operations by result; TRANSFER_OK counts those that
                                          * moved bytes */
-        uint64_t blocks, bytes;         /* payload bytes */
-        uint64_t device_bytes;          /* with padding */
+        uint64_t blocks, bytes;         /* chunks, and their payload bytes */
+        uint64_t device_bytes;          /* bytes that the device transferred, with padding */
         uint64_t busy_ns;               /* time with at least one operation in flight, up to the
                                          * last completion */
         /* Payload bytes of each operation, minus one: a power of two is then the last value of
@@ -39,7 +39,7 @@ struct transfer_series {
         struct histogram latencies; /* ns per operation, at the device or copying */
         struct histogram queued;    /* ns per operation, from submission until the device or the
                                      * copy began */
-        /* used to compute busy_ns */
+        /* Used to compute busy_ns. */
         uint64_t inflight, busy_until_ns;
 };
 

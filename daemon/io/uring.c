@@ -67,8 +67,10 @@ struct uring_queue {
 
         struct kio_pool pools[1 + KIO_MORE_POOLS_MAX];
         unsigned n_pools;
-        unsigned n_pieces;         /* pieces of all pools; 0: not in the table */
-        unsigned n_region_buffers; /* table entries after those; 0: no table */
+        unsigned n_pieces;         /* pieces of all pools, which have an entry each in the table; 0:
+                                    * no entries */
+        unsigned n_region_buffers; /* entries for client regions, after those; 0: there is no
+                                    * table */
         bool *registered;
         unsigned worker;
 
@@ -193,7 +195,8 @@ static struct io_uring_sqe *uring_get_sqe(struct uring_queue *q)
 {
         struct io_uring_sqe *sqe = io_uring_get_sqe(&q->ring);
 
-        /* The ring has room for every operation in flight and for the wake-up. */
+        /* There is an entry, because the ring has room for every operation in flight and for the
+         * wake-up. */
         assert(sqe);
         return sqe;
 }
@@ -393,7 +396,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
                                              -r);
         }
         uring_make_table(q, params);
-        /* Saves a lookup of the file per call. Optional. */
+        /* Saves the kernel a lookup of the ring's file in each call. A failure is harmless. */
         (void)io_uring_register_ring_fd(&q->ring);
         if (rung->restricted) {
                 r = uring_restrict(q);
@@ -504,8 +507,8 @@ static int uring_push(struct kio_queue *base, struct kio_request *req)
         case KIO_WRITE:
                 n = kio_rest(req, req->pieces);
                 if (n > 1) {
-                        /* An operation on several pieces of memory cannot use registered
-                         * buffers. */
+                        /* An operation on several pieces of memory cannot use a registered
+                         * buffer. */
                         if (req->op == KIO_READ)
                                 io_uring_prep_readv(sqe, req->fd, req->pieces, n, offset);
                         else

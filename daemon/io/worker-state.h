@@ -32,50 +32,55 @@ struct worker {
         bool sleeping;           /* the inbox was found empty and the thread sleeps: wake it */
         bool stopping;
 
-        /* arguments and results of orders */
+        /* Arguments and results of orders. */
         unsigned wanted_depth; /* most in flight of gets, and of all other classes together */
-        uint64_t hang_ns;      /* after this time, a volume hangs; 0: never */
+        uint64_t hang_ns;      /* ns after which an unanswered operation makes its volume count as
+                                * hanging; 0: never */
         const struct kio_backend *backend;
         struct kio_queue_params params; /* depth is that of worker_queue_depth() */
         char error[256];
 
-        /* private to the thread */
+        /* Private to the thread. */
         struct kio_queue *queue;
         unsigned places, depth, background_max;      /* see worker_barred() */
         struct list_node ready[KIO_CLASS_END];       /* waiting for the device */
         struct list_node compute[KIO_CLASS_END];     /* copies and checksums */
         struct list_node in_flight[KIO_VOLUMES_MAX]; /* at the device, by volume, oldest first */
-        unsigned n_in_flight,
-                n_in_flight_of[KIO_CLASS_END]; /* without those of volumes that hang */
-        unsigned n_stuck;                      /* in flight at volumes that hang */
-        unsigned n_transfers;                  /* reads and writes in flight, at any volume */
-        uint32_t busy, hanging; /* bit masks of volumes with operations, and that hang */
+        unsigned n_in_flight, n_in_flight_of[KIO_CLASS_END]; /* operations in flight, except those
+                                                              * of volumes that hang */
+        unsigned n_stuck;       /* operations in flight at volumes that hang */
+        unsigned n_transfers;   /* reads and writes in flight, at any volume */
+        uint32_t busy, hanging; /* bit masks of the volumes with operations in flight, and of those
+                                 * that hang */
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
         uint64_t taken; /* requests taken from the inbox, in the units of `posted` */
         struct spin spin;
-        uint64_t client_ns; /* when the last request that a client waits for was submitted */
-        uint64_t wait_ns;   /* when the current wait began */
+        uint64_t client_ns; /* time at which the last request that a client waits for was
+                             * submitted */
+        uint64_t wait_ns;   /* time at which the current wait began */
         struct list_node done;
         struct merge merge;
         int broken; /* -errno while the queue cannot submit */
         unsigned backoff_ms;
 
-        /* counters, which this thread writes and any thread reads */
+        /* Counters, which this thread writes and any thread reads. */
         _Alignas(64) _Atomic uint64_t turns;
         _Atomic uint64_t failing;   /* 1: the last submission was refused */
         _Atomic uint64_t in_device; /* 1: inside a call that may block on the device */
-        _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* start of the oldest in flight; 0: none */
-        _Atomic uint64_t call_ns; /* when registering memory began; 0: not running */
+        _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* by volume: start of its oldest operation in
+                                                      * flight; 0: none */
+        _Atomic uint64_t call_ns; /* time at which registering memory began; 0: none is being
+                                   * registered */
         _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, wiped, registered_ops, transfers, transfers_time_ns,
                 busy_time_ns, begun, finished, spun_ns;
 
-        /* private to the loop thread */
+        /* Private to the loop thread. */
         _Alignas(64) uint64_t submitted;
         struct {
                 uint64_t transfers, transfer_bytes, reads, read_bytes, copy_bytes;
-        } load; /* submitted and not yet reaped */
+        } load; /* requests and bytes submitted and not yet reaped */
         uint64_t seen_turns;
         bool dirty;
         uint64_t unflushed_bytes, flush_bytes; /* bytes of transfers; see worker_submit() */

@@ -38,7 +38,8 @@
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,
         WORKER_CHARGE_MIN = 4096,
-        WORKER_AHEAD = 4, /* operations that an idle device gets first */
+        WORKER_AHEAD = 4, /* most operations that an idle device gets before the rest of a
+                           * submission */
         WORKER_PAUSE_MS_MAX = 100,
         WORKER_HANGING_VOLUMES = 4, /* the queue has room for this many volumes, of which the
                                      * last still works */
@@ -110,9 +111,10 @@ static bool worker_fall_asleep(struct worker *w)
         return r;
 }
 
-/* Finds volumes whose oldest operation takes too long, and takes their operations out of the
- * count in flight. Other volumes use the places, and new requests of this volume fail until the
- * device has answered all it has. Returns when the next volume is due, or 0 if none is. */
+/* Finds volumes whose oldest operation takes too long, and takes their operations out of the count
+ * in flight. Other volumes may use the places, and new requests for a hanging volume fail until its
+ * device has answered all its operations. Returns the time at which the next volume may begin to
+ * hang, or 0 if none has operations. */
 static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
 {
         uint64_t next = 0;
@@ -183,7 +185,8 @@ static void worker_count_begun(struct worker *w, const struct kio_request *req)
 {
         if (req->parts)
                 list_for_each (req->parts, n)
-                        counter_add(&w->begun, 1); /* merged requests have not been tried before */
+                        counter_add(&w->begun, 1); /* each counts as begun, because a request that
+                                                    * was tried before is not merged */
         else if (req->progress == 0 && req->attempts == 0)
                 counter_add(&w->begun, 1);
 }
@@ -241,7 +244,8 @@ static void worker_fill(struct worker *w)
                 if (w->n_in_flight == ahead && !classes_are_empty(w->ready)) {
                         worker_enter(w, false);
                         if (w->backoff_ms > 0)
-                                break; /* the worker has paused, and its loop enters again */
+                                break; /* the worker has paused, and enters the queue again in its
+                                        * loop */
                         now = clock_mono_ns();
                 }
         }
@@ -292,7 +296,7 @@ static void worker_compute(struct worker *w)
                 if (req->op == KIO_COPY && req->progress == 0)
                         req->device_ns = clock_mono_ns();
                 if (req->op == KIO_WRITE)
-                        r = 1; /* an empty write */
+                        r = 1; /* a write of no bytes needs no device */
                 else
                         r = slice_run(req, budget, &bytes);
                 if (r != 0) {
@@ -331,7 +335,8 @@ static bool worker_spin(struct worker *w)
         return has_come;
 }
 
-/* Sleeps in the queue, and learns from the whole wait, including the time polled in vain. */
+/* Sleeps in the queue. Adjusts the spinning by the length of the whole wait, including the time
+ * polled in vain. */
 static void worker_sleep(struct worker *w)
 {
         worker_enter(w, true);

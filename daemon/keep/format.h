@@ -34,7 +34,8 @@ struct keep_head {
         uint32_t crc;                      /* CRC32C of the following bytes, up to index_bytes */
         uint64_t bytes;                    /* length of the map */
         uint64_t index_bytes;              /* length of the index; the chunks follow it */
-        uint8_t number[KEEP_NUMBER_BYTES]; /* random; the store's folder has a copy */
+        uint8_t number[KEEP_NUMBER_BYTES]; /* random number of the map; a file in the store's folder
+                                            * has a copy, see keep_number_put() */
         uint64_t saved_ms;                 /* Unix time */
         uint32_t n_pools, n_holders;
         uint64_t rights; /* digest of the access rights under which the pools were handed out */
@@ -47,7 +48,8 @@ enum { KEEP_POOL_MANY_READERS = 1 };
 
 struct keep_pool {
         char name[KEEP_NAME_BYTES];  /* name of the tenant */
-        char files[KEEP_NAME_BYTES]; /* name of its descriptors, followed by -rw and -ro */
+        char files[KEEP_NAME_BYTES]; /* prefix of the names of its descriptors, which end in -rw and
+                                      * -ro */
         char policy[8];              /* policy that the records belong to */
         uint64_t bytes, slab_bytes;
         uint64_t inode;
@@ -64,7 +66,7 @@ struct keep_slot {
 };
 
 struct keep_holder {
-        char name[KEEP_NAME_BYTES]; /* name of the socket whose end the daemon waits for */
+        char name[KEEP_NAME_BYTES]; /* name of the descriptor of the client's socket */
         uint32_t pool;              /* position of the pool in the map */
         uint32_t n_slots;
         struct keep_slot slots[];
@@ -82,7 +84,7 @@ static_assert(sizeof(struct keep_reader) == 272, "map format");
 
 struct keep_chunk {
         struct key key;
-        uint64_t created_ms; /* when it was put, Unix time */
+        uint64_t created_ms; /* Unix time of the put in ms */
         uint32_t namespace_id, length;
         uint32_t payload_crc;
         uint32_t slab, slot;
@@ -98,9 +100,10 @@ enum { KEEP_STORED = 1, KEEP_REFUSED = 2 };
 struct keep_map {
         const struct keep_head *head;
         const struct keep_pool *pools[KEEP_MAX_POOLS];
-        const struct keep_chunk *chunks[KEEP_MAX_POOLS]; /* n_chunks of each pool */
+        const struct keep_chunk *chunks[KEEP_MAX_POOLS]; /* n_chunks of each pool, in order of last
+                                                          * use */
         const struct keep_holder *holders[KEEP_MAX_HOLDERS];
-        const struct keep_reader *readers; /* n_readers */
+        const struct keep_reader *readers; /* array of n_readers elements */
 };
 
 static inline size_t keep_pool_bytes(uint32_t n_slabs)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the keep, and the functions that its files share. Only they include this header. */
+/* The state of the keep, and the functions that its files share. Only the files of keep/ include
+ * this header. */
 #pragma once
 
 #include "io/io.h"
@@ -20,7 +21,7 @@ struct keep_queue {
 struct holder {
         char name[KEEP_NAME_BYTES];
         unsigned tenant;
-        int fd;      /* -1 if it has ended */
+        int fd;      /* socket of the client; -1 if the holder has ended */
         bool is_new; /* the service manager does not have it yet */
         uint32_t *chunks;
         uint32_t n_chunks, room;
@@ -38,7 +39,9 @@ struct keep {
 
         struct holder *holders; /* unordered; an ended holder is removed */
         unsigned n_holders, holders_room;
-        uint64_t name_of_this, names; /* parts of sockets' names, which are never reused */
+        uint64_t name_of_this, names; /* name_of_this: Unix time in ms at which this daemon created
+                                       * the keep; names: sockets named since; both are parts of
+                                       * sockets' names, which are therefore never reused */
         int closed_fd;                /* epoll descriptor that reports closed peers */
         struct event *closed;
         struct keep_stats stats;

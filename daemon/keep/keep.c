@@ -235,7 +235,8 @@ static void check_begin(struct keep *k, unsigned tenant, struct keep_ref ref)
                 .chunk = ref.chunk,
                 .generation = ref.generation,
                 .busy = true,
-                /* precedes other work, because gets read from disk until the chunk is verified */
+                /* PUT precedes background work, because gets read from disk until the chunk is
+                 * verified */
                 .req = { .op = KIO_COPY,
                          .class = KIO_CLASS_GET,
                          .src = pool_at(pool, ref.chunk),

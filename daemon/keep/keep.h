@@ -30,10 +30,11 @@ struct keep_file {
 };
 
 /* Reads and checks the map, and invalidates it for every process that has it, so that it is used
- * once. Returns 0, or -errno and what is wrong. */
+ * only once. Returns 0, or -errno and a text that describes the error. */
 int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ERROR_BYTES]);
 struct keep_file *keep_file_free(struct keep_file *f);
-/* Fills in the sizes of a tenant's pool in the map, or leaves them unchanged if it has none. */
+/* Fills in the sizes of a tenant's pool in the map, or leaves them unchanged if the map has no pool
+ * of the tenant. */
 void keep_file_size(const struct keep_file *f, const char *tenant, uint64_t *bytes,
                     uint64_t *slab_bytes);
 /* Returns the position of a tenant's pool, or -1 and the reason why it cannot be taken over into a
@@ -48,7 +49,8 @@ struct keep_tenant {
         const char *name;
         struct pool *pool;
         uint16_t store_tenant;
-        int kept; /* position in the map of the pool that the memory holds; -1 if it is new */
+        int kept; /* position in the map of the pool whose memory this tenant's pool uses; -1 if the
+                   * memory is new */
 };
 
 struct keep_params {
@@ -57,7 +59,7 @@ struct keep_params {
         struct store *store;
         const struct keep_tenant *tenants; /* copied, except the names */
         unsigned n_tenants;
-        uint64_t forbidden_pools; /* for struct keep_stats */
+        uint64_t forbidden_pools; /* copied to keep_stats.forbidden_pools */
         void (*more_room)(void *userdata, unsigned tenant);
         /* Called when a client of the earlier daemon has closed its end; the socket is no longer
          * needed. */
@@ -116,7 +118,7 @@ int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES]);
 
 /* The reason why a chunk of the map was not taken over, or was not verified. */
 enum keep_refusal {
-        KEEP_DAMAGED,  /* the entry or the bytes do not match their checksum */
+        KEEP_DAMAGED,  /* the chunk's entry or its bytes do not match their checksum */
         KEEP_CHANGED,  /* the store has another chunk under its key, or lacks its namespace */
         KEEP_NO_SLOT,  /* the slot does not exist, or belongs to another chunk */
         KEEP_REPLACED, /* evicted, purged, read again or put again before it was verified */
@@ -127,10 +129,11 @@ struct keep_stats {
         uint64_t mapped; /* chunks in the map */
         uint64_t verified, verified_bytes;
         uint64_t refused[KEEP_REFUSALS];
-        uint64_t pending; /* chunks that await verification now */
-        uint64_t holders,
-                held_slots; /* clients of earlier daemons, and slots that they may read, now */
+        uint64_t pending;             /* chunks that await verification now */
+        uint64_t holders, held_slots; /* clients of earlier daemons, and slots that these clients
+                                       * may read, now */
         uint64_t forbidden_pools; /* pools not taken over, because a client has lost its rights */
-        uint64_t verify_ns;       /* time that verifying everything took; 0 until it ends */
+        uint64_t verify_ns;       /* ns from the takeover to the end of verification; 0 until
+                                   * then */
 };
 void keep_get_stats(const struct keep *k, struct keep_stats *ret);

@@ -334,7 +334,7 @@ int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES])
 
         if (dir < 0)
                 return -errno;
-        /* O_NONBLOCK, so that a FIFO at this place does not block startup */
+        /* O_NONBLOCK: a FIFO at this place would block startup */
         fd = openat(dir, NUMBER_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (unlinkat(dir, NUMBER_FILE, 0) < 0 || fd < 0)
                 return -errno;
