@@ -105,7 +105,7 @@ uint64_t notify_kept_bytes(void)
 
 unsigned notify_keeps(void)
 {
-        const char *room = getenv("FDSTORE"); /* systemd 254 and later */
+        const char *room = getenv("FDSTORE"); /* set by systemd from version 254 on */
         unsigned long n = room ? strtoul(room, NULL, 10) : UINT_MAX;
 
         return getenv("NOTIFY_SOCKET") ? (unsigned)MIN(n, (unsigned long)UINT_MAX) : 0;

@@ -14,12 +14,12 @@
 #define NOTIFY_KEPT_WRITABLE "-rw"
 struct notify_kept {
         char *name;
-        int fd; /* -1 after notify_take_kept() */
+        int fd; /* descriptor; -1 after notify_take_kept() */
 };
 
 struct notify_sockets {
-        int listen; /* FileDescriptorName=kvcache, or the only socket; -1 if none */
-        int http;   /* FileDescriptorName=http; -1 if none */
+        int listen; /* socket with FileDescriptorName=kvcache, or the only socket; -1 if none */
+        int http;   /* socket with FileDescriptorName=http; -1 if none */
         struct notify_kept *kept;
         unsigned n_kept;
 };
@@ -34,12 +34,12 @@ bool notify_has_kept(const struct notify_sockets *sockets, const char *name);
 /* Closes the descriptors that were not taken, here and in the service manager. */
 void notify_drop_kept(struct notify_sockets *sockets);
 
-/* Returns how many descriptors the service manager keeps across a restart, as far as is known; 0 if
- * none. */
+/* Returns the number of descriptors that the service manager can keep across a restart (FDSTORE);
+ * UINT_MAX if it does not say, 0 without a service manager. */
 unsigned notify_keeps(void);
 /* Has the service manager keep a duplicate of the descriptor under this name, until the service is
- * stopped permanently or notify_forget(). Returns 0 or -errno; whether the manager has room is not
- * known. */
+ * stopped permanently or notify_forget(). Returns 0 or -errno; the manager does not report whether
+ * it has room. */
 int notify_keep(const char *name, int fd);
 void notify_forget(const char *name);
 /* Waits until the service manager has processed all messages. Returns false if it did not in
@@ -51,5 +51,5 @@ void notify_ready(void);
 void notify_reloading(void);
 void notify_stopping(const char *status, ...) __attribute__((format(printf, 1, 2)));
 void notify_status(const char *status, ...) __attribute__((format(printf, 1, 2)));
-uint64_t notify_watchdog_us(void); /* 0 if no watchdog is configured */
+uint64_t notify_watchdog_us(void); /* microseconds; 0 if no watchdog is configured */
 void notify_watchdog(void);

@@ -11,7 +11,8 @@
 
 enum {
         STEP_RECORDS = 4096,  /* records visited by a step that drops nothing */
-        PAUSE_BUSY_US = 1000, /* while steps drop chunks: about 50,000 chunks a second */
+        PAUSE_BUSY_US = 1000, /* pause while steps drop chunks, which limits them to about 50,000
+                               * chunks a second */
         PAUSE_MIN_US = 5000,
         PAUSE_MAX_US = 500 * 1000,
         WALK_US = 60 * 1000 * 1000,

@@ -32,7 +32,7 @@
 /* A tenant's secret for the shared tier. */
 struct server_secret {
         size_t length;
-        char bytes[4096 + 2]; /* with a newline, and one byte that shows an excess length */
+        char bytes[4096 + 2]; /* the secret, a newline, and one byte that reveals a longer text */
 };
 
 struct server {
@@ -44,25 +44,26 @@ struct server {
         struct service service; /* the server owns its parts */
         struct tenant tenants[CONFIG_MAX_TENANTS];
         size_t floor_prefix[CONFIG_MAX_FLOORS]; /* lengths of the prefixes in memory.floors */
-        const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
+        const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0] may be NULL */
         struct spin spin;                                              /* spinning of the loop */
-        uint64_t wait_began_ns; /* when the loop began to wait */
-        bool has_polled;        /* the loop has polled since then without an event */
+        uint64_t wait_began_ns; /* time at which the loop began to wait */
+        bool has_polled;        /* the loop has polled since wait_began_ns without an event */
         uint64_t wake_ns;       /* time of the next deadline; 0 if none */
-        unsigned sweep_turn;    /* the tenant whose pool is swept next */
+        unsigned sweep_turn;    /* number of the tenant whose pool is swept next */
         struct sessions *sessions;
         struct listener *listener;
         struct http *http;
         struct populate *populate;
         struct learned *learned;
-        struct learned_head *learned_file; /* kept until it is restored */
+        struct learned_head *learned_file; /* state read from the file, until it is restored */
         struct {
                 struct keep *keep;
-                struct keep_file *file; /* kept until it is taken over */
+                struct keep_file *file; /* map of the earlier daemon, until it is taken over */
                 char files[CONFIG_MAX_TENANTS][KEEP_NAME_BYTES];
                 int kept[CONFIG_MAX_TENANTS]; /* positions in the map, as in struct keep_tenant */
-                unsigned forbidden;           /* pools that clients without rights had mapped */
-                bool ready;                   /* the pools will be handed on */
+                unsigned forbidden;           /* pools not taken over, because clients that had
+                                               * mapped them have lost their rights */
+                bool ready;                   /* the pools will be handed to the next daemon */
                 bool reported;                /* the end of the verification was logged */
                 char why_not[KEEP_ERROR_BYTES];
                 uint8_t number[KEEP_NUMBER_BYTES];
@@ -82,7 +83,7 @@ struct server {
         struct {
                 struct removal removal;
                 bool removing;
-                unsigned n;           /* removals of this tick */
+                unsigned n;           /* removals begun in this tick */
                 uint64_t searched_ns; /* time of the last search for unused namespaces; 0: search
                                          now */
         } unused;
@@ -91,11 +92,11 @@ struct server {
         struct namespace_history namespace_history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
-        uint64_t staging_bytes_auto; /* config_auto_staging() at startup */
-        uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
+        uint64_t staging_bytes_auto; /* result of config_auto_staging() at startup */
+        uint64_t workers_alive_ns;   /* time at which all workers were last seen to advance */
         struct {
-                uint64_t since_ns; /* when a client was last connected */
-                uint64_t accepted; /* connections until then */
+                uint64_t since_ns; /* time at which a client was last connected */
+                uint64_t accepted; /* connections accepted until then */
         } idle;
         bool draining, drain_late;
         bool closed; /* a clean stop has closed everything, and nothing is in flight */
@@ -107,7 +108,8 @@ struct server {
 /* Logs why startup failed. Returns the exit status. */
 int server_fail(int r, const char *what, const char *error);
 void server_raise_limits(void);
-/* Returns the memory that the daemon may still take. The pools and the lookup index call it. */
+/* Returns the bytes of memory that the daemon may still take. The pools and the lookup index call
+ * it. */
 uint64_t server_available_memory(void *userdata);
 const char *server_tenant_name(const struct server *s, unsigned i);
 int server_start_tenants(

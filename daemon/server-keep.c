@@ -55,7 +55,7 @@ static bool has_socket(void *userdata, const char *name)
         return notify_has_kept(&((struct server *)userdata)->inherited, name);
 }
 
-/* Has the service manager forget both descriptors of a pool, because neither is of use without the
+/* Lets the service manager forget both descriptors of a pool, because each is useless without the
  * other. */
 static void forget_pool(const struct server *s, int kept)
 {
@@ -70,8 +70,8 @@ static void forget_pool(const struct server *s, int kept)
         notify_forget(file);
 }
 
-/* Opens a tenant's pool over the memory of the earlier daemon. Returns 0 if it could; otherwise
- * that memory is of no use. */
+/* Opens a tenant's pool over the memory of the earlier daemon. Returns 0 if it could; otherwise the
+ * memory is not used. */
 static int take_over(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
                      uint64_t slab_bytes, struct backing *ret)
 {

@@ -14,8 +14,9 @@
 #include "evict/admission.h"
 
 enum {
-        MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */
-        MAX_FILES = 64,        /* registered files, which one thread reads */
+        MAX_REGIONS = 16384,   /* registered regions of all clients: a quarter of the mappings that
+                                * a process may have */
+        MAX_FILES = 64,        /* registered files of all clients; one thread reads them all */
         BYTES_OF_A_KEY = 1024, /* bytes of limits.request_memory per key in flight */
         REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
@@ -89,10 +90,10 @@ struct quota_limits server_all_limits(const struct server *s)
                                                       (uint64_t)REQUEST_MEMORY_MIN),
                 [QUOTA_UNREAD_FDS] =
                         c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
-                /* a connection has at most one deferred request, with at most one descriptor */
+                /* A connection has at most one deferred request, with at most one descriptor. */
                 [QUOTA_DEFERRED_FDS] = c->limits.connections,
                 [QUOTA_LOANS] = STORE_LOANS_MAX,
-                /* lent chunks cannot be evicted */
+                /* Lent chunks cannot be evicted, so they may be a quarter of the store only. */
                 [QUOTA_LOANED_BYTES] = c->store.limit / 4,
                 [QUOTA_FILES] = MAX_FILES,
         } };
@@ -136,12 +137,12 @@ struct quota_limits server_user_limits(const struct server *s)
         for (unsigned i = 0; i < ARRAY_SIZE(things); i++)
                 set_user_limit(&limits, things[i].what, things[i].configured,
                                all.most[things[i].what]);
-        /* an admin may register as much as all users together */
+        /* An admin may register as much as all users together. */
         limits.most[QUOTA_REGISTERED_BYTES] = or_none(c->limits.uid_registered);
         limits.shared[QUOTA_REGISTERED_BYTES] = !c->limits.uid_registered;
         config_uid_limits(c, &limits.most[QUOTA_CONNECTIONS], &limits.most[QUOTA_KEYS]);
         limits.most[QUOTA_DEFERRED_FDS] = limits.most[QUOTA_CONNECTIONS];
-        /* if few connections are allowed, one user may have all of them */
+        /* If few connections are allowed, one user may have all of them. */
         limits.shared[QUOTA_CONNECTIONS] =
                 !c->limits.uid_connections &&
                 limits.most[QUOTA_CONNECTIONS] < all.most[QUOTA_CONNECTIONS];

@@ -15,7 +15,7 @@
 #include "cleanup.h"
 #include "units.h"
 
-enum { MOST_ERRORS = 100 }; /* errors in an answer; a file of 1 MiB can have 100,000 */
+enum { MOST_ERRORS = 100 }; /* most errors in an answer; a file of 1 MiB can have 100,000 */
 
 /* The answer in JSON. If memory is short, the reload continues without it. */
 struct answer {
@@ -116,8 +116,8 @@ static void begin_answer(const struct server *s, struct answer *answer)
         answer->errors = cJSON_AddArrayToObject(answer->object, "errors");
 }
 
-/* Keeps the keys that need a restart; the status shows them until then, or until a reload of a file
- * without them. */
+/* Keeps the keys whose changes need a restart. The status shows these keys until the restart, or
+ * until a reload finds them unchanged. */
 static void keep_pending(struct server *s, const struct answer *answer)
 {
         cJSON_Delete(s->sources.reload_pending);

@@ -22,7 +22,7 @@
 enum {
         SECRET_MIN = 16,
         SECRET_MAX = 4096,
-        DEPTH = 64, /* concurrent operations of an engine */
+        DEPTH = 64, /* most operations in flight at the engine */
 };
 #define MS UINT64_C(1000000)
 

@@ -44,7 +44,8 @@ static struct socket_rights socket_rights(const struct server *s)
         return (struct socket_rights){ st.st_uid, st.st_gid, st.st_mode & 0777 };
 }
 
-/* Returns whether the kernel lets the peer connect to the socket: that takes write permission. */
+/* Returns whether the kernel lets the peer connect to the socket, which takes write permission for
+ * the socket file. */
 static bool may_connect(const struct socket_rights *socket, const struct peer *p)
 {
         bool in_group = p->gid == socket->gid;
@@ -101,7 +102,8 @@ bool server_may_reuse_pool(struct server *s, unsigned tenant, int kept,
                                  (unsigned)p.uid);
                         return false;
                 }
-                readers_note(readers, &p); /* a mapping may outlive further restarts */
+                readers_note(readers, &p); /* recorded again, because a client's mapping may outlive
+                                            * further restarts */
         }
         readers->incomplete |= map->pools[kept]->flags & KEEP_POOL_MANY_READERS;
         return true;

@@ -207,7 +207,7 @@ static struct store_params store_params_of(struct server *s)
         };
 }
 
-/* Returns how long the loop may poll, from io.spin. */
+/* Returns the longest time for which the loop may poll, from io.spin. */
 static uint32_t spin_limit(const struct config *c)
 {
         if (strcmp(c->io.spin, "off") == 0)
@@ -217,8 +217,8 @@ static uint32_t spin_limit(const struct config *c)
         return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
 }
 
-/* Returns whether there are twice as many cores as workers, loop and one client, so that workers
- * that wait for their part of a batch keep no other thread from its core. */
+/* Returns whether there are twice as many cores as workers, loop and one client, so that a worker
+ * that polls keeps no other thread from its core. */
 static bool has_cores_for_all(const struct config *c)
 {
         return spin_cpus() >= 2 * (c->io.workers + 2);
@@ -348,8 +348,8 @@ int server_start_tenants(struct server *s)
         return 0;
 }
 
-/* Returns the floor of memory.floors with the longest prefix of the namespace's name, or their
- * number. */
+/* Returns the index of the floor with the longest prefix of the namespace's name, or the number of
+ * floors if there is none. */
 static unsigned floor_of_namespace(void *userdata, uint32_t namespace_id)
 {
         const struct server *s = userdata;

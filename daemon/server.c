@@ -220,7 +220,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 static void on_status_line(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
-        static struct status_health health; /* large; one thread */
+        static struct status_health health; /* static, because it is large and only the loop thread
+                                             * uses it */
         struct sessions_stats sessions;
         struct store_stats store;
         char hits[64] = "";
@@ -274,8 +275,8 @@ static void on_short_of_memory(void *userdata)
                     units_bytes(pool.populated_bytes, populated), units_bytes(pool.bytes, all));
 }
 
-/* Logs what the refusal costs and what helps. With POSIX I/O nothing is registered, which is no
- * refusal. */
+/* Logs the consequence and the remedy of a refusal to register memory. With POSIX I/O nothing is
+ * registered, so there is no refusal. */
 static void on_registration_refused(void *userdata)
 {
         const struct server *s = userdata;
@@ -361,7 +362,7 @@ static bool run_iteration(struct server *s)
         if (s->service.remote)
                 offer_leaving(s);
         deadline = s->service.remote ? remote_iterate(s->service.remote, now) : 0;
-        /* after everything that may have submitted a request or ended a wait */
+        /* Runs after all calls that may submit a request or end a wait. */
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 uint64_t of_this = cache_iterate(s->tenants[i].cache, now);
 
@@ -462,9 +463,9 @@ static bool is_settled(const struct server *s)
         return sessions_stagings_closing(s->sessions) == 0 && is_settled_except_memory(s);
 }
 
-/* Exits without waiting for a device that has not answered for io.hang. The store is left as by a
- * crash: not marked clean, and recovered at the next startup. The kernel keeps the lock until the
- * operations end. */
+/* Exits without waiting for a device that has not answered for io.hang. The store is left as after
+ * a crash: it is not marked clean, and recovered at the next startup. The kernel keeps the lock
+ * until the operations end. */
 static void exit_without_device(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
@@ -616,7 +617,7 @@ static int start(struct server *s)
         s->staging_bytes_auto = config_auto_staging(s->config, "");
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
-        signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE fails with EFBIG */
+        signal(SIGXFSZ, SIG_IGN); /* makes a write beyond RLIMIT_FSIZE fail with EFBIG */
         signal(SIGIO, SIG_IGN);   /* store/volume/lend.c uses file leases, which send this signal */
         r = notify_inherit(&s->inherited);
         if (r < 0)

@@ -10,8 +10,8 @@ struct config;
 struct server_params {
         struct config *config;   /* loaded, checked and resolved; the caller frees it afterwards */
         const char *config_path; /* read again by a reload; NULL if none */
-        uint64_t config_read_unix_ms; /* before it was read */
-        char **sets;                  /* --set, in order; applied again by a reload */
+        uint64_t config_read_unix_ms; /* Unix time just before the configuration was read */
+        char **sets;                  /* --set options, in order; a reload applies them again */
         unsigned n_sets;
         bool config_must_exist; /* --config named the file */
 };
@@ -28,6 +28,6 @@ enum exit_status {
                 65, /* the store cannot be used: not a store, damaged, or of another version */
         EXIT_STATUS_IO = 74,         /* I/O error, or the disk is full */
         EXIT_STATUS_BUSY = 75,       /* store or socket is in use by another daemon: try later */
-        EXIT_STATUS_PERMISSION = 77, /* also: a file system is read-only */
+        EXIT_STATUS_PERMISSION = 77, /* permission denied, or the file system is read-only */
         EXIT_STATUS_CONFIG = 78,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timers: a heap of deadlines. Loop thread. */
+/* Timers: a heap of deadlines, whose callbacks run on the loop thread. */
 #pragma once
 
 #include <stdbool.h>

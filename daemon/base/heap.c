@@ -43,7 +43,7 @@ static void put(struct heap *h, struct heap_node *node, unsigned place)
         node->place = place;
 }
 
-/* Moves the free place up or down until the node may have it. */
+/* Moves the free place up or down until it is the node's place, and stores the node there. */
 static void sift(struct heap *h, struct heap_node *node, unsigned place)
 {
         for (; place > 1 && precedes(node, h->nodes[place / 2]); place /= 2)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A binary heap of nodes in their owners' memory. The node with the smallest key is first. Of nodes
- * with equal keys, the one that was added first is first. Each step moves the nodes of one path. */
+ * with equal keys, the one that was added first is first. Each change moves only nodes on one path
+ * from the root. */
 #pragma once
 
 #include <stddef.h>

@@ -104,8 +104,9 @@ uint64_t histogram_at_most(const struct histogram *h, uint64_t edge)
         unsigned last = bucket_of(edge), n = last + (histogram_bucket_edge(last) <= edge);
         uint64_t seen = 0;
 
-        /* Do not return h->count if `max` is below the edge: the result would fall when a later
-         * value lies above the edge, in the bucket that the edge divides. */
+        /* Count by buckets even if `max` is below the edge. h->count would be right then, but the
+         * result would fall when a later value lies above the edge, in the bucket that the edge
+         * divides. */
         for (unsigned i = 0; i < n; i++)
                 seen += h->buckets[i];
         return seen;

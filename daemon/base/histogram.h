@@ -17,8 +17,8 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *h, uint64_t value);
-/* Adds `n` values of this size without their sum, which histogram_add_to_sum() adds. For values
- * that were counted elsewhere. */
+/* Adds `n` values of this size without their sum, which histogram_add_to_sum() adds. Used for
+ * values that were counted elsewhere. */
 void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n);
 void histogram_add_to_sum(struct histogram *h, uint64_t sum);
 /* Adds all values of `from` to `to`. */
@@ -28,6 +28,6 @@ void histogram_merge(struct histogram *to, const struct histogram *from);
 uint64_t histogram_quantile(const struct histogram *h, double quantile);
 /* Returns the largest value that falls into the bucket. */
 uint64_t histogram_bucket_edge(unsigned bucket);
-/* Returns how many values are at most `edge`, by the buckets that end there or before. Never
- * decreases as values are added. */
+/* Returns the number of values in the buckets that end at or below `edge`. Never decreases as
+ * values are added. */
 uint64_t histogram_at_most(const struct histogram *h, uint64_t edge);

@@ -104,7 +104,8 @@ void pages_ahead_more(struct pages_ahead *a, uint64_t used)
         char *end = boundary_after(a->base + used + AHEAD_BYTES);
         struct step step = { .begin = a->reached };
 
-        /* An array that was populated otherwise, as by recovery, continues at its end. */
+        /* An array that something else populated, such as recovery, continues after its used
+         * part. */
         if (step.begin < a->base + used)
                 step.begin = boundary_after(a->base + used);
         step.end = MIN(end, a->base + a->bytes);

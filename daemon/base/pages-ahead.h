@@ -10,12 +10,13 @@
 
 #include <stdint.h>
 
-/* The caller keeps it, initialized with zeros: then nothing is populated. */
+/* The state of one array. The caller initializes it with zeros; until pages_ahead_init() nothing is
+ * populated. */
 struct pages_ahead {
         char *base;
         uint64_t bytes;
-        uint64_t next; /* number of used bytes from which another step is due */
-        char *reached; /* the array is populated, or being populated, up to here */
+        uint64_t next; /* number of used bytes at which the next step is queued */
+        char *reached; /* end of the part that is populated, or being populated */
 };
 
 /* Begins with an array from pages_map() that is not used yet. An array of less than 4 MiB is left
@@ -25,7 +26,7 @@ void pages_ahead_init(struct pages_ahead *a, void *base, uint64_t bytes);
 void pages_ahead_fini(struct pages_ahead *a);
 /* Populates nothing until pages_ahead_restart(), because something else populates the array. */
 void pages_ahead_pause(struct pages_ahead *a);
-/* Continues behind the first `used` bytes. What lies beyond may be unpopulated again. */
+/* Continues after the first `used` bytes. Memory beyond them may have been unpopulated. */
 void pages_ahead_restart(struct pages_ahead *a, uint64_t used);
 void pages_ahead_more(struct pages_ahead *a, uint64_t used);
 

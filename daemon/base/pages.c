@@ -55,7 +55,7 @@ void pages_unmap(void *p, uint64_t bytes)
         while (at < end) {
                 uint64_t next = MIN(round_down(at, PIECE_BYTES) + PIECE_BYTES, end);
 
-                /* A page of 1 GiB cannot be unmapped in part. */
+                /* A huge page of 1 GiB cannot be unmapped in part, so unmap all of it. */
                 if (munmap((void *)(uintptr_t)at, next - at) < 0) {
                         (void)munmap((void *)(uintptr_t)at, end - at);
                         return;

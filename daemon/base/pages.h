@@ -14,7 +14,7 @@ int pages_share(const char *name, uint64_t bytes, int protection, void **ret, in
 /* Unmaps large memory, however it was mapped, piece by piece, because other threads cannot map or
  * unmap memory during a piece. Any thread. */
 void pages_unmap(void *p, uint64_t bytes);
-/* Requests huge pages for existing memory, as far as they lie within it. */
+/* Requests huge pages for the part of existing memory that huge pages can cover. */
 void pages_wish_huge(void *p, uint64_t bytes);
 /* Populates memory, preserving its contents, piece by piece, so that a thread that touches the
  * memory meanwhile does not have to wait for all of it. Any thread. Before Linux 5.14, or without

@@ -14,7 +14,8 @@
 #define SANITIZES_ADDRESSES 0
 #endif
 
-/* Mark memory that is kept for reuse, which no code may access until it is allowed again. */
+/* Forbid and allow access to memory that is kept for reuse, so that AddressSanitizer reports an
+ * access to unused memory. */
 #if SANITIZES_ADDRESSES
 #include <sanitizer/asan_interface.h>
 #define SANITIZERS_FORBID(p, bytes) ASAN_POISON_MEMORY_REGION(p, bytes)

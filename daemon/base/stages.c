@@ -28,7 +28,8 @@ void stages_fini(struct stages *s)
         s->on = false;
 }
 
-/* Times from different threads may be slightly out of order. */
+/* Adds a stage's time, or 0 if the times are out of order, as times from different threads may be
+ * slightly. */
 static void add_time(struct stages *s, enum stage stage, uint64_t from, uint64_t to)
 {
         histogram_add(&s->time[stage], to > from ? to - from : 0);

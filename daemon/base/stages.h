@@ -12,12 +12,14 @@
 
 /* Stages in order: of a batch, then of an I/O operation. */
 enum stage {
-        STAGE_WAIT,    /* batch: from when it could be read to its first key */
-        STAGE_SUBMIT,  /* batch: from there until all its keys have been started */
-        STAGE_QUEUE,   /* operation: from submission until a worker begins it */
+        STAGE_WAIT,    /* batch: from the time at which the message could be read to the start of
+                        * its first key */
+        STAGE_SUBMIT,  /* batch: from the start of its first key until all its keys have been
+                        * started */
+        STAGE_QUEUE,   /* operation: from its submission until a worker begins it */
         STAGE_DEVICE,  /* read, write or sync: at the device */
-        STAGE_COMPUTE, /* copy, or the checksum of a read */
-        STAGE_RETURN,  /* operation: until the loop reaps it */
+        STAGE_COMPUTE, /* operation: a worker copies, or computes the checksum of a read */
+        STAGE_RETURN,  /* operation: from the end of the worker's part until the loop reaps it */
         STAGES
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements benchmark.h. While a session is active and enabled, the I/O recorder adds completed
  * transfers to `window`, at the cost of one branch otherwise. This file moves the window into the
- * session, once a second and at every command. Both run on the loop thread, so that a reset is
- * exact: transfers completed later count, earlier ones do not. Clients count their own transfers in
- * pages (client-pages.c), which are read at the same times.
+ * session, once a second and at every command. The recorder and this file run on the loop thread,
+ * so that a reset is exact: it excludes all transfers completed earlier, and no later ones. Clients
+ * count their own transfers in pages (client-pages.c), which are read at the same times.
  *
  * Owns the sessions. Failures: without memory for another path, layout and technology, its
  * transfers are missing from the session. */
@@ -34,7 +34,8 @@ static struct bench_session *session_free(struct bench_session *s)
         return NULL;
 }
 
-/* Names this host, since it is where the daemon counts, whatever an earlier file says. */
+/* Stores the name of this host, which may differ from that in an earlier file, because the daemon
+ * counts here. */
 static void name_host(struct snapshot *s)
 {
         snapshot_name_host(s, KVCACHE_BUILD_VERSION);
@@ -124,7 +125,7 @@ static void changed(struct bench *b, struct bench_session *s)
         s->dirty = true;
 }
 
-/* Resets the window: later transfers are new. */
+/* Empties the window, so that it contains only later transfers. */
 static void empty_window(struct bench *b)
 {
         const struct transfers *t = kio_transfers(b->params.io);
@@ -180,7 +181,7 @@ static void bound_busy(struct snapshot *s)
                 s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
 }
 
-/* Adds everything since the last call to the active session, reading at most `pages` client
+/* Adds all transfers since the last call to the active session, reading at most `pages` client
  * pages. */
 static void count(struct bench *b, unsigned pages)
 {
@@ -196,7 +197,8 @@ static void count(struct bench *b, unsigned pages)
         bound_busy(&b->active->snapshot);
 }
 
-/* Takes effect of a change of the active session or its state. count() must have run before. */
+/* Applies a change of the active session or of its state to the recorder. count() must have run
+ * before. */
 static void apply(struct bench *b)
 {
         empty_window(b);
@@ -237,8 +239,8 @@ void bench_saved(struct bench *b, const char *name, int result)
                 b->saved++;
                 b->save_failed = false;
                 if (s)
-                        save(b, s); /* a command may have changed it meanwhile, and the daemon may
-                                     * stop */
+                        save(b, s); /* saves again if a command has changed the session during the
+                                     * write, because the daemon may stop */
                 return;
         }
         b->save_errors++;
@@ -320,7 +322,8 @@ static int init(struct bench *b, const char *name, unsigned flags, struct bench_
                 snapshot_name_time(clock_unix_ms(), s->snapshot.created);
         }
         if (b->active)
-                b->active->dirty = true; /* the file still says that this session is active */
+                b->active->dirty = true; /* rewrites the file of the previous session, which still
+                                          * says that the session is active */
         name_host(&s->snapshot);
         s->snapshot.enabled = true;
         b->active = s;
@@ -362,7 +365,7 @@ static int print(struct bench *b, struct bench_session *s, FILE *out)
         return bench_print(b, s, b->files ? path : NULL, out);
 }
 
-/* Limits the pages read for callers without rights, which may ask at any rate. */
+/* Returns the number of pages to read for a caller without rights, which may ask at any rate. */
 static unsigned pages_for_anyone(struct bench *b)
 {
         uint64_t now_ns = clock_mono_ns();

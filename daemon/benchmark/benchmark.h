@@ -27,7 +27,7 @@ struct bench_params {
         struct kio *io;
         const char
                 *folder; /* directory of the files, created by the first write; NULL: do not save */
-        /* Reports a session that cannot be saved or a file that is invalid, as one line of text. */
+        /* Reports a session that cannot be saved, or an invalid file, by one line of text. */
         void (*warn)(void *userdata, const char *text);
         void *userdata;
 };
@@ -36,7 +36,8 @@ struct bench_stats {
         unsigned sessions;
         bool active, enabled;
         uint64_t saved, save_errors;
-        uint64_t impossible; /* readings of client counters that were partly discarded */
+        uint64_t impossible; /* readings of clients' counters that were partly discarded, because
+                              * the counts were impossible */
         char name[65];       /* name of the active session; "": none */
 };
 
@@ -56,11 +57,11 @@ enum bench_command {
         BENCH_COMMAND_END,
 };
 enum {
-        BENCH_RESUME = 1 << 0, /* with INIT, for an existing name */
+        BENCH_RESUME = 1 << 0, /* with INIT: continue an existing session of this name */
         BENCH_FORCE = 1 << 1,
-        /* The caller may only query. The command writes no file, which is left to bench_tick().
-         * Transfers counted by clients may be a second old, or more if there are hundreds of
-         * clients. */
+        /* Restricts a command to a query by a caller without rights. The command writes no file,
+         * which is left to bench_tick(). Transfers counted by clients may be a second old, or more
+         * if there are hundreds of clients. */
         BENCH_UNSAVED = 1 << 2,
 };
 
@@ -71,11 +72,11 @@ enum {
 int bench_command(struct bench *b, enum bench_command command, const char *name, unsigned flags,
                   FILE *out);
 
-/* Performs INIT with RESUME, before clients are served. */
+/* Executes INIT with BENCH_RESUME, before clients are served. */
 int bench_resume(struct bench *b, const char *name);
 
-/* Counts, and saves sessions that have changed and were last saved 5 s ago. Call it about once a
- * second. */
+/* Adds new transfers to the active session, and saves sessions that have changed and were last
+ * saved 5 s ago. Call it about once a second. */
 void bench_tick(struct bench *b, uint64_t now_ns);
 /* Saves changed sessions before the daemon stops; kio_pending() counts the writes. */
 void bench_stop(struct bench *b);

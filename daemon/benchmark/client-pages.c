@@ -5,17 +5,16 @@
  * at an admin's commands, and when its connection ends. If a client is killed while writing, the
  * increase of one slot since the last reading may be lost.
  *
- * A reading takes microseconds, and thousands of connections can have new counts each time. Except
- * for an admin's command, which counts exactly, each call reads only some pages, in turn: other
- * counts arrive a second or more later, but none are lost.
+ * A reading takes microseconds, and thousands of connections can have new counts each time. An
+ * admin's command reads all pages, so that its counts are exact. Other calls read only some pages,
+ * in turn, so that some counts arrive a second or more later, but none are lost.
  *
  * The contents are not trusted. Decreasing counters, invalid kinds, and more than can be moved in
  * the connection's lifetime add nothing, and counting continues from the new values; a metric
  * counts such readings. A lying client can only cause wrong figures.
  *
  * Each addition uses up the minimum time that it takes, per slot, and unused time stays available.
- * A transfer counted now may have begun before the last reading, and a client idle for weeks may
- * then move much. */
+ * Unused time is kept because a transfer counted now may have begun before the last reading. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -27,21 +26,25 @@
 #include "transfer-page.h"
 
 enum {
-        /* No host is faster: the memory of one GPU moves 5 to 8 bytes per nanosecond. */
+        /* Bytes per ns beyond which counts are not believed: the memory of one GPU moves 5 to 8
+         * bytes per ns. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
-        MOST_AT_ONCE = 65536, /* transfers in flight, in addition to those counted */
+        MOST_AT_ONCE = 65536, /* transfers that may have been in flight at the last reading, and are
+                               * allowed in addition to the elapsed time */
         ATTEMPTS = 4,         /* attempts to read a page while its client writes to it */
 };
 
 struct bench_page {
         struct list_node node; /* in bench.pages */
         struct transfer_page *page;
-        struct transfer_slot seen[TRANSFER_PAGE_SLOTS]; /* at the last reading */
-        uint64_t sequence;                              /* at the last reading */
-        uint64_t since_ns;                              /* when the client connected */
-        uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* time since then that additions have used up */
-        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* used up by busy times */
+        struct transfer_slot seen[TRANSFER_PAGE_SLOTS]; /* the counters at the last reading */
+        uint64_t sequence;                              /* the page's sequence number at the last
+                                                         * reading */
+        uint64_t since_ns;                              /* time at which the client connected */
+        uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* ns of the connection's lifetime that additions
+                                                * have used up, by slot */
+        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* ns of it that busy times have used up, by slot */
 };
 
 /* Loads a word. Successive loads stay in order by acquire semantics, instead of a fence, which
@@ -112,7 +115,8 @@ static void load_words(uint64_t *to, const uint64_t *from, size_t bytes)
 }
 
 /* Loads the used slots of a page as a consistent snapshot. If the client is delayed or killed while
- * writing, one record may be incomplete, and the rest comes with the next reading, if at all. */
+ * writing, one record may be incomplete, and is read completely the next time, if the client
+ * completes it. */
 static void load(const struct bench_page *p, struct transfer_page *ret)
 {
         const struct transfer_page *from = p->page;
@@ -178,8 +182,8 @@ static uint64_t least_ns(const struct transfer_counts *c)
                    c->latency_ns / at_once);
 }
 
-/* Returns the connection's time that is still unused, or 0, since times come from several readings
- * of the clock. */
+/* Returns the part of the connection's lifetime that is not used up yet. 0 if more is used up,
+ * which is possible because the times come from several readings of the clock. */
 static uint64_t left(uint64_t age_ns, uint64_t used_ns)
 {
         return age_ns - MIN(used_ns, age_ns);

@@ -27,8 +27,8 @@ static struct transfer_series *series_of(struct bench *b, unsigned path, unsigne
         return s;
 }
 
-/* Converts counts to histograms. A series stores each size minus one, because the counts' buckets
- * end at powers of two. */
+/* Adds counts to the histograms of a series, which store each size minus one, because the counts'
+ * buckets end at powers of two. */
 static void add_histograms(struct transfer_series *s, const struct transfer_counts *c)
 {
         for (unsigned i = 0; i < TRANSFER_BUCKETS; i++) {

@@ -90,7 +90,8 @@ __attribute__((format(printf, 2, 3))) static void warn(const struct bench_files 
         p->warn(p->userdata, text);
 }
 
-/* Extracts the session's name from that of its file. Returns false if it is not such a file. */
+/* Extracts the session's name from the name of its file. Returns false if the file is not that of a
+ * session. */
 static bool name_in(const char *file, char ret[static NAME_BYTES])
 {
         size_t n = strlen(file);

@@ -8,7 +8,7 @@
 
 struct bench_session {
         struct snapshot snapshot; /* `active` and `idle` are set when it is printed */
-        bool dirty;               /* changed since the last save */
+        bool dirty;               /* the session has changed since the last save */
         bool saving;
         uint64_t saved_ns;
 };
@@ -19,20 +19,22 @@ struct bench {
         struct bench_session *sessions[BENCH_MAX_SESSIONS]; /* sorted by name */
         unsigned n_sessions;
         struct bench_session *active;
-        /* Transfers of the active session since it was last counted, and the recorder's busy times
-         * at that point. */
+        /* Transfers since the active session was last updated, and the recorder's busy times at
+         * that point. */
         struct transfer_counts window[TRANSFERS_SERIES];
         uint64_t busy_ns[TRANSFERS_SERIES];
-        uint64_t counted_ns; /* when it was last counted */
-        uint64_t changed_ns; /* when a transfer was last found */
-        uint64_t
-                updated_ms; /* last time of a change given out; each is later than the one before */
+        uint64_t counted_ns; /* time at which the active session was last updated */
+        uint64_t changed_ns; /* time at which a transfer was last found */
+        uint64_t updated_ms; /* last value of a session's change time; each is later than the one
+                              * before */
         uint64_t saved, save_errors;
         bool save_failed;       /* the last save failed, and was reported */
         struct list_node pages; /* struct bench_page of the clients */
-        uint64_t asked_ns;      /* when they were last read for a caller without rights */
-        uint32_t epoch;         /* epoch of the smallest and largest sizes in the pages */
-        uint64_t impossible;    /* readings that were partly discarded */
+        uint64_t asked_ns;      /* time at which the pages were last read for a caller without
+                                 * rights */
+        uint32_t epoch;         /* number in the pages by which clients know when to restart their
+                                 * smallest and largest sizes */
+        uint64_t impossible;    /* readings of pages that were partly discarded */
         struct transfer_series clients[BENCH_CLIENT_SERIES]; /* sums of all clients since startup */
         unsigned n_clients;
 };
@@ -43,7 +45,7 @@ enum { BENCH_PAGES_AT_ONCE = 128 };
 
 /* Reads the pages of at most `most` clients with new counts, and passes them to bench_add(). */
 void bench_pages_read(struct bench *b, uint64_t now_ns, unsigned most);
-/* Makes clients restart their smallest and largest sizes. */
+/* Makes clients restart their smallest and largest sizes, because another session begins. */
 void bench_pages_new_epoch(struct bench *b);
 
 /* --- clients.c --- */
@@ -74,7 +76,8 @@ int bench_files_write(struct bench_files *f, const char *name, char *text, size_
 /* Deletes a session's file in the background, after pending writes, and then calls bench_deleted().
  * Returns 0 or -ENOMEM. */
 int bench_files_delete(struct bench_files *f, const char *name);
-/* Stores the path of a session's file. */
+/* Formats the path of the session's file into `ret`, which has room for `bytes`; does not access
+ * the file. */
 void bench_files_path(const struct bench_files *f, const char *name, size_t bytes, char *ret);
 
 /* --- benchmark.c --- */

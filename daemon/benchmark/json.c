@@ -23,7 +23,8 @@ static int print_json(const cJSON *json, FILE *out)
 int bench_print(const struct bench *b, const struct bench_session *s, const char *file, FILE *out)
 {
         _cleanup_(cJSON_Deletep) cJSON *json = NULL;
-        struct snapshot shown = s->snapshot; /* borrows the arrays */
+        struct snapshot shown = s->snapshot; /* a copy of the struct, whose arrays still belong to
+                                              * the session */
 
         shown.active = b->active == s;
         shown.idle = !shown.active || !shown.enabled || b->counted_ns - b->changed_ns >= idle_ns;

@@ -18,10 +18,8 @@
 
 #include "base/clock.h"
 
-enum {
-        KNOWN_NS = 1000000
-}; /* ns for which a chunk that was found held counts as held without
-    * another scan */
+/* Time for which a chunk that was found held counts as held without another scan. */
+enum { KNOWN_NS = 1000000 };
 
 void pool_set_guard(struct pool *p, const struct pool_guard *guard)
 {

@@ -522,8 +522,7 @@ static void resolve_workers(struct config *c, void (*say)(const char *text))
                 return;
         if (sched_getaffinity(0, sizeof(set), &set) == 0)
                 cores = (unsigned)CPU_COUNT(&set);
-        else if (sysconf(_SC_NPROCESSORS_ONLN) >
-                 0) /* the machine has more processors than the set can hold */
+        else if (sysconf(_SC_NPROCESSORS_ONLN) > 0) /* more processors than fit into the set */
                 cores = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
         c->io.workers = MAX(MIN(cores, 4u), 1u);
         tell(say, "io.workers is %u: there %s %u core%s", (unsigned)c->io.workers,

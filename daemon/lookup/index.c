@@ -28,7 +28,7 @@
 #include "wire.h"
 
 enum {
-        /* Loads, in percent of the main buckets' words. */
+        /* Loads of a new table: words to be stored, in percent of the words in its main buckets. */
         LOAD_AT_REST = 97, /* initial load of a large table */
         LOAD_GROWING = 90, /* initial load of the replacement of a full table */
         LOAD_SMALL = 60,   /* initial load of a small table, whose size does not matter */
@@ -39,9 +39,9 @@ enum {
         POPULATE_BYTES = 2 * BACKING_HUGE_PAGE,
 };
 #define SMALL_WORDS (UINT64_C(1) << 20)
-/* Minimum interval between rebuilds of a table that is not full, and after a failed rebuild. */
+/* Least time between rebuilds of a table that is not full, and after a failed rebuild. */
 #define REST_NS (UINT64_C(60) * 1000000000)
-/* Interval after a failed build if there is no table, during which requests wait. */
+/* Time after a failed build without an older table, during which requests wait. */
 #define RETRY_NS UINT64_C(1000000000)
 
 enum phase { PHASE_MEMORY, PHASE_STORE, PHASE_POOL };
@@ -81,7 +81,7 @@ struct lookups {
         uint32_t min_buckets;
         struct store_watch watch;
         bool watching, stopping;
-        unsigned turn; /* selects the tenant that builds first in an iteration */
+        unsigned turn; /* selects the tenant whose table is built first in an iteration */
         uint64_t builds, failed;
         unsigned n_tenants;
         struct tenant tenants[];
@@ -100,7 +100,8 @@ static const struct lookup_table_name *name_of(const struct tenant *t, struct lo
                 return name;
         ns = store_namespace_get(t->all->store, id);
         if (!ns)
-                return &nobodys; /* belongs to no tenant: no client can have opened the namespace */
+                return &nobodys; /* belongs to no tenant, because no client can have opened the
+                                  * namespace */
         *name = (struct lookup_table_name){ .id = id, .of_tenant = ns->tenant == t->number };
         if (name->of_tenant)
                 lookup_namespace_secret(&table->secret, ns->name, strlen(ns->name), &name->secret);
@@ -229,8 +230,8 @@ static void on_store_replaced(void *userdata)
         }
 }
 
-/* Estimates the number of words in the new table. If it is wrong, a table of the right size
- * follows. */
+/* Estimates the number of words in the new table. If the estimate is wrong, the table is replaced
+ * by one of the right size. */
 static uint64_t count_words(const struct tenant *t)
 {
         const struct store_namespace *ns;

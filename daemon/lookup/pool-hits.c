@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the counts that clients write into their pages about the chunks they got themselves; see
- * pool-index.h. None of it is trusted: a client can falsify only its own counts and its own
- * recency. */
+ * pool-index.h. The pages are not trusted: a client can falsify only its own counts and the recency
+ * of chunks that it may read. */
 #include "lookup/pool-index.h"
 
 #include "checked.h"
 
-enum { NS_PER_KEY = 4 }; /* no client gets keys faster, because hashing one takes longer */
+/* Least ns per key that are believed: no client gets keys faster, because hashing one takes
+ * longer. */
+enum { NS_PER_KEY = 4 };
 
 /* Returns by how much a counter has grown up to `now`, or 0 if it decreased. */
 static uint64_t grown(uint64_t now, uint64_t *last)
@@ -17,8 +19,8 @@ static uint64_t grown(uint64_t now, uint64_t *last)
         return more;
 }
 
-/* Returns whether the count plus `more` is possible for this number of keys, each contributing at
- * most `most`. */
+/* Returns whether `counted` plus `more` is possible for this number of keys, each of which
+ * contributes at most `most`. */
 static bool is_of_keys(uint64_t counted, uint64_t more, uint64_t keys, uint64_t most)
 {
         return more <= UINT64_MAX - counted && (counted + more) / most <= keys;
@@ -72,7 +74,7 @@ static uint64_t ring_at(const struct pool_client *client, uint64_t at)
         return __atomic_load_n(&client->page->ring[at % POOL_PAGE_RING], __ATOMIC_RELAXED);
 }
 
-/* Consumes words of the ring. */
+/* Advances the position in the ring past these words. */
 static void pass_by(struct pool_client *client, uint64_t words)
 {
         client->taken += words;

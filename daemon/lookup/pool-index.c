@@ -21,17 +21,19 @@
 #include "lookup/pool-judge.h"
 
 enum {
-        RECORDS_PER_BUCKET = 6, /* out of eight words, for a pool full of the smallest chunks */
+        RECORDS_PER_BUCKET = 6, /* records for each bucket of eight words, if the pool is full of
+                                 * the smallest chunks */
         FILL_STEP = 128,        /* records visited in one iteration */
         POPULATE_BYTES = 4 << 20,
-        ALLOWANCE_PART = 8, /* an allowance is this fraction of the bytes left */
-        REVOKE_FACTOR = 2,  /* times the allowance is too much */
+        ALLOWANCE_PART = 8, /* an allowance is the unused rest of the limit, divided by this */
+        REVOKE_FACTOR = 2,  /* a client that holds more than this many times its allowance holds too
+                             * much */
 
-        /* Estimated cost of a scan of all holds, each of which is a cache miss. */
+        /* Estimated cost of scanning a client's page, and of each hold, which is a cache miss. */
         SCAN_CLIENT_NS = 256,
         SCAN_HOLD_NS = 128,
         SCAN_CHEAP_NS = 20000, /* a scan that costs less may run at any time */
-        SCAN_PART = 8,         /* other scans take at most this fraction of the time */
+        SCAN_PART = 8,         /* other scans take at most this part of the time */
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)
 #define ALLOWANCE_LEAST (UINT64_C(64) << 10)
@@ -44,7 +46,7 @@ struct pool_index {
         struct pool_index_header *header;            /* NULL until a client asks for the index */
         struct kio_request call;                     /* populates the memory */
         uint64_t populated, populating, to_populate; /* bytes of the header and the buckets */
-        bool is_ready;                               /* that memory is populated */
+        bool is_ready;                               /* the memory of the index is populated */
         struct pool_index_bucket *buckets;
         struct pool_index_record *records;
         uint32_t n_buckets, n_records;
@@ -53,7 +55,7 @@ struct pool_index {
         unsigned suspended;
         uint32_t *scans; /* by record: number of the last scan that found it held */
         uint32_t scan;
-        uint64_t scan_ns;      /* time of the last scan */
+        uint64_t scan_ns;      /* time of the last scan, CLOCK_MONOTONIC ns */
         uint64_t scan_cost_ns; /* estimated cost of the last scan */
         struct list_node clients;
         struct pool_judge judge;
@@ -179,7 +181,7 @@ static void on_populated(struct kio_request *req)
 {
         struct pool_index *pi = container_of(req, struct pool_index, call);
 
-        /* Without memory nothing is announced, and clients keep asking the daemon. */
+        /* Without memory no chunk is announced, and clients continue to ask the daemon. */
         if (req->result < 0)
                 return;
         pi->populated += pi->populating;
@@ -424,7 +426,7 @@ static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
         }
 }
 
-/* Returns the minimum interval after a scan. */
+/* Returns the least time from the last scan to the next one. */
 static uint64_t rest_ns(const struct pool_index *pi)
 {
         return pi->scan_cost_ns > SCAN_CHEAP_NS ? SCAN_PART * pi->scan_cost_ns : 0;

@@ -69,8 +69,8 @@ void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id);
 /* Ends all permissions of the client. Present holds stay valid. */
 void pool_index_close(struct pool_client *client);
 
-/* Return the number of chunks that the client holds, and call each() for them. A client that holds
- * far more than its allowance is taken to hold none in each(). */
+/* Return the number of chunks that the client holds, and call each() for them. If the client holds
+ * far more than its allowance, each() is not called. */
 uint32_t pool_index_holds(const struct pool_client *client);
 void pool_index_each_hold(const struct pool_client *client,
                           void (*each)(void *userdata, uint32_t chunk), void *userdata);
@@ -86,7 +86,7 @@ bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_
 
 /* Takes the next list of chunks that the client used, for their recency, and returns the number of
  * those still present, or -1 if there is no list. Takes the last `most` chunks of a longer list,
- * and the next call those before them. *ret_words: words read for it. */
+ * and the next call those before them. *ret_words gets the number of words read from the ring. */
 struct pool_index_touch {
         uint32_t chunk, generation;
 };
@@ -95,8 +95,8 @@ int pool_index_take_touches(struct pool_client *client, uint32_t most,
                             uint32_t *ret_words);
 /* Iterates over the clients: NULL stands for the beginning and the end. */
 struct pool_client *pool_index_next_client(const struct pool_index *pi, struct pool_client *before);
-/* Returns the client whose turn it is and moves it to the end of the order, or NULL if there is
- * none. */
+/* Returns the client whose hits are read next and moves it to the end of the order, or NULL if
+ * there is none. */
 struct pool_client *pool_index_turn(struct pool_index *pi);
 
 /* Suspends or resumes the index; while suspended, every client asks the daemon. Calls nest. */

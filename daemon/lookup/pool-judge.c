@@ -6,7 +6,8 @@
 
 #include <stddef.h>
 
-enum { BAR_AFTER = 64 }; /* findings */
+/* Scans that find a user over its allowance, minus scans that do not, after which it is barred. */
+enum { BAR_AFTER = 64 };
 #define BAR_AFTER_NS UINT64_C(1000000000)
 #define BARRED_NS    (60 * UINT64_C(1000000000))
 

@@ -14,10 +14,12 @@ enum { POOL_JUDGE_USERS = 64 }; /* users recorded at a time */
 struct pool_judge {
         struct pool_judge_user {
                 uid_t uid;
-                bool is_over;      /* found over by the current scan */
-                uint32_t over;     /* scans that found the user over, minus those that did not */
-                uint64_t over_ns;  /* time of the first of them */
-                uint64_t until_ns; /* end of the bar; 0 if the user was never barred */
+                bool is_over;      /* the current scan has found that the user holds too much */
+                uint32_t over;     /* scans that found the user over its allowance, minus scans that
+                                    * did not */
+                uint64_t over_ns;  /* time of the first of the scans that `over` counts */
+                uint64_t until_ns; /* time at which the user may join again; 0 if the user was never
+                                    * barred */
         } users[POOL_JUDGE_USERS];
         unsigned n;
 };

@@ -24,7 +24,8 @@ uint32_t lookup_table_buckets(uint64_t words, unsigned percent)
         return (uint32_t)MIN(n, UINT64_C(1) << 31);
 }
 
-/* Returns the number of stash buckets: at least one, such that all buckets fill whole pages. */
+/* Returns the number of stash buckets: at least one, and such that all buckets together fill whole
+ * pages. */
 static uint32_t stash_for(uint32_t n_buckets)
 {
         uint32_t n = MAX(n_buckets / LOOKUP_STASH_PART, 1u);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One table of the lookup index, on the writer's side: the memory specified by proto/lookup.h, and
  * its counters. A table is a multiset of words: an addition inserts one, a removal deletes an equal
- * one. It does not know the origin of the words. Loop thread; readers are other processes. */
+ * one. Different chunks may have equal words, which the table does not distinguish. Loop thread;
+ * readers are other processes. */
 #pragma once
 
 #include <stdint.h>
@@ -31,7 +32,7 @@ struct lookup_table {
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];
 
-        struct kio_request closing; /* for the owner, which frees the table off the loop */
+        struct kio_request closing; /* used by the owner, which frees the table on a worker */
 };
 
 /* Returns the number of main buckets for this number of words at a load of `percent`. */

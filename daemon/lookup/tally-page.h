@@ -7,7 +7,8 @@
 #include "lookup/counters.h"
 #include "wire.h"
 
-/* No client looks up keys faster, because hashing one takes longer. */
+/* Least ns per key that are believed: no client looks up keys faster, because hashing one takes
+ * longer. */
 enum { TALLY_PAGE_NS_PER_KEY = 4 };
 
 struct tally_page {
@@ -18,7 +19,8 @@ struct tally_page {
         uint64_t budget;                      /* keys that this reading may still accept */
 };
 
-/* Returns the memory of a page and of the values last read, which the caller charges. */
+/* Returns the bytes of a page and of the values last read, for which the caller charges the
+ * client. */
 size_t tally_page_bytes(void);
 /* Creates a page of zeros. The caller passes *ret_fd to the client and closes it. Returns 0 or
  * -errno. */

@@ -209,7 +209,7 @@ static void worker_end(struct directory *d, struct worker *worker)
         d->n_hung -= worker->hangs;
 }
 
-/* Ends an operation. After close() the operation's memory may be gone, so it is not accessed. */
+/* Ends an operation. After close() its memory may be freed, so it is not accessed. */
 static void end_op(struct directory *d, struct backend_op *op, int r)
 {
         if (!d->closed)

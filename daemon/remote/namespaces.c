@@ -28,9 +28,8 @@
 
 enum { CHANCE_BITS = 20 };
 #define RETRY_NS UINT64_C(1000000000)
-#define FULL_NS                                                                                    \
-        UINT64_C(20000000) /* ns until a read of a generation is tried again if too many           \
-                            * operations are in flight */
+/* Time until a read of a generation is tried again if too many operations are in flight. */
+#define FULL_NS UINT64_C(20000000)
 
 /* --- the state file --- */
 

@@ -106,9 +106,8 @@ void operation_submit(struct operation *o, enum backend_op_kind kind)
         o->op.kind = kind;
         o->op.submitted_ns = clock_mono_ns();
         o->op.deadline_ns = o->op.submitted_ns + r->params.timeout_ns;
-        (void)deadlines_add(
-                &r->deadlines, &o->expiry,
-                o->op.deadline_ns); /* cannot fail, because operation_new() added the deadline */
+        /* Cannot fail, because operation_new() has added the deadline. */
+        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns);
         o->under_way = true;
         r->inflight++;
         if (o->kind == OPERATION_GET)

@@ -78,7 +78,7 @@ void namespace_view_tick(const struct status_sources *from, uint64_t now_ns)
 /* Collects the next chunks of some namespaces. */
 struct collected {
         const struct namespace_id *ids;
-        struct namespace_next *next; /* as many structs as `ids` */
+        struct namespace_next *next; /* array of results, parallel to `ids` */
         unsigned n, visited;
 };
 

@@ -307,7 +307,7 @@ static bool begin_deferred(struct sessions *all)
 
                 all->stats.deferred--;
                 session_begin_deferred(s);
-                more |= session_iterate(s); /* so that it reads further messages */
+                more |= session_iterate(s); /* the session reads further messages */
                 now_ns = clock_mono_ns();
         }
         if (all->params.costly)
