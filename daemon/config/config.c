@@ -483,7 +483,8 @@ static int check_floors(const struct config *c, struct config_error *ret_error)
                                 return config_note(
                                         ret_error,
                                         config_fail(ret_error, -EINVAL,
-                                                    "%smemory.floors: \"%.*s\" has two sizes",
+                                                    "%smemory.floors: \"%.*s\" has two sizes; "
+                                                    "leave one of the entries out",
                                                     config_where(c, "memory.floors", where),
                                                     (int)prefix, floor));
                 sum += MIN(bytes, (uint64_t)TIB);

@@ -345,10 +345,10 @@ void config_print_template(FILE *out)
         print_wrapped(
                 "# ",
                 "A tenant is a set of users with a memory pool, names of namespaces and limits "
-                "of its own. The first entry that has the user or one of the groups decides; "
-                "who is in none is of the tenant \"default\", whose users are those of access "
-                "and whose pool is memory.pool; an entry \"default\" gives it limits. Keys of "
-                "an entry:",
+                "of its own. A user belongs to the first entry that lists the user or one of "
+                "its groups. Users that no entry lists belong to the tenant \"default\", whose "
+                "users are those of access.users and access.groups and whose pool is memory.pool; "
+                "an entry named \"default\" sets its limits. Keys of an entry:",
                 out);
         fputs("#\n", out);
         for (unsigned i = 0; i < config_n_tenant_rows; i++) {

@@ -109,9 +109,9 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
                         return config_refuse(why, "there are two tenants \"%s\"", t->name);
         }
         if (is_default && (t->users.n > 0 || t->groups.n > 0 || t->pool > 0))
-                return config_refuse(
-                        why, "tenant \"default\" has limits only: its users and groups are those "
-                             "of access, its pool is memory.pool");
+                return config_refuse(why, "tenant \"default\" has limits only: set its users and "
+                                          "groups by access.users "
+                                          "and access.groups, and its pool by memory.pool");
         if (!is_default && t->users.n == 0 && t->groups.n == 0)
                 return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
         if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)

@@ -47,8 +47,9 @@ static void on_recorded(struct job *j)
         free(r->record);
         r->record = NULL;
         if (r->record_result < 0) {
-                snprintf(r->reason, sizeof(r->reason), "%s cannot be written: %s", r->state_path,
-                         strerror(-r->record_result));
+                snprintf(r->reason, sizeof(r->reason),
+                         "%s cannot be written (%s), so a restart may purge namespaces again",
+                         r->state_path, strerror(-r->record_result));
                 r->record_due = true;
                 r->record_after_ns = clock_mono_ns() + r->params.generation_interval_ns;
         }

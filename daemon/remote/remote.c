@@ -51,7 +51,8 @@ static void read_state(struct remote *r)
         int e = r->state_path ? generations_read(&r->generations, r->state_path) : -ENOENT;
 
         if (e < 0 && e != -ENOENT)
-                snprintf(r->reason, sizeof(r->reason), "%s is not used: %s", r->state_path,
+                snprintf(r->reason, sizeof(r->reason),
+                         "%s is not used: %s; namespaces may be purged here again", r->state_path,
                          e == -EBADMSG ? "the file is damaged" : strerror(-e));
 }
 

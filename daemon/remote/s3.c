@@ -415,7 +415,8 @@ static int failed_transfer(struct transfer *t, int code)
         struct backend_op *op = t->op;
 
         if (t->too_long) {
-                snprintf(op->error, sizeof(op->error), "the server sends more than was asked for");
+                snprintf(op->error, sizeof(op->error),
+                         "the server sent more bytes than were requested");
                 return -EIO;
         }
         snprintf(op->error, sizeof(op->error), "%.110s",

@@ -196,7 +196,8 @@ void status_get_health(const struct status_sources *from, struct status_health *
         ret->ready = strcmp(ret->state, "ready") == 0;
         if (store.bypassed)
                 add(ret, METRICS_DEGRADED_STORE_OFFLINE,
-                    "no volume of the store is in use: nothing is written to disk or read from it");
+                    "no volume of the store is in use: nothing is written to disk or read from it; "
+                    "kvcachectl device ls says why");
         check_volumes(from->service->store, ret);
         look_at_io(from, ret);
         check_remote(from->service->remote, ret);
@@ -208,7 +209,8 @@ void status_get_health(const struct status_sources *from, struct status_health *
         }
         if (!from->http && strcmp(from->config->listen.http, "off") != 0)
                 add(ret, METRICS_DEGRADED_HTTP_OFF,
-                    "nothing is served over HTTP: %.100s was in use at startup",
+                    "nothing is served over HTTP: %.100s was in use at startup; set "
+                    "listen.http to another address, and restart the daemon",
                     from->config->listen.http);
 }
 
@@ -244,7 +246,8 @@ bool status_is_healthy(void *userdata, const char **ret_text)
         *ret_text = "ok";
         if (!from->workers_stuck_ns)
                 return true;
-        snprintf(text, sizeof(text), "a worker thread has made no progress for %s",
+        snprintf(text, sizeof(text),
+                 "a worker thread has made no progress for %s: restart the daemon if this lasts",
                  units_ms(from->workers_stuck_ns / 1000000, since));
         *ret_text = text;
         return false;

@@ -675,9 +675,9 @@ void status_log_started(const struct status_sources *from)
                                  store_max_chunk(service->store)),
                              largest));
         if (store.skipped_pages)
-                log_warning("store: %s damaged and skipped: chunks that only %s named are lost",
-                            units_count(store.skipped_pages, "table page", chunks),
-                            store.skipped_pages == 1 ? "it" : "they");
+                log_warning("store: %s damaged and skipped: chunks that were recorded only there "
+                            "are lost, and all others are kept; no action is needed",
+                            units_count(store.skipped_pages, "table page", chunks));
         for (unsigned i = 1; i < service->n_tenants; i++)
                 log_info("tenant %s: number %u in the store, memory pool %s",
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,

@@ -134,7 +134,8 @@ void buffer_unregister(struct request req, const struct wire_unregister *msg)
         struct buffer *d;
 
         if (!buffers_bit(client, msg->region)) {
-                request_fail(req, WIRE_INVALID, "the region does not exist");
+                request_fail(req, WIRE_INVALID,
+                             "this session has no registered buffer of that number");
                 return;
         }
         d = client->buffers.all[msg->region - 1];
@@ -187,8 +188,9 @@ static void close_and_refuse(struct buffer *d, enum wire_status status)
 
 static const char *registered_refusal(enum wire_status status)
 {
-        return status == WIRE_BUSY ? "registered memory of all clients is at limits.registered, "
-                                     "there are too many regions, or the daemon has no memory"
+        return status == WIRE_BUSY ? "no more memory can be registered now: all clients together "
+                                     "have reached limits.registered or the number of regions, or "
+                                     "the daemon has no memory"
                                    : "this user or tenant has reached its limit of registered "
                                      "memory or of regions";
 }

@@ -25,13 +25,15 @@ static void log_quota(const struct client *client, enum quota_thing what, int r)
                          key);
         if (r == QUOTA_OVER_CONNECTION)
                 log_notice("tenant %s: %s of a connection of user %u are at the limit of one "
-                           "connection%s",
+                           "connection%s; a request was refused",
                            tenant, quota_thing_name(what), client->uid, where);
         else if (r == QUOTA_OVER_USER)
-                log_notice("tenant %s: %s of user %u are at the limit of one user%s", tenant,
-                           quota_thing_name(what), client->uid, where);
+                log_notice("tenant %s: %s of user %u are at the limit of one user%s; a request was "
+                           "refused",
+                           tenant, quota_thing_name(what), client->uid, where);
         else
-                log_notice("tenant %s: %s are at the limit of %s%s", tenant, quota_thing_name(what),
+                log_notice("tenant %s: %s are at the limit of %s%s; a request was refused", tenant,
+                           quota_thing_name(what),
                            r == QUOTA_OVER_TENANT ? "the tenant" : "all clients together", where);
 }
 

@@ -208,9 +208,8 @@ static void on_room_made(struct removal *removal)
 
         if (removal->result == 0) {
                 namespace_counts_count_expired(client->tenant->service->namespace_counts);
-                log_info("namespace \"%s\": removed; it had no chunks and no sessions, and a new "
-                         "one "
-                         "of user %u takes its place at a limit",
+                log_info("namespace \"%s\": removed, as it had no chunks and no sessions, to make "
+                         "room for a new one of user %u at a limit",
                          removal->name, client->uid);
         }
         make_room(op);

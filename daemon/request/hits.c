@@ -118,8 +118,8 @@ void hits_join(struct request req)
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
                 request_fail(req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
-                             r == -EDQUOT   ? "other clients already have the whole share of the "
-                                              "pool that clients may hold"
+                             r == -EDQUOT ? "other clients have taken all of the pool that clients "
+                                            "may hold without a lease; get chunks by requests"
                              : r == -EACCES ? "a client of this user has held more of the pool "
                                               "than it may; for a minute, this user's clients "
                                               "cannot hold chunks without a lease"

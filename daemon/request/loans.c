@@ -116,7 +116,9 @@ static void on_file(struct store_lent_file *store)
 
         request_operation_free(req, op, sizeof(*op));
         if (result < 0)
-                request_fail(req, WIRE_FAILED, "this data file can no longer be opened");
+                request_fail(req, WIRE_FAILED,
+                             "this data file was removed, or cannot be opened; get the chunk "
+                             "without a loan");
         else if (!req.client->takes_fds(req.client, 1))
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else

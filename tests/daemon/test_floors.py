@@ -127,7 +127,7 @@ def test_each_tenants_pool_has_the_floors(make):
     ("a=0", '"a=0" is not a floor'),
     ("a=-1MiB", '"a=-1MiB" is not a floor'),
     ("a=99999999999999999999GiB", "is not a floor"),
-    ("a=1MiB,a=2MiB", '"a" has two sizes'),
+    ("a=1MiB,a=2MiB", '"a" has two sizes; leave one of the entries out'),
     ("a\"b=1MiB", "is not a floor"),
     ("a\\b=1MiB", "is not a floor"),
     ("a=8MiB,b=5MiB", "is more than three quarters of memory.pool, which is 16MiB"),

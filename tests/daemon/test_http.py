@@ -297,7 +297,8 @@ def test_busy_default_address_is_a_warning(make_daemon, where_the_default_is_tak
     assert daemon.status()["http"] == "off"
     assert any("9750" in line for line in daemon.log().splitlines() if " warning: " in line)
     assert daemon.status()["degraded"] == [{"reason": "http_off", "text":
-                                            "nothing is served over HTTP: 127.0.0.1:9750 was in use at startup"}]
+                                            "nothing is served over HTTP: 127.0.0.1:9750 was in use at startup; "
+                                            "set listen.http to another address, and restart the daemon"}]
     assert daemon.metric('kvcache_degraded{reason="http_off"}') == 1
     assert asked.spawn().wait_exit() == 75
     assert "127.0.0.1:9750" in asked.log() and "set listen.http to another address, or to off" in asked.log()

@@ -151,7 +151,8 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         status, _, body = daemon.http("/readyz")
         assert status == 503 and body.decode().splitlines() == [
             "not ready: no volume of the store is in use; chunks live in memory only",
-            "degraded: no volume of the store is in use: nothing is written to disk or read from it",
+            "degraded: no volume of the store is in use: nothing is written to disk or read from it; "
+            "kvcachectl device ls says why",
             f"degraded: volume {daemon.paths[0]} is suspended by an admin"]
         status = daemon.status()
         assert (status["ready"], status["state"], status["health"]) == (False, "offline", "degraded")

@@ -55,8 +55,8 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:4:3: there are two tenants \"a\"" },
                 { "tenants:\n- name: a\n", "t:2:3: tenant \"a\" has neither users nor groups" },
                 { "tenants:\n- name: default\n  pool: 1GiB\n",
-                  "t:2:3: tenant \"default\" has limits only: its users and groups are those of "
-                  "access, its pool is memory.pool" },
+                  "t:2:3: tenant \"default\" has limits only: set its users and groups by "
+                  "access.users and access.groups, and its pool by memory.pool" },
                 { "tenants:\n- name: a b\n",
                   "t:2:9: tenants.name: \"a b\" is not a tenant's name: 1 to 63 letters, digits, "
                   "\".\", \"_\" and \"-\"" },
