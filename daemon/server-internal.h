@@ -45,7 +45,7 @@ struct server {
         struct tenant tenants[CONFIG_MAX_TENANTS];
         size_t floor_prefix[CONFIG_MAX_FLOORS]; /* lengths of the prefixes in memory.floors */
         const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0] may be NULL */
-        struct spin spin;                                              /* spinning of the loop */
+        struct spin spin;       /* adjusts for how long the loop polls before it sleeps */
         uint64_t wait_began_ns; /* time at which the loop began to wait */
         bool has_polled;        /* the loop has polled since wait_began_ns without an event */
         uint64_t wake_ns;       /* time of the next deadline; 0 if none */
@@ -78,8 +78,8 @@ struct server {
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick, *expiry;
-        unsigned expiry_at; /* next step of the expiry walk: 0 for the store, otherwise 1 + the
-                               tenant */
+        unsigned expiry_at; /* next step of the expiry walk: 0 is the store, otherwise 1 plus the
+                             * number of a tenant */
         struct {
                 struct removal removal;
                 bool removing;

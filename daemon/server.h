@@ -13,7 +13,7 @@ struct server_params {
         uint64_t config_read_unix_ms; /* Unix time just before the configuration was read */
         char **sets;                  /* --set options, in order; a reload applies them again */
         unsigned n_sets;
-        bool config_must_exist; /* --config named the file */
+        bool config_must_exist; /* the file was named by --config, so it must exist */
 };
 
 /* Runs the daemon. Returns the process's exit status, an enum exit_status. */

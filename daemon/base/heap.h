@@ -13,7 +13,7 @@ struct heap_node {
 };
 
 struct heap {
-        struct heap_node **nodes; /* [0] is not used */
+        struct heap_node **nodes; /* array of nodes from index 1 on */
         unsigned n, room;
         uint64_t order; /* number of nodes ever added */
 };

@@ -15,7 +15,7 @@
 #include "checked.h"
 
 enum {
-        STEP_BYTES = 2 * 1024 * 1024, /* a huge page */
+        STEP_BYTES = 2 * 1024 * 1024, /* bytes populated by one step: a huge page */
         AHEAD_BYTES = STEP_BYTES / 2, /* bytes left of a step when the next one begins */
         QUEUE_STEPS = 64,
 };

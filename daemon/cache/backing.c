@@ -68,8 +68,8 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
                 return -errno;
         if (ftruncate(fd, (off_t)bytes) < 0)
                 return -errno;
-        /* Opened before the mode changes, because an unprivileged daemon could not open it
-         * afterwards. */
+        /* Open the read-only descriptor before the mode changes, because an unprivileged daemon
+         * could not open it afterwards. */
         ro = reopen(fd, O_RDONLY);
         if (ro < 0)
                 return ro;

@@ -66,7 +66,7 @@ enum { CACHE_MEMORY = 1, CACHE_DISK = 2, CACHE_REMOTE = 4 };
 
 /* The location of a key in both tiers; cache_touch() takes it when a chain ends. */
 struct cache_place {
-        uint32_t chunk, generation; /* pool */
+        uint32_t chunk, generation; /* record of the chunk in the pool, and its generation */
         struct store_ref ref;
 };
 
@@ -116,7 +116,7 @@ struct cache_request {
         /* used by a put, from here to `fetched` */
         struct key parent;
         uint32_t length;
-        uint8_t cost;                 /* evict_cost_level() */
+        uint8_t cost;                 /* evict_cost_level() of the chunk */
         struct evict_promise promise; /* from evict_expect(); number 0: no return of the chain is
                                        * expected */
         enum cache_ack ack;
@@ -152,8 +152,8 @@ struct cache_request {
         struct store_read read;
         struct cache *cache; /* set while the request waits, and while a get is copied */
         union {
-                struct kio_request copy; /* get */
-                struct {                 /* put: WAITING_SYNC */
+                struct kio_request copy; /* used by a get: the copy out of the pool */
+                struct {                 /* used by a put in WAITING_SYNC */
                         struct store_sync store;
                         uint32_t chunk; /* pinned; POOL_NONE if it is not in the pool */
                 } sync;
@@ -316,7 +316,8 @@ uint64_t cache_lost_evictions(const struct cache *c);
 /* Purges a namespace, or everything: no tier finds its chunks after the call. Completes when the
  * purge is on stable storage and the chunks are dropped; cache_sweep() drops those of the pool. */
 struct cache_purge {
-        struct store_purge store; /* namespace_id, all; result, dropped */
+        struct store_purge store; /* the purge of the store: namespace_id and all are its
+                                   * parameters, result and dropped its results */
         void (*complete)(struct cache_purge *purge);
 
         /* Private to the cache. */
@@ -381,8 +382,8 @@ void cache_forget_postponed(struct cache *c);
 
 /* The reason of a miss, as far as it is known, in the order of the metric's values. */
 enum cache_miss_reason {
-        CACHE_MISS_NEVER_STORED, /* or no policy remembers the chunk any longer, or it was dropped
-                                  */
+        CACHE_MISS_NEVER_STORED, /* the chunk was never stored, was dropped, or is no longer
+                                  * remembered by any policy */
         CACHE_MISS_EVICTED_POOL, /* evicted from the pool, and not from disk: only the pool had it
                                   */
         CACHE_MISS_EVICTED_DISK,
@@ -396,7 +397,8 @@ struct cache_stats {
         uint64_t hits_memory, hits_disk, hits_remote, misses[CACHE_MISS_REASONS];
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
-        uint64_t unwritten_bytes, unwritten_chunks; /* now */
+        uint64_t unwritten_bytes, unwritten_chunks; /* accepted bytes and chunks that are not
+                                                     * written yet, now */
         uint64_t unwritten_limit; /* bytes of puts in the pool, and of direct ones */
         uint64_t direct_bytes;    /* bytes of direct puts in flight, part of the same budget */
         uint64_t queued_writes;   /* now: writes that the store was not asked for yet */

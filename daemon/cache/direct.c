@@ -41,10 +41,10 @@ struct direct {
         /* used by a put, from here to `abandoned` */
         struct kio_request crc;
         struct store_write queued;
-        bool is_at_store; /* store_put() took it */
+        bool is_at_store; /* the store has the put: store_put() was called for it */
         bool is_over; /* the write ended with `result`, but the checksum is still being computed */
         int result;
-        struct list_node node;    /* in a bucket of cache.direct_puts */
+        struct list_node node;    /* in the bucket of cache.direct_puts for the key's hash */
         struct list_node waiters; /* later puts of the same key */
         bool abandoned;      /* the device hangs: no put joins this one, and it is not counted */
         struct iovec room[]; /* vector for the device: the pieces and a tail */

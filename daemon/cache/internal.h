@@ -57,7 +57,7 @@ struct cache_user {
         uint64_t unwritten; /* bytes accepted but not written yet, including those of direct puts */
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
-        struct turns_member waits[KINDS]; /* struct cache_request, for room */
+        struct turns_member waits[KINDS]; /* struct cache_request that wait for room */
         struct turns_member refused;      /* struct store_write, which the store could not take */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
         uint64_t prefetch_inflight_bytes, n_prefetches; /* slots being filled by cache_prefetch() */
@@ -79,7 +79,7 @@ struct postponed {
         struct postponed_chunk *chunks; /* NULL until the first one */
         uint32_t free, n;               /* index of the first free element; number of chunks of all
                                          * users */
-        bool ended;                     /* see cache_forget_postponed() */
+        bool ended;                     /* set by cache_forget_postponed() */
         struct heap users;              /* users with chunks, by their unwritten bytes */
 };
 
@@ -88,7 +88,7 @@ struct cache {
         struct sets *sets;
         struct fair_room users;      /* struct cache_user */
         struct turns waiting[KINDS]; /* requests that wait for room, users in turn */
-        uint64_t n_waiting[KINDS];   /* requests */
+        uint64_t n_waiting[KINDS];   /* number of waiting requests */
         struct turns refused;        /* writes that the store could not take */
         struct window writes, reads[STORE_MAX_VOLUMES]; /* struct store_write, struct store_read */
         struct list_node dropping; /* writes whose chunk was evicted before they ended, in the order
@@ -113,10 +113,11 @@ struct cache {
          * in `finished` still have to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* requests continued and completed in this iteration */
-        uint64_t retry_ns;               /* when a head-of-line timeout ends; 0 if none runs */
+        uint64_t retry_ns;               /* time at which a head-of-line timeout ends; 0 if none
+                                          * runs */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten, copying; /* sums of cache_user.unwritten and cache_user.copying */
-        uint64_t pending;            /* requests, fills and writes */
+        uint64_t pending;            /* requests, fills and writes that have not completed */
         uint64_t n_prefetches;       /* slots being filled by cache_prefetch() */
         uint64_t prefetching_users;
         bool kicked, retry_now, stopping;

@@ -34,12 +34,13 @@ struct pool_slab {
         uint32_t
                 held_scan; /* number of the last scan that found a held chunk; see pool.held_scan */
         bool is_private;   /* no client finds or holds a chunk here; see pool-private.c */
-        bool is_unannounced; /* no longer private, and not all of its chunks are announced */
+        bool is_unannounced; /* the slab is not private any longer, but not all of its chunks are
+                              * announced yet */
 };
 
 struct pool {
         struct backing backing;
-        bool huge_pages; /* populate with huge pages */
+        bool huge_pages; /* populate the memory with huge pages */
         uint64_t slab_bytes;
         uint32_t n_slabs;
         uint32_t open_slabs; /* slabs that have their memory */
@@ -50,7 +51,7 @@ struct pool {
         struct pool_chunk *chunks; /* mapped; only used records have memory */
         struct pages_ahead chunks_ahead;
         uint32_t max_chunks, high_water, free_chunk;
-        uint32_t *buckets; /* mapped, like the records */
+        uint32_t *buckets; /* hash table of records; mapped, like the records */
         uint32_t bucket_mask;
 
         /* Number of chunks in the table, by the namespace's id modulo POOL_NAMESPACE_COUNTS. */
@@ -103,7 +104,7 @@ struct pool {
         struct pool_stats stats;
         uint64_t for_return_bytes; /* result of pool_unused_for_return() */
         struct histogram evicted_ages;
-        const struct evict_promise *promise; /* set by pool_replace_less_than() */
+        const struct evict_promise *promise; /* the promise of pool_replace_less_than(), or NULL */
         bool kept_worthier;                  /* result of pool_kept_worthier() */
         struct list_node watches;            /* struct pool_watch */
         const struct pool_guard *guard;      /* NULL if there is none, like `watch` */

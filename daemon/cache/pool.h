@@ -103,7 +103,7 @@ struct pool_stats {
         uint64_t leased_bytes;  /* slots with at least one lease */
         uint64_t leased_slabs;  /* slabs with leased chunks */
         uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
-        uint64_t moved_chunks;  /* chunks moved to such slabs */
+        uint64_t moved_chunks;  /* chunks moved to slabs that had leased chunks already */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
         uint64_t prefetched_unused_bytes, prefetched_wasted; /* slots of prefetched chunks that no
                                                               * request has used; chunks evicted
@@ -160,7 +160,7 @@ struct pool_kept {
         uint64_t hash;
         uint32_t namespace_id, length, crc;
         uint32_t slab, slot;
-        uint32_t flags; /* POOL_STORED, POOL_REFUSED */
+        uint32_t flags; /* POOL_STORED and POOL_REFUSED, if they apply */
         uint32_t user;
         struct store_ref ref;
         uint64_t created_ms;
@@ -432,8 +432,9 @@ void pool_set_for_return(struct pool *p, uint32_t chunk);
 /* Returns the bytes of the slots of chunks with this mark, which no request has used yet. */
 uint64_t pool_unused_for_return(const struct pool *p);
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
-/* pool_restore_learned() restores the policy's learned state, without chunks, after a restart. It
- * returns false if the state was saved by another policy or is malformed. */
+/* Returns the pool's eviction policy. pool_restore_learned() restores the policy's learned state,
+ * without chunks, after a restart. It returns false if the state was saved by another policy or is
+ * malformed. */
 const struct evict *pool_eviction(const struct pool *p);
 bool pool_restore_learned(struct pool *p, const char *policy, const struct evict_learned *learned,
                           const struct evict_record *remembered, uint64_t n);

@@ -28,7 +28,7 @@ struct populate {
         uint64_t done;        /* bytes of the current slab that are populated */
         uint64_t offset, bytes;
         uint64_t step_huge,
-                huge; /* bytes in huge pages: of this step; of the earlier steps of the slab */
+                huge; /* bytes in huge pages of this step, and of the earlier steps of the slab */
         bool short_of_memory, refused, stopped;
 };
 

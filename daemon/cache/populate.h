@@ -15,13 +15,15 @@ struct kio;
 struct populate;
 
 struct populate_params {
-        struct pool *const *pools; /* in the order in which the kio counts their pieces; copied */
+        struct pool *const *pools; /* pools in the order in which the kio counts their pieces; the
+                                    * array is copied */
         unsigned n_pools;
         struct kio *io;
         uint64_t reserve_bytes;                         /* available memory that is never used */
         uint64_t (*available)(void *userdata);          /* bytes available on this host now */
         void (*on_slab)(void *userdata, unsigned pool); /* the pool has gained a slab */
-        void (*on_short)(void *userdata);   /* the reserve is reached; called once per stop */
+        void (*on_short)(void *userdata);   /* the host is short of memory, so populating stops;
+                                             * called once per stop */
         void (*on_refused)(void *userdata); /* the rings refuse to register the pool; called once */
         void *userdata;
 };

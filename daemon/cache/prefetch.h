@@ -79,7 +79,7 @@ struct prefetch_params {
 
 struct prefetch_stats {
         uint64_t outcomes[PREFETCH_OUTCOMES];
-        uint64_t chains, keys;  /* scheduled now */
+        uint64_t chains, keys;  /* chains and keys that are scheduled, now */
         uint64_t chunks, bytes; /* chunks and bytes that were read, or are being read */
         uint64_t inflight_bytes;
         uint64_t rate; /* measured bytes per second; 0: not yet */
@@ -98,8 +98,8 @@ struct prefetch_return {
         uint32_t user, namespace_id;
         uint64_t id;
         uint32_t seconds;
-        uint64_t number; /* evict_promise.number */
-        uint32_t n;      /* keys */
+        uint64_t number; /* evict_promise.number of the announcement */
+        uint32_t n;      /* number of keys */
 };
 /* Schedules a chain and returns the place for its keys, the end of the chain first, which the
  * caller fills in at once. NULL if the chain is not scheduled. */

@@ -46,7 +46,7 @@ struct fetch {
         uint64_t last_deadline_ns; /* the latest deadline of the waiters */
         uint32_t user, use;
         bool is_prefetch; /* started by a prefetch */
-        bool unwanted;    /* abandoned */
+        bool unwanted;    /* the fetch is abandoned, and its chunk is to be dropped */
 };
 
 int cache_remote_init(struct cache *c)

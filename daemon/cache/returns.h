@@ -29,10 +29,11 @@ struct returns_stats {
 };
 
 struct returns {
-        uint64_t started_ns;           /* 0: not yet */
+        uint64_t started_ns;           /* time of the first call; 0: there was none */
         uint64_t second;               /* first second whose windows may not have ended; all earlier
                                         * windows are counted */
-        int32_t ends[RETURNS_SECONDS]; /* by second, modulo: windows that end then */
+        int32_t ends[RETURNS_SECONDS]; /* number of windows that end in each second, by the second
+                                        * modulo RETURNS_SECONDS */
         int64_t surplus;               /* returns minus ended windows, both counted against past
                                         * seconds; a positive rest is counted as missed */
         int64_t expected;

@@ -34,7 +34,7 @@ enum {
         NAME_BYTES = 256,
         /* Owners of namespaces share the lookups of sets_expect() and the queue by a hash of the
          * owner; owners with the same hash share one part. */
-        OWNERS_LOG2 = 6, /* 1 << OWNERS_LOG2 parts */
+        OWNERS_LOG2 = 6, /* owners have 1 << OWNERS_LOG2 parts */
         OWNER_STEPS = STEPS / 4,
         OWNER_QUEUE = QUEUE / 4 * 3,
 };
@@ -98,7 +98,7 @@ static const char *number_before(const char *from, const char *end, unsigned *re
         return at;
 }
 
-/* Returns where `text` begins if it ends before `end`, or NULL. */
+/* Returns where `text` begins if the characters before `end` are `text`; otherwise NULL. */
 static const char *text_before(const char *from, const char *end, const char *text)
 {
         size_t length = strlen(text);

@@ -107,7 +107,7 @@ uint64_t config_memory_limit(const char *root)
         snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
         if (read_small(path, text, sizeof(text)) < 0)
                 return least;
-        while ((line = strsep(&rest, "\n"))) { /* hierarchy:controllers:/path */
+        while ((line = strsep(&rest, "\n"))) { /* each line is HIERARCHY:CONTROLLERS:PATH */
                 char *controllers = strchr(line, ':'),
                      *group = controllers ? strchr(controllers + 1, ':') : NULL;
 

@@ -36,12 +36,12 @@ struct config_strings {
  * read. */
 struct config_place {
         enum {
-                CONFIG_FROM_NOWHERE, /* the default */
+                CONFIG_FROM_NOWHERE, /* the key has its default */
                 CONFIG_FROM_FILE,
                 CONFIG_FROM_ENVIRONMENT,
                 CONFIG_FROM_SET,
         } from;
-        uint32_t line, column; /* in a file, from 1 */
+        uint32_t line, column; /* line and column in a file, counted from 1; 0 otherwise */
         uint16_t file;         /* the index of its name in struct config.files */
         bool broken;           /* the given value was refused; the key has its default */
 };
@@ -79,10 +79,11 @@ struct config {
                                              * config_resolve() chooses one */
                 uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
                 uint64_t segment; /* store.segment: preferred bytes of a data file */
-                uint64_t entries; /* store.entries; 0 (auto) */
-                bool prewrite;    /* store.prewrite */
+                uint64_t entries; /* store.entries: number of chunks; 0: auto */
+                bool prewrite;    /* store.prewrite: write zeros to new data files */
                 uint64_t error_budget;      /* store.error_budget: errors of a volume in a minute */
-                uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
+                uint64_t reserve;           /* store.reserve: bytes of the file system that stay
+                                             * free; 0: auto */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
                 uint64_t scrub_interval_ms; /* store.scrub_interval: ms */
                 uint64_t write_budget;      /* store.write_budget: bytes a day; 0: none */
@@ -91,7 +92,8 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
-                struct config_strings floors;    /* memory.floors: config_split_floor() */
+                struct config_strings floors;    /* memory.floors: PREFIX=SIZE, see
+                                                  * config_split_floor() */
                 char *huge_pages;                /* memory.huge_pages: auto | off | all */
                 char *keep;                      /* memory.keep: auto | on | off */
                 struct config_strings directory; /* memory.directory: one directory, or none */
@@ -105,7 +107,7 @@ struct config {
         } events;
         struct {
                 char *backend;     /* io.backend: auto | io_uring | posix */
-                uint64_t workers;  /* io.workers; 0 (auto) */
+                uint64_t workers;  /* io.workers: number of workers; 0: auto */
                 uint64_t depth;    /* io.depth: operations in flight for each worker */
                 bool direct;       /* io.direct: auto (try) | off */
                 bool registration; /* io.registration: auto (try) | off */
@@ -133,7 +135,7 @@ struct config {
         } remote;
         struct {
                 char *policy;              /* eviction.policy: cq or lru */
-                uint64_t save_interval_ms; /* eviction.save_interval */
+                uint64_t save_interval_ms; /* eviction.save_interval: ms */
         } eviction;
         struct {
                 struct config_strings admin_users,
@@ -148,7 +150,7 @@ struct config {
                                      * it is removed; 0: off */
         } namespaces;
         struct {
-                uint64_t connections;   /* limits.connections */
+                uint64_t connections;   /* limits.connections: of all clients */
                 uint64_t staging_bytes; /* limits.staging_bytes: of all clients; 0 (auto): see
                                          * config_auto_staging() */
                 uint64_t registered;    /* limits.registered: bytes of all clients; 0 (auto): 3/4 of
@@ -171,7 +173,7 @@ struct config {
                                     * for room */
                 uint64_t drain_ms; /* limits.drain: ms after SIGTERM for writing chunks that are not
                                     * on disk yet */
-                uint64_t http_connections; /* limits.http_connections */
+                uint64_t http_connections; /* limits.http_connections: of the HTTP server */
                 uint64_t http_ms;   /* limits.http: ms from accept after which an HTTP connection is
                                      * closed */
                 uint64_t http_rate; /* limits.http_rate: pages a second for each address; 0: no

@@ -40,7 +40,7 @@ enum config_type {
 enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2, CONFIG_OFF = 4 };
 
 struct config_row {
-        const char *name; /* dotted */
+        const char *name; /* dotted name, such as "store.limit" */
         enum config_type type;
         size_t offset;
         const char *initial;

@@ -89,13 +89,13 @@ void events_snapshot(struct events *e, unsigned tenant, uint64_t cursor, unsigne
                      struct events_reply *ret);
 
 struct events_stats {
-        uint64_t ring_bytes;             /* size of all rings */
+        uint64_t ring_bytes;             /* bytes of all rings together */
         uint64_t written, overwritten;   /* events written so far, and those that newer events have
                                           * overwritten */
         uint64_t sent, snapshot_entries; /* events and chunks in replies */
         uint64_t gaps;                   /* replies that reported a gap */
         uint64_t resets;                 /* gaps that the daemon caused itself, because many chunks
                                           * changed at once or bindings were lost */
-        uint64_t waiting;                /* requests, now */
+        uint64_t waiting;                /* requests that wait for events, now */
 };
 void events_get_stats(const struct events *e, struct events_stats *ret);

@@ -7,11 +7,11 @@
 /* An event in a ring: one CPU cache line. Its position gives its sequence number. */
 struct record {
         struct key key;
-        uint64_t time_ms; /* Unix time */
+        uint64_t time_ms; /* Unix time of the change in ms */
         uint32_t id;      /* the store's id of the namespace */
         uint32_t number;  /* the tenant's number of the namespace */
         uint32_t length;
-        uint8_t kind; /* enum wire_event_kind */
+        uint8_t kind; /* enum wire_event_kind of the change */
         uint8_t tier; /* WIRE_TIER_MEMORY or WIRE_TIER_DISK */
         uint8_t unused[10];
 };
@@ -20,7 +20,7 @@ static_assert(sizeof(struct record) == 64, "one CPU cache line");
 /* The number by which a tenant's events name a namespace. The store's ids are not sent, because
  * they would reveal the namespaces of other tenants. */
 struct binding {
-        uint32_t id; /* 0: free */
+        uint32_t id; /* the store's id of the namespace; 0: the entry is free */
         uint32_t number;
         uint64_t reply; /* number of the last reply that contains the namespace's name */
 };
@@ -35,9 +35,9 @@ struct events_ring {
         struct pool_watch watch;
 
         struct record *records;
-        uint64_t n_records; /* a power of two */
+        uint64_t n_records; /* number of records in the ring, a power of two */
         uint64_t next;      /* sequence number of the next event; the first has 1 */
-        uint64_t begin;     /* no reader finds events before this one */
+        uint64_t begin;     /* sequence number of the first event that readers may get */
         uint64_t resets;    /* gaps made by ring_reset(), each of which takes a sequence number */
 
         struct binding *bindings;
@@ -49,7 +49,7 @@ struct events_ring {
         uint64_t n_waiting;
         uint64_t due_ns;      /* time at which waiting requests get the new events; 0: there are no
                                * new events */
-        uint64_t deadline_ns; /* not later than the first deadline of a waiting request */
+        uint64_t deadline_ns; /* earliest deadline of a waiting request, or a time before it */
         uint64_t due_next;    /* `next` when the waiting requests were last answered */
         uint32_t wanted;      /* the fewest events for which a waiting request is answered at
                                * once */

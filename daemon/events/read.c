@@ -18,7 +18,8 @@
 enum {
         STEP = 64,           /* records of a snapshot that are visited together */
         STEPS_PER_CALL = 64, /* most steps of one call if no record has a chunk of the tenant */
-        NAME_BYTES = sizeof(struct wire_event_name) + WIRE_MAX_NAME + 1, /* the longest name */
+        /* Bytes of the longest name in a reply. */
+        NAME_BYTES = sizeof(struct wire_event_name) + WIRE_MAX_NAME + 1,
 };
 static_assert(NAME_BYTES % 8 == 0, "names are padded");
 

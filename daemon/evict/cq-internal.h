@@ -59,7 +59,7 @@ struct cq_item {
         uint16_t is_contended : 1; /* a victim made room for it, and it has not been used since; if
                                     * a return is announced: it is in a promise */
         uint8_t class : 4;         /* selects the list, see cq_list_of() */
-        uint8_t cost : 4;          /* evict_cost_level() */
+        uint8_t cost : 4;          /* evict_cost_level() of the item */
         uint8_t gap;               /* mean gap of its chain, see gap.h */
         uint16_t group;
         uint32_t parent_link, child_link;
@@ -93,7 +93,7 @@ enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
 /* An announced use of a chain, see cq-promise.c. Its list has the number cq_promise_list(). */
 struct cq_promise {
         uint64_t announcement; /* evict_promise.number; 0: the struct is free */
-        uint64_t due;          /* in ticks */
+        uint64_t due;          /* time of the announced use, in ticks */
         uint64_t late;         /* end of the window in which it counts as true, in ticks */
         uint64_t made;         /* value of cq_promises.made when the promise was made, to order
                                 * promises */

@@ -23,7 +23,7 @@ enum { PROMISE_TRIES = 4 };
 struct old_end {
         uint32_t link;
         float density;
-        uint64_t stamp; /* cq_stamp_of() */
+        uint64_t stamp; /* cq_stamp_of() of the item */
 };
 
 /* Returns the class by which an item is judged. Until the class of a hint or of a gap is known, its

@@ -122,7 +122,8 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                    sizeof(*q) + ((size_t)max_groups * LISTS + MAX_PROMISES) * sizeof(q->lists[0]));
         if (!q)
                 return -ENOMEM;
-        q->items = pages_map(max_items * sizeof(q->items[0])); /* aligned, unlike by calloc() */
+        q->items = pages_map(max_items * sizeof(q->items[0])); /* pages, because calloc() would not
+                                                                * align the items */
         q->kin = pages_map(kin_for(max_items) * sizeof(q->kin[0]));
         q->prices = calloc(max_groups, sizeof(q->prices[0]));
         q->evict.max_items = max_items;

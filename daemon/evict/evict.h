@@ -33,7 +33,8 @@ int evict_switch(struct evict **e, const char *policy);
 /* The place in its chain at which an item was inserted. A policy may expect fewer hits of items at
  * some places. */
 enum evict_place {
-        EVICT_PLACE_UNKNOWN = 0,  /* or inserted by the first two requests of a chain */
+        EVICT_PLACE_UNKNOWN = 0,  /* unknown, or inserted by one of the first two requests of a
+                                   * chain */
         EVICT_PLACE_CONTINUATION, /* inserted by a later request, which continues a session */
         EVICT_PLACE_END,          /* the last item of its request */
 };
@@ -285,9 +286,9 @@ struct evict_standing {
         bool is_next;      /* the item is the group's next victim, unless it is pinned */
         bool is_continued; /* a present item continues the item's chain, and is evicted first */
         bool is_retained;
-        bool yields;   /* evict_gives_way() */
+        bool yields;   /* result of evict_gives_way() */
         double gap_s;  /* mean gap of its chain in seconds; 0: unknown */
-        unsigned cost; /* evict_cost_level() */
+        unsigned cost; /* evict_cost_level() of the item */
 };
 /* Fills in the present standing of an item, for diagnosis. */
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
@@ -316,7 +317,7 @@ struct evict_learned {
         uint64_t now;  /* touches and insertions so far */
         uint64_t time; /* value of the clock in which ages are measured */
         uint32_t unit, time_unit;
-        uint32_t n_counts; /* 0 or EVICT_COUNTS */
+        uint32_t n_counts; /* number of valid elements of `counts`: 0 or EVICT_COUNTS */
         uint32_t reserved;
         double counts[EVICT_COUNTS];
 };
@@ -333,7 +334,7 @@ struct evict_record {
         uint8_t reserved[3];
 };
 enum { EVICT_RECORD_RETAINED = 1 << 0, EVICT_RECORD_YIELDS = 1 << 1, EVICT_RECORD_COST = 4 };
-uint64_t evict_touches(const struct evict *e); /* evict_learned.now */
+uint64_t evict_touches(const struct evict *e); /* returns the present value of evict_learned.now */
 void evict_save(const struct evict *e, struct evict_learned *ret);
 void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret);
 /* Saves remembered items: examines up to `looks` entries from *cursor, which begins at 0, and

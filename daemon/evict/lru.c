@@ -24,7 +24,7 @@
 /* An item. Links are as in links.h; the number of a list is its group. */
 struct lru_item {
         uint32_t older, younger;
-        uint32_t touched; /* in units of 2^unit touches */
+        uint32_t touched; /* number of the last touch, in units of 2^unit touches */
 };
 static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 

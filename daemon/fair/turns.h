@@ -12,12 +12,13 @@
 #include "base/list.h"
 
 struct turns {
-        struct list_node ring, parked; /* members, in turn */
+        struct list_node ring, parked; /* members with items, in the order of their turns; parked
+                                        * members */
 };
 
 struct turns_member {
         struct list_node turn;
-        struct list_node items; /* in order */
+        struct list_node items; /* items of the member, in order */
         struct list_node aside; /* items that turns_set_aside() has removed from `items` */
 };
 

@@ -30,8 +30,9 @@ struct window_member {
         struct window *window;
         struct fair_user *user;
         struct heap_node turn;
-        struct list_node waits[WINDOW_ORDERS]; /* items in order; those of order 0 precede */
-        uint64_t in_flight;                    /* bytes */
+        struct list_node waits[WINDOW_ORDERS]; /* waiting items, in order; items of order 0 precede
+                                                * those of order 1 */
+        uint64_t in_flight;                    /* bytes of the items in flight */
         uint64_t bytes;                        /* bytes of all items, waiting and in flight */
 };
 
@@ -39,7 +40,7 @@ struct window_item {
         struct list_node node; /* in the member's queue while it waits */
         struct window_member *member;
         uint32_t bytes;
-        uint8_t order; /* below WINDOW_ORDERS */
+        uint8_t order; /* order of the item in its member's queue: less than WINDOW_ORDERS */
         bool in_flight;
 };
 

@@ -17,7 +17,7 @@ struct kio_queue {
 };
 
 struct kio_queue_params {
-        unsigned depth;   /* most operations in flight */
+        unsigned depth;   /* most operations in flight in the queue */
         unsigned threads; /* I/O threads; used by the POSIX back end only */
         void *pool;
         uint64_t pool_bytes, piece_bytes;
@@ -99,7 +99,7 @@ static inline unsigned kio_rest(const struct kio_request *req, struct iovec *ret
 
 struct kio_done {
         struct kio_request *req;
-        int32_t result; /* bytes, or -errno */
+        int32_t result; /* bytes transferred, or -errno */
 };
 
 struct kio_backend {

@@ -19,7 +19,7 @@
 #include "io/transfers.h"
 
 struct kio_params {
-        const char *backend; /* "auto", "io_uring", "posix" */
+        const char *backend; /* "auto", "io_uring" or "posix" */
         unsigned workers;
         /* Most operations that one worker keeps in flight for gets, and for puts and background
          * work together. The queue has room for an eighth more, so that neither kind can fill
@@ -82,7 +82,8 @@ struct kio_stats {
         uint64_t bytes[KIO_OP_END];
         uint64_t errors[KIO_OP_END]; /* failed operations; a failed merged operation adds one,
                                       * and each of its requests that fails adds another */
-        uint64_t resubmitted;        /* short transfers and retries */
+        uint64_t resubmitted;        /* operations submitted again after a short transfer or an
+                                      * error that may pass */
         uint64_t wiped;              /* reads whose bytes were wiped, because they failed or had
                                       * a wrong checksum */
         uint64_t registered_ops;     /* reads and writes that used a registered buffer */

@@ -32,7 +32,8 @@
 enum { POSIX_THREADS_DEFAULT = 8, POSIX_THREADS_MAX = 256, POSIX_PROBE_BYTES = 4096 };
 
 struct slot {
-        struct list_node node; /* on one list, or with a thread and on none */
+        struct list_node node; /* in one of the lists below, or in none while a thread has the
+                                * slot */
         struct kio_request *req;
         enum kio_op op;
         int fd;

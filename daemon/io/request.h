@@ -97,15 +97,15 @@ struct kio_request {
         struct iovec *room;
         bool guard_src;
         bool unchecked; /* COPY with `buf`: computes no checksum and leaves `crc` 0 */
-        bool wipe;      /* READ: see above */
+        bool wipe;      /* READ: fill `buf` with zeros if the read fails or the checksum differs */
         uint32_t want_crc;
         int (*call)(struct kio_request *req);
 
         int64_t result; /* 0 or -errno; never a byte count, because a short transfer is a failure */
         uint32_t crc;
-        uint64_t submitted_ns, done_ns; /* CLOCK_MONOTONIC */
+        uint64_t submitted_ns, done_ns; /* CLOCK_MONOTONIC times of the submission and of the end */
 
-        void (*complete)(struct kio_request *req); /* on the loop thread */
+        void (*complete)(struct kio_request *req); /* called on the loop thread, from kio_reap() */
 
         /* Private to the loop thread. */
         unsigned worker; /* the worker that has the request or had it last */
@@ -128,7 +128,7 @@ struct kio_request {
         int32_t failure;   /* result of a failed read, kept while its bytes are wiped */
         bool wiping;
         uint32_t registered; /* 1: the last transfer used a registered buffer */
-        bool stuck;          /* in flight at a volume that hangs */
+        bool stuck;          /* the request is in flight at a volume that hangs */
         bool along;          /* the request was a part of a merged operation, but not its first */
         bool cut_short;      /* the file or the transfer ended early */
 };

@@ -13,7 +13,7 @@
 
 enum {
         STREAM_UNIT = 128,        /* bytes processed by one step */
-        STREAM_ALIGNMENT = 32,    /* required of the target */
+        STREAM_ALIGNMENT = 32,    /* bytes; alignment that the target must have */
         STREAM_LEAST = 16 * 1024, /* a shorter copy should stay in the cache */
 };
 

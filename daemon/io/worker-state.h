@@ -24,12 +24,13 @@ struct worker {
         bool has_thread;
 
         pthread_mutex_t lock;
-        pthread_cond_t cond; /* while starting: signals an order or its answer */
+        pthread_cond_t cond; /* signals, during startup, that an order was given or answered */
         enum worker_order order;
         int answer;
         struct list_node inbox[KIO_CLASS_END];
         _Atomic uint64_t posted; /* requests ever submitted; written under `lock` */
-        bool sleeping;           /* the inbox was found empty and the thread sleeps: wake it */
+        bool sleeping;           /* the thread sleeps and found the inbox empty, so that a new
+                                  * request must wake it */
         bool stopping;
 
         /* Arguments and results of orders. */
@@ -42,10 +43,14 @@ struct worker {
 
         /* Private to the thread. */
         struct kio_queue *queue;
-        unsigned places, depth, background_max;      /* see worker_barred() */
-        struct list_node ready[KIO_CLASS_END];       /* waiting for the device */
-        struct list_node compute[KIO_CLASS_END];     /* copies and checksums */
-        struct list_node in_flight[KIO_VOLUMES_MAX]; /* at the device, by volume, oldest first */
+        unsigned places, depth, background_max;      /* limits of the operations in flight, see
+                                                      * worker_barred() */
+        struct list_node ready[KIO_CLASS_END];       /* requests that wait for the device, by
+                                                      * class */
+        struct list_node compute[KIO_CLASS_END];     /* requests that wait to be copied or checked,
+                                                      * by class */
+        struct list_node in_flight[KIO_VOLUMES_MAX]; /* requests at the device, by volume, the
+                                                      * oldest first */
         unsigned n_in_flight, n_in_flight_of[KIO_CLASS_END]; /* operations in flight, except those
                                                               * of volumes that hang */
         unsigned n_stuck;       /* operations in flight at volumes that hang */
@@ -83,7 +88,9 @@ struct worker {
         } load; /* requests and bytes submitted and not yet reaped */
         uint64_t seen_turns;
         bool dirty;
-        uint64_t unflushed_bytes, flush_bytes; /* bytes of transfers; see worker_submit() */
+        uint64_t unflushed_bytes, flush_bytes; /* bytes of transfers submitted since the last flush,
+                                                * and bytes at which the next flush is made; see
+                                                * worker_submit() */
         uint64_t wakeups;
         struct kio_request registration; /* a CALL that registers `piece` with the queue */
         unsigned piece;

@@ -32,11 +32,11 @@ struct keep_head {
         char magic[8];
         uint32_t version;
         uint32_t crc;                      /* CRC32C of the following bytes, up to index_bytes */
-        uint64_t bytes;                    /* length of the map */
+        uint64_t bytes;                    /* bytes of the whole map */
         uint64_t index_bytes;              /* length of the index; the chunks follow it */
         uint8_t number[KEEP_NUMBER_BYTES]; /* random number of the map; a file in the store's folder
                                             * has a copy, see keep_number_put() */
-        uint64_t saved_ms;                 /* Unix time */
+        uint64_t saved_ms;                 /* Unix time at which the map was written, in ms */
         uint32_t n_pools, n_holders;
         uint64_t rights; /* digest of the access rights under which the pools were handed out */
         uint32_t n_readers;
@@ -88,7 +88,7 @@ struct keep_chunk {
         uint32_t namespace_id, length;
         uint32_t payload_crc;
         uint32_t slab, slot;
-        uint32_t flags; /* KEEP_STORED, KEEP_REFUSED */
+        uint32_t flags; /* KEEP_STORED and KEEP_REFUSED, if they apply */
         uint32_t user;  /* the user of a KEEP_REFUSED chunk */
         uint32_t crc;   /* CRC32C of the other fields, the chunk's position and the map's number */
         struct evict_record record;

@@ -70,7 +70,7 @@ bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
 void lookups_tick(struct lookups *l, uint64_t now_ns);
 
 struct lookups_stats {
-        uint64_t tables, building;    /* now */
+        uint64_t tables, building;    /* tables that exist, and tables that are being built, now */
         uint64_t entries, unplaced;   /* words in the tables; words that found no place */
         uint64_t bytes;               /* size of all tables, including those being built */
         uint64_t buckets, overflowed; /* buckets of all tables; those that were full at some time */

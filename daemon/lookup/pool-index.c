@@ -51,7 +51,7 @@ struct pool_index {
         struct pool_index_record *records;
         uint32_t n_buckets, n_records;
         struct key_secret secret, tags;
-        uint32_t filled; /* number of records visited */
+        uint32_t filled; /* records visited so far while the index is filled */
         unsigned suspended;
         uint32_t *scans; /* by record: number of the last scan that found it held */
         uint32_t scan;

@@ -30,7 +30,7 @@ struct pool_index_seen {
 /* The state of a session that has joined. All zero before. */
 struct pool_client {
         struct list_node node;
-        struct pool_index *index; /* NULL: has not joined */
+        struct pool_index *index; /* the index; NULL if the client has not joined */
         const struct pool *pool;
         struct pool_page *page;
         uid_t uid;
@@ -38,7 +38,7 @@ struct pool_client {
         uint64_t taken;                /* words taken so far from the ring in the client's page */
         uint32_t untaken;              /* keys that remain of a list that is taken in parts; 0: no
                                         * list is */
-        struct pool_index_seen *seen;  /* counts by namespace */
+        struct pool_index_seen *seen;  /* counters taken over so far, by namespace */
         uint64_t joined_ns, keys_seen; /* time of joining, and keys counted since, which bound the
                                         * counts that are believed */
         bool has_holds;                /* the last scan found a hold */

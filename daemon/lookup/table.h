@@ -21,13 +21,14 @@ struct lookup_table {
         uint32_t n_buckets, n_stash;
         struct key_secret secret;
         uint64_t words;    /* words in the table */
-        uint64_t unplaced; /* words that found no place, minus the known removals of such words */
+        uint64_t unplaced; /* words that found no place in the table, minus removals of such
+                            * words */
         uint64_t overflowed, stash_overflowed; /* buckets that were full at some time */
 
         /* Cached secrets of namespaces, indexed by the lowest bits of their numbers. Filled by the
          * owner. */
         struct lookup_table_name {
-                uint32_t id; /* 0: free entry */
+                uint32_t id; /* id of the namespace; 0: the entry is free */
                 bool of_tenant;
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];

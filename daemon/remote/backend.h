@@ -42,9 +42,11 @@ enum backend_op_kind {
  * takes). Other failures are -EIO or the system's errno. */
 struct backend_op {
         enum backend_op_kind kind;
-        char name[REMOTE_NAME_MAX]; /* without empty parts, "." and ".." */
+        char name[REMOTE_NAME_MAX]; /* name of the object; it has no empty part, no "." and no
+                                     * ".." */
         struct iovec pieces[2];     /* page-aligned; the second may be empty */
-        uint64_t deadline_ns;       /* CLOCK_MONOTONIC */
+        uint64_t deadline_ns;       /* CLOCK_MONOTONIC time by which the operation must have
+                                     * ended */
 
         /* Results. `transferred` counts the bytes read into the pieces. `error` is a sentence for
          * log and status that adds to the number, or ""; it contains no secret. */
@@ -52,7 +54,8 @@ struct backend_op {
         uint64_t size, transferred;
         char error[120];
 
-        void (*complete)(struct backend_op *op); /* on the loop thread */
+        void (*complete)(struct backend_op *op); /* called on the loop thread when the operation has
+                                                  * ended */
 
         struct completions *completions; /* set by remote.c */
         struct list_node node;           /* used by the back end, then by `completions` */
@@ -66,9 +69,11 @@ void backend_op_end(struct backend_op *op, int result);
 
 struct backend_params {
         /* Borrowed until close(). Members of other back ends are NULL. */
-        const char *prefix;                       /* for messages; operations' names include it */
-        const char *path;                         /* directory */
-        bool sync;                                /* directory: fsync() */
+        const char *prefix;                       /* prefix of all operations' names, for
+                                                   * messages */
+        const char *path;                         /* directory back end: the shared directory */
+        bool sync;                                /* directory back end: fsync() files and
+                                                   * directories */
         const char *pool, *ceph_conf, *ceph_user; /* RADOS: remote.pool and others */
         const char *endpoint, *bucket, *region, *credentials,
                 *ca;         /* S3; the last two are file names */
@@ -81,7 +86,8 @@ struct backend_params {
 struct backend_entry {
         char name[REMOTE_NAME_MAX];
         uint64_t bytes;
-        uint64_t used_ms; /* when it was last written or marked as used: ms of the engine's clock */
+        uint64_t used_ms; /* time at which the object was last written or marked as used, in ms of
+                           * the engine's clock */
 };
 
 struct backend_ops {

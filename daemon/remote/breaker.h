@@ -14,11 +14,11 @@
 enum remote_breaker { REMOTE_CLOSED, REMOTE_OPEN, REMOTE_HALF_OPEN };
 
 enum {
-        BREAKER_SLOTS = 10,   /* slots of one second */
+        BREAKER_SLOTS = 10,   /* number of slots of one second each, which make the window */
         BREAKER_FEWEST = 8,   /* least number of operations in the window for which shares are
                                * computed */
         BREAKER_IN_A_ROW = 5, /* consecutive failures that open the breaker, whatever the share */
-        /* consecutive successful trials that close the breaker */
+        /* Consecutive successful trials that close the breaker. */
         BREAKER_TRIALS = 3,
 };
 #define BREAKER_SLOT_NS     UINT64_C(1000000000)

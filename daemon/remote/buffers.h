@@ -13,14 +13,15 @@
 #include "base/list.h"
 
 struct buffers {
-        uint64_t bound, used, kept; /* bytes */
+        uint64_t bound, used, kept; /* bytes: the limit, those of buffers in use, and those of
+                                     * cached buffers */
         struct list_node free;      /* cached buffers, the most recently released first */
         uint64_t released_ns;
 };
 
 struct buffer {
         uint8_t *bytes;
-        size_t size; /* whole pages */
+        size_t size; /* bytes, a whole number of pages */
 };
 
 void buffers_init(struct buffers *s, uint64_t bound);

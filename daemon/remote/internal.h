@@ -57,7 +57,8 @@ struct operation {
         bool expired;   /* done() was called at the deadline, but the engine still has the
                          * operation */
         void (*done)(struct operation *o, int result);
-        void (*kept)(struct operation *o); /* see operation_keep(); may be NULL */
+        void (*kept)(struct operation *o); /* called after done() if that called operation_keep();
+                                            * may be NULL */
         void *owner;                       /* used by done(); NULL: the request has ended, and
                                             * ignores the answer */
 

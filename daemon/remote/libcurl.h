@@ -81,7 +81,7 @@ struct curl_message {
 struct curl_version {
         int age;
         const char *version;
-        unsigned number; /* 0xXXYYZZ */
+        unsigned number; /* version of the library as 0xXXYYZZ */
         const char *host;
         int features;
         const char *ssl_version; /* NULL: built without TLS */

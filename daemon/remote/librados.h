@@ -15,7 +15,7 @@ typedef void (*rados_callback_t)(rados_completion_t completion, void *userdata);
 
 enum {
         RADOS_CREATE_EXCLUSIVE = 1,
-        /* lets writes to a full cluster or pool fail instead of waiting for space */
+        /* Lets writes to a full cluster or pool fail instead of waiting for space. */
         RADOS_OPERATION_FULL_TRY = 64,
         RADOS_LOCK_FLAG_MAY_RENEW = 1,
 };

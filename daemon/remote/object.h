@@ -48,15 +48,15 @@ struct remote_object {
         struct key key;
         struct remote_identity identity;
         uint64_t generation;
-        uint32_t length, crc; /* describe the payload */
+        uint32_t length, crc; /* length and CRC32C of the payload */
         uint64_t created_ms;
 };
 
 /* The reason why an object is not served, in the order of the metric's values. */
 enum remote_rejection {
         REMOTE_ACCEPTED,
-        REMOTE_BAD_HEADER,   /* wrong magic or checksum, or shorter than a header */
-        REMOTE_BAD_VERSION,  /* a later format */
+        REMOTE_BAD_HEADER,   /* the header has a wrong magic or checksum, or is incomplete */
+        REMOTE_BAD_VERSION,  /* the object has a later format */
         REMOTE_OTHER_OBJECT, /* key, identity or generation differ from the expected */
         REMOTE_BAD_LENGTH,   /* too large, or different from the size of the object */
         REMOTE_BAD_CHECKSUM, /* payload differs from its checksum */

@@ -48,7 +48,8 @@ struct call {
         rados_completion_t completion;
         rados_read_op_t read;
         rados_write_op_t write;
-        bool held;      /* in use by the worker, which frees it if the callback runs meanwhile */
+        bool held;      /* the worker uses the call and frees it if the callback has run
+                         * meanwhile */
         bool done;      /* the callback has run */
         bool cancelled; /* cancelled at its deadline, or because the daemon stops */
         bool late;
@@ -637,7 +638,7 @@ static int rados_open(struct backend **ret, const struct backend_params *params,
         if (e < 0)
                 goto fail;
         pthread_mutex_lock(&r->lock);
-        r->refs++; /* for the worker */
+        r->refs++; /* a second reference, held by the worker */
         e = start_thread("kv-rados-conn", connector_run, r);
         if (e < 0) {
                 r->connector_ended = r->stopping = r->closed = true;

@@ -15,7 +15,7 @@ enum rados_state { RADOS_CONNECTING, RADOS_CONNECTED, RADOS_FAILED };
  * these is indexed by a hash of the object's name. */
 struct rados_used {
         uint64_t hash;
-        int64_t at; /* seconds since 1970 */
+        int64_t at; /* time of the mark, in seconds since 1970 */
 };
 
 struct rados {

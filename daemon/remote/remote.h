@@ -30,7 +30,7 @@ struct remote_put;
 struct remote_params {
         const struct backend_ops *ops;
         struct backend_params backend;
-        const char *prefix; /* begins every object's name, such as "kvcache" */
+        const char *prefix; /* first part of every object's name, such as "kvcache" */
         enum remote_write write;
         uint64_t write_rate;     /* bytes per second; 0: no limit */
         uint64_t read_inflight;  /* most bytes of buffers for reads */
@@ -206,16 +206,20 @@ struct remote_stats {
         uint64_t probes, searches;
         uint64_t puts, put_bytes, puts_existing; /* chunks written, and their bytes; chunks found to
                                                   * exist */
-        uint64_t offers[REMOTE_REASONS];         /* accepted offers */
+        uint64_t offers[REMOTE_REASONS];         /* offers that were accepted, by reason */
         uint64_t dropped[4]; /* offers dropped because the queue was full, because the chunk was
                               * missing or damaged when loaded, because the engine was full, and
                               * because the write failed */
         uint64_t errors[BACKEND_OP_END];
         uint64_t deletes, purges, purges_seen;
-        uint64_t queued, queued_bytes;                   /* now */
-        uint64_t reading_bytes, writing_bytes, inflight; /* now */
+        uint64_t queued, queued_bytes;                   /* chunks that wait to be written, and
+                                                          * their bytes, now */
+        uint64_t reading_bytes, writing_bytes, inflight; /* bytes of buffers in use for reads and
+                                                          * for writes, and operations in flight,
+                                                          * now */
         uint64_t trips;                                  /* times that the breaker has opened */
-        struct histogram get_times, put_times;           /* durations of operations */
+        struct histogram get_times, put_times;           /* durations in ns of gets and of puts at
+                                                          * the engine */
 };
 void remote_get_stats(const struct remote *r, struct remote_stats *ret);
 

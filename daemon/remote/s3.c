@@ -74,7 +74,7 @@ struct transfer {
         struct backend_op *op;
         struct curl_slist *headers;
         bool conditional;
-        bool too_long;         /* the server sends more than requested */
+        bool too_long;         /* the server has sent more bytes than were requested */
         bool filled;           /* the pieces are full, and the rest is refused */
         uint64_t room, sent;   /* bytes of the pieces; bytes written so far */
         uint64_t got, dropped; /* bytes of the body that were stored in the pieces; bytes of an

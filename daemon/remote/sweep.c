@@ -46,7 +46,7 @@ struct sweeper {
         struct remote_sweep *sweep; /* NULL: the sweep was cancelled */
         struct job job;
         enum phase phase;
-        bool stop; /* atomic */
+        bool stop; /* accessed atomically; the thread ends the sweep when it is true */
 
         const struct backend_ops *ops;
         struct backend *backend;

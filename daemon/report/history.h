@@ -37,7 +37,7 @@ enum history_latency { HISTORY_GET, HISTORY_PUT, HISTORY_LATENCIES };
 
 struct history_counters {
         uint64_t counters[HISTORY_COUNTERS];
-        struct histogram latency[HISTORY_LATENCIES]; /* ns */
+        struct histogram latency[HISTORY_LATENCIES]; /* histograms of latencies in ns */
 };
 
 struct history_sample {
@@ -50,7 +50,7 @@ struct history_sample {
 struct history {
         struct history_sample samples[HISTORY_SAMPLES];
         unsigned next, n;
-        bool begun; /* `last` is valid */
+        bool begun; /* a first call has set `last` */
         uint64_t last_ns, due_ns;
         struct history_counters last;
 };

@@ -7,12 +7,12 @@
 enum http_host {
         HTTP_HOST_OWN,
         HTTP_HOST_OTHER,
-        HTTP_HOST_MALFORMED, /* not HOST or HOST:PORT */
+        HTTP_HOST_MALFORMED, /* the text is neither HOST nor HOST:PORT */
 };
 
 struct http_host_names {
         const char *own;    /* the host's name; its first label counts as well */
-        char *const *names; /* further names */
+        char *const *names; /* further names of this server */
         unsigned n;
 };
 

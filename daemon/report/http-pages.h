@@ -15,7 +15,7 @@ enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PR
 /* The contents of the pages. */
 struct http_pages {
         void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
-        void (*print_status)(void *userdata, FILE *out); /* JSON */
+        void (*print_status)(void *userdata, FILE *out); /* prints the status as JSON */
         /* Find a namespace that may be shown, and print its page. print_namespace() returns false
          * if it was removed meanwhile. NULL: /namespace is not served. */
         bool (*find_namespace)(void *userdata, const char *name, size_t length, uint32_t *ret_id);

@@ -13,8 +13,8 @@ enum { HTTP_PEERS = 1024 };
 struct http_peer {
         struct in6_addr address; /* IPv4 as a mapped address; only the first 64 bits of an IPv6
                                   * address */
-        bool remote;             /* not loopback */
-        unsigned open;           /* connections */
+        bool remote;             /* the address is not a loopback address */
+        unsigned open;           /* open connections of the address */
         uint64_t due_ns;         /* time up to which the permitted rate is used up by earlier
                                   * requests; monotonic */
 };

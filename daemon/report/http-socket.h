@@ -8,8 +8,8 @@
 #include <sys/un.h>
 
 struct http_socket {
-        char address[160]; /* for messages and the status */
-        bool tcp;          /* not a Unix socket */
+        char address[160]; /* the address as text, for messages and the status */
+        bool tcp;          /* the socket is TCP, not a Unix socket */
         bool remote;       /* other hosts can reach it */
 
         /* File of the Unix socket that http_socket_remove() must delete, or "". */

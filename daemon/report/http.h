@@ -54,7 +54,8 @@ struct http_params {
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
         uint64_t unauthorized, misdirected, over_rate; /* requests answered 401, 421, 429 */
-        uint64_t open;                                 /* open now, except those being refused */
+        uint64_t open;                                 /* connections that are open now, except
+                                                        * those being refused */
 };
 
 /* Starts the server. Returns 0, -EADDRINUSE, -EINVAL (address), -EPERM (an address other than

@@ -41,7 +41,7 @@ struct namespace_now {
 struct namespace_sample {
         uint64_t end_ns, span_ns; /* monotonic end of the interval, and its length */
         uint64_t counted[NAMESPACE_COUNTERS];
-        uint64_t chunks, bytes; /* at the end */
+        uint64_t chunks, bytes; /* chunks and bytes at the end of the interval */
 };
 
 struct namespace_row {

@@ -24,7 +24,7 @@ struct namespace_next {
                 uint32_t place; /* place in the eviction order of its size class and volume, from
                                  * 1 */
                 uint32_t length;
-                double age_s;  /* since the last use */
+                double age_s;  /* seconds since the last use */
                 double chance; /* estimated chance of another use */
                 struct key key;
         } first[NAMESPACE_NEXT_SHOWN]; /* the chunks with the least places, in order */

@@ -15,7 +15,7 @@ struct page {
         const char *status; /* JSON, or NULL if it could not be created */
         bool ready, healthy;
         const char *readiness, *health; /* texts of /readyz and /healthz, or NULL */
-        const struct history *history;  /* NULL: no plots */
+        const struct history *history;  /* history to plot; NULL: the page has no plots */
         uint64_t now_ns, unix_ms;       /* monotonic, as in the history; and for display */
         bool paused;                    /* the page does not reload itself */
 };

@@ -18,7 +18,7 @@ enum plot_unit {
 };
 
 struct plot {
-        const char *title; /* as HTML */
+        const char *title; /* title of the plot, as HTML */
         double sum;        /* total over the time shown, printed beside the title unless it is not
                             * finite */
         enum plot_unit unit;
@@ -29,7 +29,8 @@ struct plot {
                              * a gap */
         struct plot_line {
                 const char *name;
-                const double *values; /* not finite or negative: no value */
+                const double *values; /* values of the points; a value that is negative or not
+                                       * finite is left out */
         } lines[PLOT_LINES];
         unsigned n_lines;
         /* Age in seconds beyond which a line's last point is not a current value. */

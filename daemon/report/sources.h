@@ -21,7 +21,7 @@ struct sessions;
 /* All pointers are borrowed; http may be NULL. */
 struct status_sources {
         const struct config *config;
-        const struct service *service; /* for all tenants */
+        const struct service *service; /* the parts that serve all tenants */
         struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
@@ -39,5 +39,5 @@ struct status_sources {
         bool ready, draining;         /* ready: startup is complete */
         struct histogram loop[METRICS_LOOP]; /* ns that the parts of the loop's work took */
         uint64_t loop_spun_ns;
-        const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
+        const uint8_t *instance; /* WIRE_INSTANCE_BYTES that identify this process, as in HELLO */
 };

@@ -258,7 +258,7 @@ struct purge {
         struct remote_part *remote; /* NULL: the shared tier is not purged */
         unsigned n_remote, remote_begun, remote_left;
         int remote_result;
-        unsigned parts;             /* local parts in progress */
+        unsigned parts;             /* purges of this host that have not completed */
         struct forgetting others[]; /* ALL: the pools of the other tenants */
 };
 

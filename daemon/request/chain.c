@@ -31,14 +31,14 @@ struct range {
 };
 
 struct chain {
-        struct client *client;    /* charged through its user */
+        struct client *client;    /* client whose user is charged for the chain */
         struct list_node node;    /* in the client's chains_over */
-        struct list_node ranges;  /* the root first */
+        struct list_node ranges;  /* struct range, from the root to the end */
         struct list_node *walked; /* the range that `walk` visits next */
         struct cache_chain walk;
         struct chain_gap gap;
         unsigned new_turn;   /* turn of the keys that the chain's puts add; see struct chain_part */
-        unsigned unanswered; /* messages in progress */
+        unsigned unanswered; /* messages of the chain that are not answered yet */
         uint32_t keys;
         bool open; /* another message may continue the chain */
 };

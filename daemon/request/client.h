@@ -67,7 +67,7 @@ struct client {
                                                      * before */
         unsigned open_namespaces;                   /* entries of `namespaces` in use now */
         unsigned opening;                           /* NAMESPACE messages not answered yet */
-        struct audit audit;                         /* keys not logged yet */
+        struct audit audit;                         /* keys that audit.c has not logged yet */
         struct tally_page page;                     /* page in which the client counts lookups that
                                                      * it answered itself */
         struct pool_client hits; /* client's membership in the pool index, through which it gets

@@ -26,7 +26,7 @@ struct namespace_open {
         struct store_namespace_open store;
         struct request request;
         bool makes;          /* the namespace does not exist, and the store creates it */
-        uint64_t charged;    /* bytes of memory */
+        uint64_t charged;    /* bytes of memory charged to the client's user */
         uint32_t highest_id; /* highest id before this namespace was created */
         struct removal removal;
         unsigned removals; /* removals of unused namespaces that were started for this open */
@@ -379,7 +379,8 @@ void handshake_transfers(struct request req)
 
 /* --- the lookup index --- */
 
-enum { LOOKUP_FDS = 2 }; /* the index; its counters */
+/* Descriptors in the reply: the index, and the page for the client's counters. */
+enum { LOOKUP_FDS = 2 };
 
 struct lookup_open {
         struct lookup_wait wait;

@@ -21,7 +21,7 @@
 #include "request/chain.h"
 
 enum {
-        HITS_FDS = 2,  /* the index, the client's page */
+        HITS_FDS = 2,  /* descriptors in the reply: the index and the client's page */
         HELD_PART = 4, /* all clients' holds may take the limit of leases divided by this, in
                         * addition to leases */
 

@@ -44,7 +44,7 @@ struct batch {
         struct lookup_counts keys;    /* keys asked for and found so far by EXISTS, MATCH and GET */
         bool running;                 /* request_run() is starting keys and will end the batch
                                        * itself */
-        bool cancelled;               /* by CANCEL */
+        bool cancelled;               /* a CANCEL has named the batch */
         bool is_expired;              /* the key being started has expired and was dropped */
         uint64_t born_after_ms;       /* chunks put before this time have expired; 0: none */
         bool is_shared;               /* HINT: another chain continues from a key, so the remaining
@@ -53,15 +53,16 @@ struct batch {
                                        * chain */
         struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
-        uint8_t *entries;           /* followed by the pieces */
-        struct slot *slots;         /* for PUT, and for GET once a key has to wait */
+        uint8_t *entries;           /* copy of the message's entries, followed by its pieces */
+        struct slot *slots;         /* used by a PUT, and by a GET from the first key that has to
+                                     * wait */
         struct iovec *places;       /* overwrite the pieces as their memory is found */
         uint8_t *found;             /* bit mask of the pieces found */
         uint64_t charged;           /* bytes of memory that are charged to the client's user */
         uint64_t regions;           /* bit mask of registered buffers kept until the batch ends */
         struct cache_settle settle; /* used by EVICT to learn that its evictions cannot be undone by
                                      * a crash */
-        uint8_t *reply;             /* header and results */
+        uint8_t *reply;             /* the reply's header and results */
         size_t reply_bytes;
         void *part_room; /* memory for chain_join() */
         bool again;      /* the batch's memory is a reusable block of its tenant (memory.h) */
@@ -97,7 +98,7 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
 bool batch_add_slots(struct batch *b);
 /* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
-void batch_keys_ended(struct batch *b); /* all keys have ended */
+void batch_keys_ended(struct batch *b); /* answers a batch whose keys have all ended */
 /* Returns whether the answer must wait until the store has written the results of all keys. */
 bool batch_is_settled_at_its_end(const struct batch *b);
 /* Returns the wire status for the cache's status of a key. */

@@ -30,7 +30,7 @@ enum {
 enum mapping_state {
         MAPPING_OPENING,
         MAPPING_OPEN,
-        MAPPING_CLOSING, /* not in the table */
+        MAPPING_CLOSING, /* out of the table, so that no buffer can join */
 };
 
 struct mapping {
@@ -45,7 +45,7 @@ struct mapping {
 
         struct list_node waiting;   /* struct mapping_share: wait for the mapping */
         struct list_node users;     /* struct mapping_share: can use the mapping */
-        uint32_t n_shares;          /* in both lists */
+        uint32_t n_shares;          /* number of shares in both lists */
         struct mapping_share *last; /* the last share to leave; its closed() is called after the
                                      * unmapping */
 };

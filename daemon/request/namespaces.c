@@ -347,7 +347,8 @@ static void purge_here(struct client_removal *op)
 {
         op->purge.store.namespace_id = op->id;
         op->purge.complete = on_removal_purged;
-        op->purge.store.complete = on_store_purged; /* cache_purge() sets its own */
+        op->purge.store.complete = on_store_purged; /* used if the tenant has no cache;
+                                                     * cache_purge() sets another one */
         if (op->of)
                 cache_purge(op->of->cache, &op->purge);
         else

@@ -33,7 +33,7 @@ struct sessions_user {
 struct deferred {
         uint64_t readable_ns;
         int fds[WIRE_MAX_FDS]; /* -1: none */
-        unsigned n_fds;        /* charged to the user */
+        unsigned n_fds;        /* number of descriptors, which are charged to the user */
         size_t bytes;          /* length of `hdr`, charged to the user */
         struct wire_hdr hdr[];
 };
@@ -78,7 +78,7 @@ struct sessions {
         struct list_node
                 waiting; /* sessions that cannot send or close until descriptors are read */
         struct event *tick;
-        bool ticks;       /* `tick` is pending */
+        bool ticks;       /* the event `tick` is pending */
         bool chains_open; /* some sessions may have open chains */
         uint64_t chains_seen_ns;
         struct fair_room users; /* struct sessions_user */

@@ -91,7 +91,7 @@ struct service {
         /* Reports to the shared tier that a namespace was opened or removed; NULL without shared
          * tier. */
         void (*namespace_changed)(void *userdata, uint32_t id, bool is_there);
-        void *server_userdata; /* for reload() and namespace_changed() */
+        void *server_userdata; /* userdata of reload() and namespace_changed() */
 };
 
 /* The outcome of a hint for an existing key: passed to the eviction policies (FINAL, RETURN,
@@ -131,8 +131,9 @@ struct traffic {
                                    * chunks could not be touched */
         uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan of a chunk on disk and got
                                            * none, by reason */
-        uint64_t chains_split;            /* chains touched in parts */
-        uint64_t hints[HINTS];            /* existing keys of HINTs */
+        uint64_t chains_split;            /* chains that were touched in parts, because memory for
+                                           * their keys was short */
+        uint64_t hints[HINTS];            /* keys of HINTs that exist, by effect */
         struct histogram
                 latency[WIRE_OP_END]; /* ns from when a message was readable to its reply */
         /* Latencies of keys: for GETs up to the result, for PUTs up to the acknowledgement. */
@@ -146,7 +147,7 @@ struct registered {
         uint64_t shared;     /* regions that share a mapping with an earlier region:
                               * request/mapping.h */
         uint64_t ring_bytes; /* bytes registered with the I/O rings */
-        uint64_t huge_bytes; /* bytes in huge pages */
+        uint64_t huge_bytes; /* bytes of the registered memory that lie in huge pages */
         uint64_t refused;    /* regions that a ring refused, at least in part */
         uint64_t files;      /* regions that are files on a disk, each with an open descriptor */
 };
@@ -165,8 +166,10 @@ struct tenant {
                                         * request/ */
         uint64_t retry_ns; /* used by request/hits.c: time at which requests that found no room are
                             * tried again */
-        struct request_memory *request_memory; /* used by request/ */
-        struct mappings *mappings;             /* used by request/ */
+        struct request_memory *request_memory; /* free blocks for batches and chains
+                                                * (request/memory.h) */
+        struct mappings *mappings;             /* mappings of registered memory
+                                                * (request/mapping.h) */
         struct traffic traffic;
         struct lookup_counters lookup_counters;
         struct registered registered;
