@@ -100,8 +100,8 @@ struct quota_limits server_all_limits(const struct server *s)
 }
 
 /* Sets a user's limit. By default a user has at most three quarters of the total limit, and at most
- * QUOTA_SHARE times what is left of it (tenant/quota.h). A user alone reaches the three quarters.
- */
+ * QUOTA_SHARE times the unused rest of it (tenant/quota.h). A user alone reaches the three
+ * quarters. */
 static void set_user_limit(struct quota_limits *limits, enum quota_thing what, uint64_t configured,
                            uint64_t of_all)
 {

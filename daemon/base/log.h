@@ -38,7 +38,8 @@ bool log_enabled(enum log_level level);
 int log_level_from_name(const char *name, enum log_level *ret);
 
 /* Context of this thread's next lines: the session and its peer, as journal fields KVCACHE_SESSION,
- * KVCACHE_PEER_PID and KVCACHE_PEER_UID, and as a prefix in text. Copied; NULL ends it. */
+ * KVCACHE_PEER_PID and KVCACHE_PEER_UID, and as a prefix in text. The struct is copied; NULL ends
+ * the context. */
 struct log_context {
         uint64_t session;
         int pid;
@@ -49,7 +50,7 @@ void log_set_context(const struct log_context *c);
 
 /* Context of this thread's next lines about an operation on stored data: journal fields
  * KVCACHE_OPERATION, KVCACHE_NAMESPACE, KVCACHE_TENANT and KVCACHE_CHUNKS. A NULL name or tenant is
- * omitted. `o` is not copied and must stay valid until NULL ends it. */
+ * omitted. `o` is not copied and must stay valid until a call with NULL ends the context. */
 struct log_operation {
         const char *operation, *namespace_name, *tenant;
         uint64_t chunks;

@@ -76,7 +76,7 @@ struct store_write {
 };
 
 struct postponed {
-        struct postponed_chunk *chunks; /* NULL until the first one */
+        struct postponed_chunk *chunks; /* NULL until a chunk is postponed */
         uint32_t free, n;               /* index of the first free element; number of chunks of all
                                          * users */
         bool ended;                     /* set by cache_forget_postponed() */

@@ -65,8 +65,8 @@ struct pool {
                                                    * needs room */
         bool keeps_own; /* the group `acquiring` is below its floor, so the search keeps its chunks,
                          * too */
-        /* By class: searches for which a group evicts its own chunks, because the class had no
-         * others. */
+        /* By class: searches for which a group evicts its own chunks, because other groups had no
+         * chunk in the class. */
         uint32_t own_only[SLAB_MAX_CLASSES];
         uint32_t spared_since[SLAB_MAX_CLASSES]; /* by class: chunks that searches have spared since
                                                   * the last victim */
@@ -80,8 +80,8 @@ struct pool {
         uint32_t empty_at;     /* the slot at which the emptying continues */
         uint32_t empties_left; /* chunks that may leave the slab
                                 * `emptying` in this iteration */
-        uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks of that slab that are evicted
-                                                            * together next */
+        uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks of the slab `emptying` that are
+                                                            * evicted together next */
         struct pool_slab *slab_state;
         uint32_t reserved_slabs;  /* number of slabs in which no chunk may be leased */
         uint64_t moves_left;      /* bytes that this iteration may still move */
@@ -96,7 +96,7 @@ struct pool {
         uint32_t hides_left;      /* slots whose chunks this iteration may still hide */
         uint32_t hide_from;       /* slab at which the next search for a slab to make private
                                    * begins */
-        uint32_t hide_searches;   /* searches for such a slab in this iteration */
+        uint32_t hide_searches;   /* searches for a slab to make private in this iteration */
         uint32_t announcing, announce_at; /* slab and slot at which announcing chunks to clients
                                            * continues */
         uint32_t n_unannounced;           /* slabs with is_unannounced */
@@ -244,7 +244,7 @@ bool pool_is_pressed(const struct pool *p);
 
 /* --- pool-held.c --- */
 
-/* Hides all chunks from clients, or ends that. */
+/* Hides all chunks from clients, or announces them again. */
 void pool_suspend_clients(struct pool *p, bool suspend);
 
 /* Scans the clients' holds unless the last scan is recent. Called before a search asks for single

@@ -188,7 +188,7 @@ static bool collect_leaving(struct pool *p)
 }
 
 /* Evicts chunks of the slab that is being emptied, as many as may leave now. Returns whether the
- * slab is empty, and then has no class. If a chunk cannot leave, the slab stays what it was. */
+ * slab is empty, and then has no class. If a chunk cannot leave, the slab keeps its class. */
 static bool empty_slab(struct pool *p)
 {
         uint32_t slab = p->emptying;

@@ -34,8 +34,9 @@ enum pool_state {
                           Ends with a write to the store, or when the slot is freed */
         POOL_WRITING,  /* complete bytes that `write` writes to the store, until the store has
                           answered, its device hangs, or the write budget refuses them */
-        POOL_ACQUIRED, /* incomplete bytes of the caller of pool_acquire(), or of a copy or read
-                          that failed; the latter end when the slot is freed */
+        POOL_ACQUIRED, /* incomplete bytes that belong to the caller of pool_acquire(), or are left
+                        * from a copy or read that failed; after a failure, the state ends when the
+                        * slot is freed */
         POOL_COPYING,  /* bytes that `write` copies from a client, until the copy ends */
         POOL_READING,  /* bytes that `fill` reads from the store, until the read ends */
 };
@@ -74,7 +75,7 @@ struct pool_chunk {
         uint32_t user;       /* used by the cache with POOL_REFUSED: the user that put the chunk */
         uint64_t born;       /* number of the last purge before the chunk was added */
         uint64_t created_ms; /* used by the cache: time of the put, Unix time */
-        union {              /* used by the cache; `state` says which it is */
+        union {              /* used by the cache; which member is valid follows from `state` */
                 struct store_ref ref;
                 struct write *write;
                 struct fill *fill;
@@ -97,10 +98,10 @@ struct pool;
 struct pool_stats {
         uint64_t bytes, populated_bytes;
         uint64_t huge_bytes;    /* the part of populated_bytes that lies in huge pages */
-        uint64_t used_bytes;    /* slots in use */
+        uint64_t used_bytes;    /* bytes of the slots in use */
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
-        uint64_t pinned_bytes;  /* slots that cannot be evicted now */
-        uint64_t leased_bytes;  /* slots with at least one lease */
+        uint64_t pinned_bytes;  /* bytes of the slots that cannot be evicted now */
+        uint64_t leased_bytes;  /* bytes of the slots with at least one lease */
         uint64_t leased_slabs;  /* slabs with leased chunks */
         uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
         uint64_t moved_chunks;  /* chunks moved to slabs that had leased chunks already */
@@ -263,15 +264,16 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
                 uint32_t use, unsigned turn, bool is_end);
 /* Returns the result of evict_hint(), or true if the chunk has another generation. */
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
-/* Return the results of evict_demote() and evict_promote(), or false if the chunk is not resident
- * or, for the former, leased. */
+/* Return the results of evict_demote() and evict_promote(), or false if the chunk is not resident.
+ * pool_demote() also returns false if the chunk is leased. */
 bool pool_demote(struct pool *p, uint32_t chunk);
 bool pool_promote(struct pool *p, uint32_t chunk);
 uint32_t pool_demoted(const struct pool *p); /* the number of demoted chunks */
 /* Applies evict_promise(), unless the chunk has another generation. */
 void pool_promise(struct pool *p, uint32_t chunk, uint32_t generation,
                   const struct evict_promise *promise);
-/* Calls evict_expect() for the chunks of a use that are committed next. NULL ends that. */
+/* Calls evict_expect() for the chunks of a use that are committed next. A call with NULL ends the
+ * expectation. */
 void pool_expect(struct pool *p, uint32_t use, const struct evict_promise *promise);
 /* Fills in evict_explain()'s answer for a resident chunk, and zeros for any other. */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
@@ -332,8 +334,8 @@ struct pool_guard {
         /* Returns whether any client uses the pool index; otherwise no chunk is held. */
         bool (*has_clients)(void *userdata);
         /* Does what pool_watch.changed() does. Also called with `is_there` false before the pool
-         * evicts a chunk, after which no client finds it; it may be called so again for the same
-         * chunk. */
+         * evicts a chunk, after which no client finds the chunk; such a call may be repeated for
+         * the same chunk. */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         /* Returns whether a client holds a chunk that clients no longer find. */
         bool (*is_held)(void *userdata, uint32_t chunk);
@@ -367,8 +369,8 @@ bool pool_may_announce(const struct pool *p, uint32_t chunk);
  * class. */
 void pool_forget_held_slabs(struct pool *p);
 void pool_note_held(struct pool *p, uint32_t chunk);
-/* Returns the number of dropped chunks whose slots are kept for clients: until a scan shows whether
- * a client holds them, and then while one does. */
+/* Returns the number of dropped chunks whose slots are kept because a client holds the chunk, or
+ * may hold it until the next scan shows otherwise. */
 uint32_t pool_held(const struct pool *p);
 /* Returns whether dropped chunks were added or a client left since the last pool_release_held(), or
  * that call was not allowed to scan. */
@@ -429,7 +431,8 @@ bool pool_is_sweeping(const struct pool *p);
 void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched);
 /* Marks a chunk that is prefetched for an announced return. */
 void pool_set_for_return(struct pool *p, uint32_t chunk);
-/* Returns the bytes of the slots of chunks with this mark, which no request has used yet. */
+/* Returns the bytes of the slots of chunks that pool_set_for_return() has marked and no request has
+ * used yet. */
 uint64_t pool_unused_for_return(const struct pool *p);
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
 /* Returns the pool's eviction policy. pool_restore_learned() restores the policy's learned state,

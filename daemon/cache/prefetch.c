@@ -18,8 +18,9 @@
 enum {
         QUANTUM = 8,       /* keys that a user may have handled before another user's turn */
         STEP_BYTES = 1024, /* bytes that a step costs in the fair queueing even if it reads less */
-        /* The lead includes so many times the part of the announced time by which the user's chains
-         * are used too early in the mean, and at most MARGIN_MOST percent of that time. */
+        /* The lead of a chain includes MARGIN times the mean part of the announced time by which
+         * the user's chains are used too early, but at most MARGIN_MOST percent of the announced
+         * time. */
         MARGIN = 4,
         MARGIN_MOST = 25,
         LEAD_LEAST_MS = 100, /* least lead, but at most half of the announced time */
@@ -223,7 +224,7 @@ static bool has_room(const struct prefetch *p, const struct user *u, uint32_t n)
                p->stats.keys + n <= PREFETCH_KEYS && u->n_keys + n <= PREFETCH_KEYS / 2;
 }
 
-/* Returns how long before its announced use a chain is read. */
+/* Returns the lead of a chain: the time before its announced use at which its reads begin. */
 static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *r)
 {
         uint64_t rate = MIN(p->stats.rate ? p->stats.rate : FIRST_RATE, p->params.bytes_per_second);

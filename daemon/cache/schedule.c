@@ -104,7 +104,7 @@ static struct cache_user *writer_of(const struct store_write *w)
         return container_of(w->item.member, struct cache_user, writes);
 }
 
-/* Adds the bytes of a write to the budget that they count against, or subtracts them. */
+/* Adds the bytes of a write to the budget against which they count, or subtracts them. */
 static void count_bytes(struct cache *c, struct cache_user *u, const struct store_write *w,
                         bool begins)
 {
@@ -169,8 +169,8 @@ void cache_queue_write(struct cache *c, struct store_write *w)
         c->stats.queued_writes++;
 }
 
-/* Passes writes that the store could not take to it again: the first few of each user, in order.
- * Returns the number of writes that the iteration may still pass. */
+/* Passes the first few of each user's writes, in order, to the store again after it could not take
+ * them. Returns the number of writes that the iteration may still pass. */
 static unsigned retry_refused(struct cache *c)
 {
         unsigned left = STARTS;

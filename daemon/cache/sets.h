@@ -35,8 +35,8 @@ struct sets_params {
         void *userdata;
 };
 
-/* Watches the pool and the store. The caller ends that with sets_unwatch() before it closes either
- * of them. Returns 0 or -ENOMEM. */
+/* Creates the sets, which watch the pool and the store. The caller ends the watches with
+ * sets_unwatch() before it closes either of these. Returns 0 or -ENOMEM. */
 int sets_new(struct sets **ret, const struct sets_params *params);
 /* Ends the watches. Idempotent; NULL is allowed. */
 void sets_unwatch(struct sets *s);

@@ -466,7 +466,7 @@ static bool is_prefix_of_floor(const char *prefix, size_t bytes, const char *flo
                memcmp(prefix, floor, bytes) == 0;
 }
 
-/* Checks that each floor has one size, and that floors leave room to others. */
+/* Checks that each floor has one size, and that floors leave room to other namespaces. */
 static int check_floors(const struct config *c, struct config_error *ret_error)
 {
         uint64_t sum = 0, bytes = 0;

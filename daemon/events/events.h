@@ -83,8 +83,8 @@ static_assert(offsetof(struct events_reply, body) ==
 void events_read(struct events *e, unsigned tenant, uint64_t epoch, uint64_t from, unsigned max,
                  struct events_reply *ret);
 /* Fills in at most `max` of the tenant's chunks as events, from a cursor on; visits a bounded
- * number of records. Chunks that change during the walk may be missing; events follow about these.
- */
+ * number of records. Chunks that change during the walk may be missing; later events report these
+ * chunks. */
 void events_snapshot(struct events *e, unsigned tenant, uint64_t cursor, unsigned max,
                      struct events_reply *ret);
 

@@ -33,8 +33,8 @@ enum {
                                  * record */
         ANNOUNCED_OPEN = 4096,  /* most announcements whose outcome is not known yet */
         ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* most of these of one source */
-        ANNOUNCED_AT_FIRST = 16, /* most of these of a source until so many of its announcements
-                                  * have ended */
+        ANNOUNCED_AT_FIRST = 16, /* most of these of a source as long as fewer than this number of
+                                  * its announcements have ended */
 };
 /* The least share of a source's announcements that must come true for the source to be believed. */
 #define ANNOUNCED_LEAST_BELIEF 0.5F

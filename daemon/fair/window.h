@@ -64,7 +64,7 @@ bool window_is_open(const struct window *w, unsigned n);
 void window_submit(struct window_item *i);
 /* Queues an item. */
 void window_wait(struct window_item *i);
-/* Ends an item that is in flight or waits. No effect on others. */
+/* Ends an item that is in flight or waits. No effect on an item that does neither. */
 void window_done(struct window_item *i);
 /* Removes the next item from its queue and returns it, or NULL if none waits. The caller submits
  * it. */

@@ -336,7 +336,7 @@ static bool worker_spin(struct worker *w)
 }
 
 /* Sleeps in the queue. Adjusts the spinning by the length of the whole wait, including the time
- * polled in vain. */
+ * that was spent polling. */
 static void worker_sleep(struct worker *w)
 {
         worker_enter(w, true);

@@ -119,7 +119,7 @@ static inline size_t keep_holder_bytes(uint32_t n_slots)
 /* Fills in magic, version, lengths and CRC of a map that is complete otherwise. */
 void keep_seal(struct keep_head *map, size_t bytes, size_t index_bytes);
 /* Checks a map, which must be aligned to 8 bytes. Returns NULL and fills in *ret if it is valid,
- * and otherwise a text that says what is wrong. */
+ * and otherwise a text that describes the error. */
 const char *keep_check(const void *map, size_t bytes, struct keep_map *ret);
 
 /* Computes a chunk's CRC. `position` counts the chunks of all pools. */

@@ -96,10 +96,12 @@ void keep_each_new_holder(const struct keep *k,
 unsigned keep_holders(const struct keep *k);
 
 struct keep_handover {
-        const char (*files)[KEEP_NAME_BYTES]; /* descriptor names, by tenant */
-        const uint8_t *number;             /* KEEP_NUMBER_BYTES; also given to keep_number_put() */
-        uint64_t rights;                   /* copied to struct keep_head */
-        const struct keep_reader *readers; /* clients that received a pool */
+        const char (*files)[KEEP_NAME_BYTES]; /* prefixes of the names of the pools' descriptors, by
+                                               * tenant */
+        const uint8_t *number;                /* random number of the map, of KEEP_NUMBER_BYTES;
+                                               * keep_number_put() gets the same */
+        uint64_t rights;                      /* copied to struct keep_head */
+        const struct keep_reader *readers;    /* clients that received a pool */
         uint32_t n_readers;
         bool many_readers[KEEP_MAX_POOLS]; /* whether a tenant had more readers than recorded */
 };

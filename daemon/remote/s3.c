@@ -57,7 +57,8 @@ struct s3 {
         struct s3_credentials credentials;
         struct list_node active, idle; /* struct transfer */
         unsigned n_active;
-        bool no_conditions; /* the server has refused If-None-Match, so it is not sent any more */
+        bool no_conditions; /* the server has refused If-None-Match, so the header is omitted from
+                             * now on */
 
         pthread_mutex_t lock;
         pthread_cond_t change; /* signals close() */

@@ -17,7 +17,7 @@ struct http_token {
  * or wrong permissions. */
 int http_token_read(struct http_token *ret, const char *path, char ret_error[static 256]);
 /* Returns whether the value of an Authorization header (NULL: no header) contains the token. Wrong
- * tokens take the same time, however many bytes are right. */
+ * tokens take the same time, regardless of the number of right bytes. */
 bool http_token_matches(const struct http_token *t, const char *authorization);
 /* Returns whether two tokens are equal. */
 bool http_token_equal(const struct http_token *a, const struct http_token *b);

@@ -564,8 +564,8 @@ static void print_json_histogram(FILE *out, const struct row *row, const struct 
         fputc('}', out);
 }
 
-/* Converts label text to names and values. metrics_info_add() wrote it, so it is well-formed; after
- * anything else, the rest is omitted. */
+/* Converts label text to names and values. metrics_info_add() wrote the text, so it is well-formed;
+ * text after a malformed label is omitted. */
 static void print_json_info(FILE *out, const char *info)
 {
         bool first = true;

@@ -28,7 +28,7 @@ enum { METRICS_ANNOUNCED = 5, METRICS_PREFETCHES = 8 };
 enum { METRICS_GOT = 5 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_KEPT = 5 };   /* index 0: verified chunks; then by enum keep_refusal */
-enum { METRICS_MISSES = 6 }; /* by enum cache_miss_reason */
+enum { METRICS_MISSES = 6 }; /* indexed by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
 /* Answers of admission. */
 enum {
@@ -41,8 +41,8 @@ enum {
 enum { METRICS_RETURN_IN_TIME, METRICS_RETURN_MISSED, METRICS_RETURNS };
 enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
-enum { METRICS_ACKS = 3 };   /* by enum wire_ack */
-enum { METRICS_IO_OPS = 5 }; /* by enum kio_op */
+enum { METRICS_ACKS = 3 };   /* indexed by enum wire_ack */
+enum { METRICS_IO_OPS = 5 }; /* indexed by enum kio_op */
 /* Transfers of chunks, each by result. The index of an operation is the index of its transfer times
  * TRANSFER_RESULTS, plus its enum transfer_result. */
 enum { METRICS_TRANSFERS = 20, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
@@ -102,11 +102,11 @@ enum {
         METRICS_LOOP
 };
 
-enum { METRICS_STAGES = 6 }; /* by enum stage */
+enum { METRICS_STAGES = 6 }; /* indexed by enum stage */
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
 enum { METRICS_FLOORS = 15, METRICS_FLOOR_NAME = 256 };
-enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
-enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, without the first value */
+enum { METRICS_RESOURCES = 15 }; /* indexed by enum quota_thing */
+enum { METRICS_NOT_LENT = 4 };   /* indexed by enum wire_not_lent, without the first value */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
 /* The shared tier. */
 enum {
@@ -125,9 +125,11 @@ enum {
                                  * remote_stats.dropped */
         METRICS_REMOTE_PUTS = METRICS_REMOTE_DROPPED + 4
 };
-enum { METRICS_REMOTE_OFFERS = 3 };     /* by enum remote_reason */
-enum { METRICS_REMOTE_REJECTIONS = 5 }; /* by enum remote_rejection, without the first value */
-enum { METRICS_REMOTE_OPS = 4 };        /* by enum backend_op_kind */
+enum { METRICS_REMOTE_OFFERS = 3 }; /* indexed by enum remote_reason */
+enum {
+        METRICS_REMOTE_REJECTIONS = 5
+};                               /* indexed by enum remote_rejection, without the first value */
+enum { METRICS_REMOTE_OPS = 4 }; /* indexed by enum backend_op_kind */
 enum { METRICS_REMOTE_READ, METRICS_REMOTE_WRITE, METRICS_REMOTE_WAYS };
 enum { METRICS_REMOTE_OWN, METRICS_REMOTE_OTHER, METRICS_REMOTE_PURGES };
 /* Purposes of descriptors that the daemon has open on behalf of clients. */
@@ -144,7 +146,7 @@ enum { METRICS_HTTP_401, METRICS_HTTP_421, METRICS_HTTP_429, METRICS_HTTP_REFUSE
 enum { METRICS_VOLUMES = 16, METRICS_VOLUME_NAME = 256 };
 /* The largest namespaces, followed by the sum of all others. */
 enum { METRICS_NAMESPACES = 20, METRICS_NAMESPACE_SERIES, METRICS_NAMESPACE_NAME = 832 };
-enum { METRICS_NAMESPACE_SCOPES = 4 }; /* by enum namespace_scope */
+enum { METRICS_NAMESPACE_SCOPES = 4 }; /* indexed by enum namespace_scope */
 
 struct metrics {
         /* Label values that come from the configuration; "": the entry is unused. Valid in every

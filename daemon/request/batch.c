@@ -170,8 +170,8 @@ static void batch_end(struct batch *b)
         request_reply(b->request, reply, b->reply_bytes);
         if (stages_on(&client->tenant->service->stages) && b->started_ns > 0)
                 record_stages(b);
-        /* Touch the chunks after the reply, which need not wait for that; the next request is
-         * handled afterwards. */
+        /* Touch the chunks after the reply, so that the client does not wait for the touches; the
+         * next request is handled afterwards. */
         if (b->part)
                 chain_part_end(client->tenant->cache, b->part);
         batch_free(b);

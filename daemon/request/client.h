@@ -119,7 +119,8 @@ enum wire_status client_charge(struct client *client, enum quota_thing what, uin
 /* Charges a request that is kept until it is answered, and `bytes` of memory. Returns as
  * client_charge() does. */
 enum wire_status client_charge_request(struct client *client, uint64_t bytes);
-/* Ends the charge for the memory, before the answer ends that for the request itself. */
+/* Ends the charge for the memory of a request, before the answer ends the charge for the request
+ * itself. */
 void client_uncharge_request(struct client *client, uint64_t bytes);
 /* Returns the text that explains a refusal with this status. */
 const char *client_refusal(enum wire_status status);

@@ -142,7 +142,8 @@ void recorder_put(struct recorder *r, const struct batch *b);
 void recorder_got(struct recorder *r, const struct batch *b);
 
 /* hint.c */
-/* Orders the keys of a hint from the end of the chain to its root, if its kind needs that. */
+/* Orders the keys of a hint from the end of the chain to its root, if the kind of the hint needs
+ * that order. */
 void hint_begin(struct batch *b);
 /* Handles one key of a HINT. */
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,

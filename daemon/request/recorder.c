@@ -28,7 +28,7 @@ struct recorder {
         struct key_secret secret;
         uint64_t begun_ns, end_ns;
         uint64_t second;      /* number of the current second of the recording */
-        uint32_t second_keys; /* keys recorded in that second */
+        uint32_t second_keys; /* keys recorded in the second `second` */
         uint64_t lost;        /* keys not recorded so far */
         bool is_over;         /* the final entry is in the buffer */
         size_t n;

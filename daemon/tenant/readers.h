@@ -19,6 +19,6 @@ struct readers {
         bool incomplete;
 };
 
-/* Records the credentials unless they are recorded. */
+/* Records the credentials unless they are recorded already. */
 void readers_note(struct readers *r, const struct peer *p);
 void readers_fini(struct readers *r);
