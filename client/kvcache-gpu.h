@@ -32,14 +32,15 @@ struct kvcache_gpu;
  * kernel, which writes the pieces of puts to host memory. For gets, copy engines bring long runs
  * into device memory, from which the kernel scatters them; pieces that are not adjacent in host
  * memory are read there by the kernel. For larger pieces it uses the driver's batch copy, or one
- * asynchronous copy for each piece if neither is available. If a way fails, the next one is tried:
- * BOUNCE, KERNEL, BATCH, PLAIN. */
+ * asynchronous copy for each piece if neither is available. If a way fails, the library tries the
+ * next one in the order BOUNCE, KERNEL, BATCH, PLAIN. */
 enum kvcache_gpu_engine {
         KVCACHE_GPU_ENGINE_AUTO = 0,
         KVCACHE_GPU_ENGINE_KERNEL = 1, /* the kernel accesses host memory directly */
         KVCACHE_GPU_ENGINE_BATCH = 2,
         KVCACHE_GPU_ENGINE_PLAIN = 3,
-        KVCACHE_GPU_ENGINE_BOUNCE = 4, /* gets; puts as KERNEL */
+        KVCACHE_GPU_ENGINE_BOUNCE = 4, /* gets: copy engines fill device memory, from which the
+                                          kernel scatters pieces; puts: as KERNEL */
 };
 
 enum {
@@ -53,34 +54,34 @@ enum {
         /* Takes no device memory (64 MiB, or less if short) for small pieces of gets: the kernel
          * reads them over the bus, which slows a concurrent model more. */
         KVCACHE_GPU_NO_BOUNCE = 1 << 3,
-        KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, and only its
-                                        pieces use such memory */
+        KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, so only its
+                                        pieces use device memory as described for NO_BOUNCE */
         /* For a program whose other threads compute on the GPU: no request registers or unregisters
          * memory. When another session has replaced the handle's, after a restart of the daemon,
          * requests fail with KVCACHE_LOST until kvcache_gpu_renew(). */
         KVCACHE_GPU_EXPLICIT = 1 << 5,
-        KVCACHE_GPU_GENTLE = 1 << 6, /* attaching pauses between the slices of the pool, as
-                                        kvcache_gpu_renew() does */
+        KVCACHE_GPU_GENTLE = 1 << 6, /* kvcache_gpu_attach() registers the pool in slices with
+                                        pauses between them, as kvcache_gpu_renew() does */
 };
 
 /* GPUDirect Storage: cuFile (libcufile.so.0) reads chunks that are only on disk directly into
  * device memory, if the daemon lends them. All other chunks pass through host memory, and are
  * counted with the reason. */
 enum kvcache_gpu_gds_option {
-        KVCACHE_GPU_GDS_AUTO = 0, /* if cuFile has a direct path: nvidia-fs, or P2P */
-        /* Also if cuFile only copies through host memory. kvcache_gpu_attach() fails with
+        KVCACHE_GPU_GDS_AUTO = 0, /* use cuFile if it has a direct path: nvidia-fs, or P2P */
+        /* Use cuFile also if it only copies through host memory. kvcache_gpu_attach() fails with
          * -EOPNOTSUPP if cuFile is not available. */
         KVCACHE_GPU_GDS_REQUIRED = 1,
         KVCACHE_GPU_GDS_NEVER = 2,
 };
 
 struct kvcache_gpu_options {
-        uint32_t size;          /* sizeof(struct kvcache_gpu_options) */
-        uint32_t flags;         /* KVCACHE_GPU_CURRENT_CONTEXT, ... */
-        int32_t device;         /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
-        uint32_t engine;        /* enum kvcache_gpu_engine; not AUTO: for measurements */
-        uint32_t max_sms;       /* multiprocessors that the kernel may take at a time; 0: 2 */
-        uint32_t gds;           /* enum kvcache_gpu_gds_option */
+        uint32_t size;    /* sizeof(struct kvcache_gpu_options) */
+        uint32_t flags;   /* KVCACHE_GPU_CURRENT_CONTEXT, ... */
+        int32_t device;   /* number of the device; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
+        uint32_t engine;  /* enum kvcache_gpu_engine; values other than AUTO are for measurements */
+        uint32_t max_sms; /* multiprocessors that the kernel may take at a time; 0: 2 */
+        uint32_t gds;     /* enum kvcache_gpu_gds_option */
         uint64_t staging_bytes; /* size of the memory for puts, in eight parts, each of which must
                                    hold a block; 0: 128 MiB */
         uint64_t gds_bytes; /* size of the device memory that cuFile uses, in eight parts, each of
@@ -99,28 +100,29 @@ struct kvcache_gpu_options {
  * kvcache_gpu_error() returns -EBADF.
  *
  * The staging memory is a registered buffer, from which the daemon writes to disk directly; if the
- * daemon refuses one, it is a place in the handle's staging area. If the driver does not register
- * the pool, gets pass through the staging memory, too; kvcache_gpu_get_info() tells.
+ * daemon refuses to register a buffer, the staging memory is a place in the handle's staging area.
+ * If the driver does not register the pool, gets pass through the staging memory, too, and
+ * kvcache_gpu_get_info() returns no KVCACHE_GPU_HAS_POOL.
  *
  * Returns -ENODEV: no driver, or no such device; -ENOSYS: the driver is too old; -EINVAL: no
- * current context, or invalid options; -EOPNOTSUPP: no unified addresses, or no GPUDirect Storage
- * with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses; -ENOTCONN:
- * no daemon. `ret_error` (may be NULL) gets a sentence. Without a driver the rest of the library
- * works unchanged. */
+ * current context, or invalid options; -EOPNOTSUPP: no unified addresses, or no GPUDirect
+ * Storage with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses;
+ * -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a sentence that describes the failure.
+ * Without a driver the rest of the library works unchanged. */
 int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
                        const struct kvcache_gpu_options *options, char *ret_error,
                        size_t error_bytes);
-/* Waits until no request is in flight, for at most timeout_ms (< 0: without limit), unregisters
- * everything and frees it. `gpu` may be NULL. Returns -ETIMEDOUT if it is still attached; call
- * again to continue waiting. */
+/* Waits until no request is in flight, for at most timeout_ms (< 0: without limit), unregisters all
+ * memory and frees the attachment. `gpu` may be NULL. Returns -ETIMEDOUT if the GPU is still
+ * attached; call again to continue waiting. */
 int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
-/* Registers the memory of the current session of the daemon where another session's is registered,
- * and unregisters the pools that were released. The driver is held in slices of milliseconds, with
- * pauses, so that other threads can launch work meanwhile. It takes a second or more for each GiB.
- * Returns 0 also if nothing had to be done, or if the driver refuses the pool, as
- * kvcache_gpu_attach() does; the next call then tries again. -EAGAIN while requests are in flight;
- * -ENOMEM, or the reason why there is no session. Without KVCACHE_GPU_EXPLICIT the next request
- * does the same without pauses. */
+/* Registers the memory of the handle's current session with the driver if that of an earlier
+ * session is registered, and unregisters the pools that were released. Registers slices that take
+ * milliseconds each, with pauses, so that other threads can launch work meanwhile. The call takes a
+ * second or more for each GiB. Returns 0 also if nothing had to be done, or if the driver refuses
+ * the pool, as kvcache_gpu_attach() does; the next call then tries again. -EAGAIN while requests
+ * are in flight; -ENOMEM, or the reason why there is no session. Without KVCACHE_GPU_EXPLICIT the
+ * next request registers the memory itself, without pauses. */
 int kvcache_gpu_renew(struct kvcache_gpu *gpu);
 /* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
  * the next call. */
@@ -129,13 +131,14 @@ const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 /* Counters of transfers, by the way in which the bytes were copied. */
 struct kvcache_gpu_counts {
         uint64_t bytes;  /* between the device and the host */
-        uint64_t pieces; /* pieces of blocks, before adjacent ones were coalesced */
+        uint64_t pieces; /* pieces of blocks, counted before adjacent ones are merged */
         uint64_t kernel_launches, kernel_copies, kernel_failures;
         uint64_t batch_calls, batch_copies, batch_failures;
         uint64_t plain_copies;
-        uint64_t blocks_from_pool;       /* straight, under a lease */
+        uint64_t blocks_from_pool; /* blocks of gets that were copied directly from the pool, under
+                                      a lease */
         uint64_t blocks_through_staging; /* blocks of gets only */
-        uint64_t driver_errors;          /* by which blocks failed */
+        uint64_t driver_errors;          /* errors of the driver that made blocks fail */
 };
 
 /* Why GPUDirect Storage did not move a block that was on disk, or that was put. Stable numbers. */
@@ -147,15 +150,16 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_SYMBOL = 4,     /* cuFile lacks a function */
         KVCACHE_GPU_GDS_DRIVER = 5,     /* cuFile's driver does not open */
         KVCACHE_GPU_GDS_COMPATIBLE = 6, /* cuFile would copy through host memory */
-        KVCACHE_GPU_GDS_BUFFER = 7, /* cuFile does not register the device memory, or there is none,
-                                       or all of it waits for leases */
-        KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not verified since the daemon started; it is now */
+        KVCACHE_GPU_GDS_BUFFER = 7, /* cuFile does not register the device memory, or the device has
+                                       too little, or requests that wait for leases use all of it */
+        KVCACHE_GPU_GDS_UNVERIFIED = 8, /* the daemon had not read the chunk since it started; it
+                                           verifies the chunk now */
         KVCACHE_GPU_GDS_VOLUME = 9,     /* the volume has no O_DIRECT, or cannot lend */
         KVCACHE_GPU_GDS_LIMIT = 10,     /* a limit of loans is reached */
         KVCACHE_GPU_GDS_FILE = 11,   /* no descriptor of the data file, or one without O_DIRECT */
         KVCACHE_GPU_GDS_FILES = 12,  /* the maximum number of files is in use */
         KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
-        KVCACHE_GPU_GDS_SIZE = 14,   /* longer than an eighth of the device memory */
+        KVCACHE_GPU_GDS_SIZE = 14,   /* the chunk is longer than an eighth of the device memory */
         KVCACHE_GPU_GDS_FAILED = 15, /* the read or the write failed */
         KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read or the write ended early */
         KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
@@ -169,15 +173,16 @@ enum kvcache_gpu_gds_reason {
 
 /* State and counters of gets by GPUDirect Storage. */
 struct kvcache_gpu_gds {
-        uint32_t state; /* enum kvcache_gpu_gds_reason: why it is not used; NONE: it is */
+        uint32_t state; /* enum kvcache_gpu_gds_reason: why GPUDirect Storage is not used now; NONE:
+                           it is used */
         int32_t error;  /* the latest error: cuFile's number, from 5001 on, or -errno; 0: none */
-        uint32_t files; /* registered with cuFile now */
+        uint32_t files; /* number of files that are registered with cuFile now */
         uint32_t reserved;
         uint64_t device_bytes; /* device memory that cuFile uses */
         uint64_t reads, read_bytes;
         uint64_t blocks;                             /* blocks moved by cuFile */
-        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that other ways moved, by
-                                                        reason */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* number of blocks on disk that were moved
+                                                        without cuFile, by reason */
 };
 /* State and counters of puts by GPUDirect Storage; `state` is KVCACHE_GPU_GDS_OFF unless
  * kvcache_gpu_options.gds_put_path is set. */
@@ -186,8 +191,8 @@ struct kvcache_gpu_gds_puts {
         int32_t error;  /* the latest error: cuFile's number, from 5001 on, or -errno; 0: none */
         uint64_t writes, write_bytes;
         uint64_t blocks;                             /* blocks moved by cuFile */
-        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks that passed through staging, by
-                                                        reason */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* number of blocks that passed through
+                                                        staging, by reason */
 };
 /* Returns a text such as "the read or the write failed". Never NULL. */
 const char *kvcache_gpu_gds_reason_name(int reason);
@@ -198,11 +203,12 @@ struct kvcache_gpu_info {
         int32_t device;
         int32_t driver_version; /* 13000: CUDA 13.0 */
         uint32_t multiprocessors, max_sms;
-        uint64_t staging_bytes, pool_bytes; /* registered with the driver */
+        uint64_t staging_bytes, pool_bytes; /* bytes of the staging memory and of the pool that are
+                                               registered with the driver */
         struct kvcache_gpu_counts counts;
         struct kvcache_gpu_gds gds;
-        uint64_t blocks_paced; /* requested again, because they exceeded the daemon's limit of
-                                  leased bytes */
+        uint64_t blocks_paced; /* number of blocks that were requested again, because they exceeded
+                                  the daemon's limit of leased bytes */
         struct kvcache_gpu_gds_puts gds_puts;
         uint64_t bounce_bytes;  /* device memory for small pieces of gets */
         uint64_t bounce_copies; /* copies into that memory */
@@ -210,10 +216,10 @@ struct kvcache_gpu_info {
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,
         KVCACHE_GPU_HAS_BATCH = 1 << 1,
-        KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets go straight from the pool */
+        KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets are copied directly from the pool */
         KVCACHE_GPU_HAS_BUFFER = 1 << 3, /* the staging memory is a registered buffer */
         KVCACHE_GPU_HAS_GDS = 1 << 4,    /* GPUDirect Storage is used */
-        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* cuFile copies through host memory for it */
+        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* cuFile copies through host memory */
 };
 int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
@@ -221,7 +227,8 @@ struct kvcache_gpu_block {
         struct kvcache_key key;
         uint64_t block;   /* index in the layout; 0 in a request with `indices` */
         uint32_t tokens;  /* 0: all of a page */
-        uint32_t cost_us; /* put: see struct kvcache_entry; 0: not given */
+        uint32_t cost_us; /* put: cost of computing the block, see struct kvcache_entry; 0: not
+                             declared */
 };
 
 enum {
@@ -235,20 +242,22 @@ enum {
  * gets, begin in the order of their calls. If two requests in flight write the same block, the
  * caller must order them.
  *
- * Before: no block is read or written until two things are done: the work in `before_stream` at the
- * time of the call, and the work before the last record of `before_event` by then.
+ * Before: the library reads or writes no block until two kinds of work are done: the work that was
+ * in `before_stream` at the time of the call, and the work that precedes the latest record of
+ * `before_event` at that time.
  *
  * After: a request is issued when its last copy is in a stream of the library. `after_event` is
  * then recorded behind it, and `after_stream` is made to wait for it. Waiting for `after_event` is
- * meaningful only from then on, which KVCACHE_GPU_NOTIFY_ISSUED reports. After a put, work in that
- * order may overwrite the blocks; after a get, it may read blocks whose status is good by then.
+ * meaningful only from then on, which KVCACHE_GPU_NOTIFY_ISSUED reports. Work that follows
+ * `after_event`, or in `after_stream`, may overwrite the blocks of a put, and may read the blocks
+ * of a get whose status is good.
  *
  * Captures: a program may capture CUDA graphs in other threads at any time. Every call relaxes the
  * calling thread's capture mode, so that none of its driver calls invalidates a capture, and then
- * restores it. This does not cover cuFile's threads and its first use: a program that uses
- * GPUDirect Storage must attach, and open its volumes, before it captures. If `after_stream` is
- * being captured when the request could be issued, the request is issued when that capture has
- * ended.
+ * restores it. The library cannot do the same for cuFile's threads and its first use: a program
+ * that uses GPUDirect Storage must attach, and open its volumes, before it captures. If
+ * `after_stream` is being captured when the request could be issued, the request is issued when
+ * that capture has ended.
  *
  * Chunks of several blocks: with `indices`, each entry of `blocks` is a chunk of `chunk_blocks`
  * consecutive blocks, block j at j × the layout's block_bytes. Its `block` and `tokens` are 0, and
@@ -256,17 +265,19 @@ enum {
  * one that the engine already has: a get does not change its memory, and a put stores zeros in its
  * place. At least one block of a chunk has an index.
  *
- * A get that exceeds the daemon's limit of leases (limits.leased_bytes) proceeds in parts: the rest
- * is requested after the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
- * leased while this attachment leases nothing else. */
+ * A get that exceeds the daemon's limit of leases (limits.leased_bytes) proceeds in parts: the
+ * rest is requested after the blocks before it are copied. A block is KVCACHE_QUOTA only if it
+ * cannot be leased while this attachment leases nothing else. */
 struct kvcache_gpu_request {
         uint32_t size;       /* sizeof(struct kvcache_gpu_request) */
         uint32_t block_size; /* sizeof(struct kvcache_gpu_block) */
         uint32_t namespace_handle;
-        uint32_t flags;                 /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
-        enum kvcache_ack ack;           /* put */
-        uint32_t first_layer, n_layers; /* get: only these; 0, 0: all. A put takes whole blocks */
-        int timeout_ms; /* limits the daemon's share of each group of blocks; 0: the handle's */
+        uint32_t flags;       /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
+        enum kvcache_ack ack; /* put */
+        uint32_t first_layer,
+                n_layers; /* get: only these layers; 0, 0: all layers. A put takes whole blocks */
+        int timeout_ms;   /* limit of the daemon's part of the time for each group of blocks; 0: the
+                             handle's timeout */
         const struct kvcache_layout *layout; /* this and `blocks` are read during the call only */
         const struct kvcache_gpu_block *blocks; /* a chain, root first, as in <kvcache.h> */
         size_t count;
@@ -284,24 +295,25 @@ struct kvcache_gpu_request {
                                     is one block, `block` */
 };
 
-/* Start a put of blocks from GPU memory, or a get into it, and return. Return -EINVAL: the request
- * is invalid; -E2BIG: a chunk is longer than an eighth of the staging memory, or has more than
- * 16,384 pieces; -EOVERFLOW: a chunk or the layout exceeds the address space; -EBUSY:
- * `before_stream` or `after_stream` is being captured into a CUDA graph, which the request would
- * become part of, or is CU_STREAM_LEGACY during a capture, which it would invalidate; neither is
- * touched; -ENOMEM; -EIO: the driver refuses. */
+/* Start a put of blocks from GPU memory, or a get of blocks into GPU memory, and return without
+ * waiting. Return -EINVAL: the request is invalid; -E2BIG: a chunk is longer than an eighth of the
+ * staging memory, or has more than 16,384 pieces; -EOVERFLOW: a chunk or the layout exceeds the
+ * address space; -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, of
+ * which the request would become part, or is CU_STREAM_LEGACY during a capture, which the request
+ * would invalidate; neither the stream nor the capture is affected; -ENOMEM; -EIO: the driver
+ * refuses. */
 int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 
 enum kvcache_gpu_completion_kind {
         KVCACHE_GPU_ISSUED = 1,
-        KVCACHE_GPU_DONE = 2, /* the last one of a request */
+        KVCACHE_GPU_DONE = 2, /* the last completion of a request */
 };
 
 struct kvcache_gpu_completion {
         uint64_t user_data;
         enum kvcache_gpu_completion_kind kind;
-        int error; /* 0, or the -errno of blocks that failed */
+        int error; /* 0, or a negative errno if blocks failed */
         size_t count;
         /* Nanoseconds during which copies of the request were in progress, by the GPU's clock,
          * excluding waits for the stream's order, the daemon or a queue. Bytes divided by this give
@@ -326,41 +338,41 @@ static inline int kvcache_gpu_reap(struct kvcache_gpu *gpu, struct kvcache_gpu_c
 /* --- copies of leased chunks ---
  *
  * A leased chunk neither moves nor changes, so copying it into blocks needs neither the daemon nor
- * the thread that owns the handle. The functions below may be called by any thread, beside any call
- * on the same attachment but kvcache_gpu_attach() and kvcache_gpu_detach(); each relaxes and
- * restores the calling thread's capture mode.
+ * the thread that owns the handle. Any thread may call the functions below, also while another
+ * thread makes any call on the same attachment except kvcache_gpu_attach() and
+ * kvcache_gpu_detach(); each relaxes and restores the calling thread's capture mode.
  *
- * A lease may be of another handle, or of another process that hands on what kvcache_pool_of() says
- * of the leased bytes: the pool and the offset in it. */
+ * The lease may belong to another handle or another process, which passes the results of
+ * kvcache_pool_of() for the leased bytes: the pool's id, and the offset in the pool. */
 
 struct kvcache_gpu_leased_request {
         uint32_t size;                       /* sizeof(struct kvcache_gpu_leased_request) */
         uint32_t flags;                      /* 0 */
         const struct kvcache_layout *layout; /* these three are read during the call only */
-        const uint64_t *blocks;              /* indices in the layout, `count` of them */
+        const uint64_t *blocks;              /* indices in the layout; `count` elements */
         const uint64_t *pool_offsets;        /* position of each block's chunk */
-        size_t count;                        /* 0: only prepares for requests that follow */
-        uint64_t pool_id;                    /* the pool of all these chunks */
-        void *before_stream, *before_event;  /* NULL: none; see kvcache_gpu_request */
-        void *after_stream;                  /* made to wait for the copies; NULL: none */
+        size_t count;     /* number of blocks; 0: only prepares for requests that follow */
+        uint64_t pool_id; /* the pool of all these chunks */
+        void *before_stream, *before_event; /* NULL: none; see kvcache_gpu_request */
+        void *after_stream;                 /* made to wait for the copies; NULL: none */
         uint64_t user_data;
 };
 
-/* Puts copies of whole leased chunks into a stream of the library and returns; waits neither for
- * the daemon nor for the device. Requests are copied one after another. The caller keeps the leases
+/* Puts copies of whole leased chunks into a stream of the library, and returns without waiting for
+ * the daemon or the device. Requests are copied one after another. The caller keeps the leases
  * until it has taken the request's completion. The first request creates streams and up to 64 MiB
  * of device memory.
  *
- * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool is
- * not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
- * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is in flight. A request
- * that returned 0 fails only if the device does. */
+ * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool
+ * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
+ * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is in flight. A
+ * request for which the function returned 0 fails only if the device fails. */
 int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
                             const struct kvcache_gpu_leased_request *request);
 
-/* Takes up to `max` completions of kvcache_gpu_copy_leased(), all of kind KVCACHE_GPU_DONE, in
- * their order. Waits for the first one at most timeout_ms (0: not at all; < 0: until there is one
- * or nothing is in flight). Returns the number of completions. */
+/* Takes up to `max` completions of kvcache_gpu_copy_leased(), all of kind KVCACHE_GPU_DONE, in the
+ * order of the requests. Waits for the first one at most timeout_ms (0: not at all; < 0: until
+ * there is one or nothing is in flight). Returns the number of completions. */
 int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
                                   size_t completion_size, size_t max, int timeout_ms);
 static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
@@ -374,7 +386,7 @@ static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
 const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
 
 /* Writes up to `max` ids of pools whose chunks can be copied, the latest first, and returns their
- * number. After a restart of the daemon its new pool is included once a call on the handle has
+ * number. After a restart of the daemon, its new pool is included once a call on the handle has
  * reconnected. From the first kvcache_gpu_copy_leased() on, the previous pool stays mapped and
  * registered, for leases that were taken in it. At most four pools are kept; a further one replaces
  * the oldest. */
@@ -382,8 +394,9 @@ int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
 /* Releases a pool in which the caller has no lease; the handle's next call unregisters it. Returns
  * -ESTALE if there is no such pool, or -EBUSY if the handle's session uses it. */
 int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
-/* Returns the address of such a pool in this process, read-only, and its length, or NULL if there
- * is no such pool. The memory stays mapped until the pool is released or the GPU is detached. */
+/* Returns the address at which a pool of kvcache_gpu_pools() is mapped in this process, read-only,
+ * and sets `*ret_bytes` to its length; returns NULL if there is no such pool. The memory stays
+ * mapped until the pool is released or the GPU is detached. */
 const void *kvcache_gpu_pool_memory(struct kvcache_gpu *gpu, uint64_t pool_id, uint64_t *ret_bytes);
 
 #pragma GCC visibility pop

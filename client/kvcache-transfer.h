@@ -57,13 +57,16 @@ struct kvcache_transfer {
         uint32_t technology; /* enum kvcache_transfer_technology */
         uint32_t result;     /* enum kvcache_transfer_result */
         uint32_t reserved;   /* 0 */
-        uint64_t transfers; /* 1 or more: copies, entries of a batch, launches of a kernel, reads */
-        uint64_t blocks;    /* blocks to device_bytes are ignored if `result` is a failure */
-        uint64_t regions;   /* blocks × layers × outer, or blocks × n_regions */
-        uint64_t bytes;     /* without padding */
-        uint64_t device_bytes; /* with padding; 0: equal to `bytes` */
-        uint64_t duration_ns;  /* from the start of the first to the end of the last, which is now.
-                                  The latency of each is this value divided by `transfers` */
+        uint64_t transfers;  /* number of operations, 1 or more: copies, entries of a batch copy,
+                                launches of a kernel, reads or writes */
+        uint64_t blocks; /* number of blocks; this and the members up to device_bytes are ignored if
+                            `result` is a failure */
+        uint64_t regions;      /* blocks × layers × outer, or blocks × n_regions */
+        uint64_t bytes;        /* without padding */
+        uint64_t device_bytes; /* bytes with padding between blocks; 0: equal to `bytes` */
+        uint64_t duration_ns;  /* time from the start of the first operation to the end of the last,
+                                  which is the time of the call. Each counts with this time divided
+                                  by `transfers` as its latency */
 };
 
 /* Counts transfers, without a message, a system call other than for the clock, or a wait. The first
@@ -72,7 +75,7 @@ struct kvcache_transfer {
  *
  * Returns 0; -EINVAL if a member is invalid; -E2BIG if the structure is newer than the library;
  * -ENOSPC if there are 16 other combinations; -ENOMEM; -ENOTCONN if no call has opened a session
- * yet, or it has ended; -EOPNOTSUPP if the daemon is too old; -ECHILD after fork(). */
+ * yet, or the session has ended; -EOPNOTSUPP if the daemon is too old; -ECHILD after fork(). */
 int kvcache_count_transfer(struct kvcache *kv, const struct kvcache_transfer *transfer);
 
 #pragma GCC visibility pop

@@ -8,22 +8,21 @@
  * every call on a handle of the parent returns -ECHILD in the child. When the daemon restarts,
  * requests in flight end with a status, and the next call connects again and maps the new memory.
  *
- * Return values, for every function that returns int:
- *   0       success
- *   > 0     an expected answer, which the function's comment names: a count, an enum
- *           kvcache_status, or 1 for "yes" or "already so"
- *   < 0     a negative errno: the call as a whole failed, and kvcache_error() says why in words
- * Each key of a request has its own status in its result. The caller recomputes a key whose status
- * is not kvcache_status_ok().
+ * Return values, for every function that returns int: 0 success > 0 an expected answer, which the
+ * function's comment names: a count, an enum kvcache_status, or 1 for "yes" or "already so" < 0 a
+ * negative errno: the call as a whole failed, and kvcache_error() says why in words Each key of a
+ * request has its own status in its result. The caller recomputes a key whose status is not
+ * kvcache_status_ok().
  *
- * Structures grow at their end. Those with a member `size` are set to sizeof by the caller; where
- * an array crosses, the size of one element crosses with it (the inline functions below pass it). A
- * program that was built against an older header runs with a newer library: members that it does
- * not know are taken as zero and are not written. A program that was built against a newer header
- * runs with an older library as long as the members that the library does not know are zero: a
- * structure in which one is not is refused with -E2BIG, and such members of results are set to
- * zero. struct kvcache_key, struct kvcache_lease, struct kvcache_loan, struct kvcache_standing and
- * struct iovec never change: they lie in arrays and in other structures. */
+ * Structures grow at their end. If a structure has a member `size`, the caller sets the member
+ * to the structure's sizeof; a function that takes or fills an array also takes the size of one
+ * element, which the inline functions below pass. A program that was built against an older
+ * header runs with a newer library: the library takes members that the program does not know as
+ * zero, and does not write them. A program that was built against a newer header runs with an
+ * older library as long as the members that the library does not know are zero: the library
+ * refuses a structure with another value in such a member (-E2BIG), and sets such members of
+ * results to zero. struct kvcache_key, struct kvcache_lease, struct kvcache_loan, struct
+ * kvcache_standing and struct iovec never change: they lie in arrays and in other structures. */
 #ifndef KVCACHE_H
 #define KVCACHE_H
 
@@ -46,39 +45,41 @@ const char *kvcache_version(void);
 
 enum { KVCACHE_KEY_BYTES = 32 };
 
-/* The name of a chunk: opaque bytes, usually a hash chained over the whole prefix. All zero bytes
- * are no key. */
+/* The name of a chunk: opaque bytes, usually a hash chained over the whole prefix. A key of 32 zero
+ * bytes is invalid. */
 struct kvcache_key {
         uint8_t bytes[KVCACHE_KEY_BYTES];
 };
 
-/* Stable numbers. */
+/* The result of one key of a request. The numbers are stable. */
 enum kvcache_status {
         KVCACHE_OK = 0,
         KVCACHE_MISS = 1,   /* the chunk is not stored, or failed its check */
         KVCACHE_EXISTS = 2, /* put: the chunk was already stored and nothing was copied */
-        KVCACHE_BUSY = 3,   /* no room at the moment */
-        KVCACHE_TOO_LARGE = 4,
-        KVCACHE_NOT_DURABLE = 5, /* put durable: written, but it may not survive power loss */
-        KVCACHE_FAILED = 6,      /* put: the device refused */
-        KVCACHE_INVALID = 7,
-        KVCACHE_STALE = 8, /* release: no such lease */
-        KVCACHE_DENIED = 9,
-        KVCACHE_QUOTA = 10,
-        KVCACHE_MISMATCH = 11, /* namespace: one with another fingerprint exists */
-        KVCACHE_NO_NAMESPACE = 12,
-        KVCACHE_VERSION = 13,
-        KVCACHE_SHUTDOWN = 14,
-        KVCACHE_NO_SPACE = 15, /* nothing was stored: disk full, or, for written and durable,
-                                  store.write_budget spent */
-        KVCACHE_NOT_EMPTY = 16,
+        KVCACHE_BUSY = 3,   /* no room at the moment, or none until the request's deadline */
+        KVCACHE_TOO_LARGE =
+                4, /* put: longer than max_chunk_bytes; get into: longer than the room */
+        KVCACHE_NOT_DURABLE = 5,   /* put durable: written, but it may not survive power loss */
+        KVCACHE_FAILED = 6,        /* put: the device failed, and nothing was stored */
+        KVCACHE_INVALID = 7,       /* the key, its memory or an argument is invalid */
+        KVCACHE_STALE = 8,         /* release, give back: no such lease or loan */
+        KVCACHE_DENIED = 9,        /* the user does not have the right */
+        KVCACHE_QUOTA = 10,        /* a limit of this session, user or tenant is reached */
+        KVCACHE_MISMATCH = 11,     /* namespace: it exists with another fingerprint */
+        KVCACHE_NO_NAMESPACE = 12, /* the namespace does not exist */
+        KVCACHE_VERSION = 13,      /* connect: no common version of the protocol */
+        KVCACHE_SHUTDOWN = 14,     /* the daemon is stopping */
+        KVCACHE_NO_SPACE = 15,     /* nothing was stored: disk full, or, for written and durable,
+                                      store.write_budget spent */
+        KVCACHE_NOT_EMPTY = 16,    /* namespace: it holds chunks, or the shared tier may */
         /* Set by the library, never by the daemon: */
-        KVCACHE_LOST = 100, /* the daemon ended before it replied */
+        KVCACHE_LOST = 100, /* the session ended before the reply */
         /* The deadline passed but the request continues and still owns the memory that it names.
          * The keys of a request that was not sent yet are KVCACHE_BUSY instead: the request was
          * taken back. */
         KVCACHE_PENDING = 101,
-        KVCACHE_CANCELLED = 102, /* kvcache_cancel() took effect first: nothing was done */
+        KVCACHE_CANCELLED = 102, /* kvcache_cancel() took effect before the key was processed, and
+                                    nothing was done */
 };
 
 /* Returns whether the chunk is stored. A chunk with KVCACHE_NOT_DURABLE may not survive power
@@ -134,12 +135,13 @@ enum {
  * success only. Returns -ENOENT or -ECONNREFUSED if no daemon listens; -EACCES if the user may not
  * connect; -EDQUOT or -EBUSY if too many are connected; -EPROTONOSUPPORT if there is no common
  * version; -ETIMEDOUT; -ECONNRESET if the connection was closed without an answer, as by a daemon
- * that could not start; -EPERM if the daemon's memory is not sealed as required;
- * -EBADMSG for a malformed reply. `ret_error` (may be NULL) gets a sentence. */
+ * that could not start; -EPERM if the daemon's memory is not sealed as required; -EBADMSG for a
+ * malformed reply. `ret_error` (may be NULL) gets a sentence that describes the failure. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);
 /* Ends the requests in flight, unmaps the memory and frees the handle. The caller must no longer
- * access data of leases. With a GPU attached, kvcache_gpu_detach() does that. NULL is allowed. */
+ * access data of leases. While a GPU is attached, the call only marks the handle as closed, and the
+ * last kvcache_gpu_detach() closes it. NULL is allowed. */
 void kvcache_close(struct kvcache *kv);
 /* Returns why the last call on this handle failed. Never NULL; valid until the next call. */
 const char *kvcache_error(const struct kvcache *kv);
@@ -158,10 +160,11 @@ struct kvcache_info {
         uint8_t instance[16];   /* identifies the daemon's process; changes with a restart */
         uint64_t lookup_bytes;  /* size of the mapped lookup index; 0: none is mapped */
         uint64_t lookups_local; /* keys that this handle has answered from the lookup index */
-        uint32_t lends; /* 1: at connect, the daemon lent data files to this user; 0: it did not
-                           (io.gds), or is too old */
+        uint32_t lends; /* 1: at connect, the daemon lent data files to this user; 0: the daemon
+                           does not (io.gds), or is too old to lend any */
         uint32_t takes_files;      /* 1: the daemon accepts KVCACHE_BUFFER_FILE from this user
-                                      (io.gds_puts); 0: as for `lends` */
+                                      (io.gds_puts); 0: the daemon does not, or is too old for such
+                                      buffers */
         uint32_t shared_tier;      /* 1: the daemon has a tier that it shares with other hosts */
         uint32_t reserved;         /* 0 */
         uint64_t pool_index_bytes; /* size of the mapped pool index; 0: none is mapped */
@@ -208,37 +211,38 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_staging_release(struct kvcache *kv, void *place);
 
-/* --- registered buffers: the caller's memory, which the daemon reads and writes directly ---
- * The library does not copy the bytes of a put or a `get into` that lie in a registered buffer. The
- * one exception is a small `get into` of chunks in the daemon's memory, into a mapping that the
- * library made of a file with F_SEAL_SHRINK: a copy is then faster than a message.
+/* --- registered buffers: the caller's memory, which the daemon reads and writes directly --- The
+ * library does not copy the bytes of a put or a `get into` that lie in a registered buffer. The one
+ * exception is a small `get into` of chunks in the daemon's memory, into a mapping that the library
+ * made of a file with F_SEAL_SHRINK: a copy is then faster than a message.
  *
  * The daemon moves the bytes between the buffer and the disk without a copy of its own if all
- * pieces of a key lie in registered buffers, there are at most 64, each begins at a multiple of
- * 4,096 bytes, and all but the last are multiples of 4,096 bytes long (such as a page of K and one
- * of V). In addition, a put must be KVCACHE_WRITTEN or KVCACHE_DURABLE without KVCACHE_KEEP_LEASE,
- * and a get must want a whole chunk that is not in memory.
+ * pieces of a key lie in registered buffers, the key has at most 64 pieces, each piece begins at a
+ * multiple of 4,096 bytes, and all pieces except the last are multiples of 4,096 bytes long (such
+ * as a page of K and one of V). In addition, a put must be KVCACHE_WRITTEN or KVCACHE_DURABLE
+ * without KVCACHE_KEEP_LEASE, and a get must want a whole chunk that is not in memory.
  *
  * The whole size of a buffer counts against the daemon's limits.registered.
  *
- * A place that a request names belongs to the daemon until its completion is reaped; after
- * KVCACHE_PENDING or KVCACHE_LOST, until kvcache_memory_settled() returns 1. A program that changes
- * the bytes of a put earlier, punches holes or truncates the file damages only its own chunks: gets
- * of them miss.
+ * A place that a request names belongs to the daemon until the request's completion is reaped;
+ * after KVCACHE_PENDING or KVCACHE_LOST, until kvcache_memory_settled() returns 1. A program that
+ * changes the bytes of a put earlier, punches holes or truncates the file damages only its own
+ * chunks: gets of them miss.
  *
- * A buffer outlives its session. After a reconnect the library registers it again before it sends a
- * request that names it. If the daemon refuses, keys in the buffer are KVCACHE_INVALID, the
- * request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait() give the
- * reason, and the next request tries again. */
+ * A buffer outlives its session. After a reconnect the library registers it again before it
+ * sends a request that names it. If the daemon refuses, keys in the buffer are KVCACHE_INVALID,
+ * the request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait()
+ * give the reason, and the next request tries again. */
 struct kvcache_buffer_options {
         uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
         uint32_t flags; /* 0, KVCACHE_BUFFER_FILE */
         int fd; /* a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs, open
-                   for reading and writing. The caller keeps it; the library duplicates it */
+                   for reading and writing. The library duplicates the descriptor, and the caller
+                   keeps its own */
         uint64_t offset, bytes; /* range of the file: multiples of its page size, not beyond its
                                    end. Missing pages of the range are allocated; the rest of the
-                                   file must have no holes. Before Linux 5.14 the range must have
-                                   none either: write to each page, or call fallocate() */
+                                   file must have no holes. Before Linux 5.14 the range must have no
+                                   holes either: write to each page, or call fallocate() */
         void *base; /* address at which the caller has mapped the range shared; NULL: the library
                        maps it, and a child after fork() does not inherit the mapping */
 };
@@ -247,8 +251,8 @@ enum {
          * source of puts. The program writes chunks into it by its own means, such as
          * cuFileWrite(), each at a multiple of 4,096 bytes. `*ret_base` is an address that only
          * names the bytes, as `data` of a put's entries: nothing is mapped there, and `base` must
-         * be NULL. Puts with `pieces`, gets and requests with pieces are KVCACHE_INVALID there. The
-         * daemon copies the bytes of a put into its store; the file is not part of it. */
+         * be NULL. Puts with `pieces`, and gets, are KVCACHE_INVALID in such a buffer. The daemon
+         * copies the bytes of a put into its store, and does not need the file after the put. */
         KVCACHE_BUFFER_FILE = 1 << 0,
 };
 /* Registers [offset, offset + bytes) of the file with the daemon. Sets `*ret_buffer` to the
@@ -263,9 +267,9 @@ int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_opti
  * the buffer, including those sent to a daemon that has ended; after 0 only the caller accesses the
  * memory. Does not connect. Returns -EINVAL if there is no such buffer. After any other error, such
  * as -ETIMEDOUT after the handle's request timeout, the memory is still mapped and the daemon may
- * still move bytes there. Later requests treat it as unregistered memory; call again to continue
- * waiting. kvcache_close() unregisters all buffers without waiting: unregister first if requests
- * may be in flight. */
+ * still move bytes there. Later requests treat the buffer as unregistered memory; call again to
+ * continue waiting. kvcache_close() unregisters all buffers without waiting: unregister first if
+ * requests may be in flight. */
 int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer);
 
 /* Returns 1 if memory in staging or a registered buffer may be reused, 0 if a request may still
@@ -276,7 +280,7 @@ int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes);
 /* --- requests --- */
 
 enum kvcache_op {
-        KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
+        KVCACHE_OP_PUT = 1, /* stores `length` bytes from `data`, or the bytes of `pieces` */
         /* Returns the chunk in place: results carry `data` in the pool and a lease to release. The
          * library itself answers keys in memory where it can, from the tenant's pool index. The
          * daemon maintains that index in shared memory, and the library asks for it once some keys
@@ -285,31 +289,32 @@ enum kvcache_op {
         /* Copies the chunk to `data`, `length` bytes of room, or to `pieces`. The daemon copies if
          * all targets of the request are in staging or in registered buffers; otherwise the library
          * copies when the reply arrives. The library also copies keys in memory itself, from the
-         * pool index, unless the request is above 4 MiB or others are in flight: then the daemon's
-         * workers do better. */
+         * pool index, unless the request is above 4 MiB or other requests are in flight, because
+         * the daemon's workers are faster then. */
         KVCACHE_OP_GET_INTO = 3,
-        /* EXISTS and MATCH: the library answers them itself where it can, from the tenant's lookup
-         * index. The daemon maintains that index in shared memory, and the library asks for it with
-         * the first of these requests. A request answered this way is complete when the call
-         * returns, and the daemon does not learn of it. A stored key that is not put or evicted
-         * meanwhile is never reported absent. An absent key may be reported present for three
-         * seconds after the daemon was killed, or while its volume is bypassed; a get of it then
-         * misses. */
+        /* EXISTS and MATCH: the library answers these requests itself where it can, from the
+         * tenant's lookup index. The daemon maintains that index in shared memory, and the library
+         * asks for it with the first of these requests. A request answered this way is complete
+         * when the call returns, and the daemon does not learn of it. A stored key that is not put
+         * or evicted meanwhile is never reported absent. An absent key may be reported present for
+         * three seconds after the daemon was killed, or while the volume that had the chunk is
+         * bypassed; a get of the key then misses. */
         KVCACHE_OP_EXISTS = 4,
-        KVCACHE_OP_MATCH = 5, /* completion's `value`: number of stored keys in the leading run */
+        KVCACHE_OP_MATCH = 5, /* counts the stored keys before the first key that is not stored; the
+                                 completion's `value` is their number */
         KVCACHE_OP_TOUCH = 6,
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
         /* Reads chunks from disk into the pool for a later get; the answer does not wait for the
          * read. Status of each key: KVCACHE_OK if the chunk is in memory or its read is pending;
          * KVCACHE_MISS; KVCACHE_BUSY if there is no room now or the limit of pending reads is
-         * reached; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. At most a quarter of the pool, 128 MiB or
-         * 1,024 chunks are pending. */
+         * reached; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. The limit of pending reads is a quarter of
+         * the pool, 128 MiB or 1,024 chunks, whichever is reached first. */
         KVCACHE_OP_PREFETCH = 9,
         /* Ends loans; `loans` replaces entries and keys, and no namespace is given. KVCACHE_OK for
          * a loan means that the bytes read before this call are those of the chunk. After any other
-         * status discard them: the chunk was purged or found bad, its volume failed, or the daemon
-         * ended meanwhile. */
+         * status, discard the bytes: the chunk was purged or found bad, its volume failed, or the
+         * daemon ended meanwhile. */
         KVCACHE_OP_GIVE_BACK = 10,
         /* Tells the eviction policy when a chain will be used again: in about `return_s` seconds,
          * or never if `return_s` is 0, so that the chain is evicted first. The keys are those of
@@ -334,41 +339,44 @@ enum kvcache_op {
          * old. */
         KVCACHE_OP_PIN = 12,
         KVCACHE_OP_UNPIN = 13,
-        /* Gives the daemon `advice` about the keys: see enum kvcache_advice. Status of each key as
-         * for the operation that the advice names. -EOPNOTSUPP if the daemon is too old for this
-         * advice; only the advice is lost. */
+        /* Gives the daemon `advice` about the keys: see enum kvcache_advice. Status of each key:
+         * for PIN, UNPIN and PREFETCH, that of the operation of the same name; for DEMOTE and
+         * SHARE, see there; for all other advice, that of HINT. -EOPNOTSUPP if the daemon does not
+         * know this advice; the request is then not sent, and nothing else is affected. */
         KVCACHE_OP_ADVISE = 14,
 };
 
-/* Advice tells the daemon a chain's future, in the same form for every engine, with
- * KVCACHE_OP_ADVISE. The keys are those of one chain, root first. Advice about reuse (RETURN,
- * FINAL, TOOL_CALL, TURN_END) goes to the eviction policies of both tiers. Submit it when the
- * requests that use the chain are complete; it ends with the chain's next use.
+/* Advice tells the daemon how a chain will be used. KVCACHE_OP_ADVISE carries it, in the same form
+ * for every engine. The keys are those of one chain, root first. Advice about reuse (RETURN, FINAL,
+ * TOOL_CALL, TURN_END) goes to the eviction policies of both tiers. Submit advice about reuse when
+ * the requests that use the chain are complete; the advice ends with the chain's next use.
  *
- * The daemon measures, for each user, how many announcements came true, and ignores those of a user
- * of whose announcements fewer than half did. A new user is believed for 16 chains at first. If a
- * chain is announced again without a use after half of the announced time, the earlier announcement
- * was false.
- * Announcing the same for every chain thus gains nothing. */
+ * The daemon measures, for each user, the share of the latest announcements of reuse that came
+ * true, and ignores the announcements of a user with a share below one half. A new user is
+ * believed for 16 chains at first. If a chain is announced again without a use after half of the
+ * announced time, the earlier announcement was false. Therefore a user gains nothing by
+ * announcing the same for every chain. */
 enum kvcache_advice {
         KVCACHE_ADVICE_NONE = 0,
-        KVCACHE_ADVICE_RETURN = 1,    /* used again in about `return_s` seconds, 1 or more. It comes
-                                         true between half and twice that time */
-        KVCACHE_ADVICE_FINAL = 2,     /* never used again: evicted first, except chunks that another
-                                         chain continues */
+        KVCACHE_ADVICE_RETURN = 1, /* used again in about `return_s` seconds, 1 or more; true if the
+                                      chain is used after half of that time to twice that time */
+        KVCACHE_ADVICE_FINAL = 2,  /* never used again: evicted first, except chunks that another
+                                      chain continues */
         KVCACHE_ADVICE_TOOL_CALL = 3, /* the engine stopped for a tool call: used again soon; true
-                                         within two minutes */
-        KVCACHE_ADVICE_TURN_END = 4,  /* the engine ended its turn: used again later; true if
-                                         not within 20 seconds */
+                                         if used within two minutes */
+        KVCACHE_ADVICE_TURN_END = 4,  /* the engine ended its turn: used again later; true if not
+                                         used within 20 seconds */
         KVCACHE_ADVICE_PIN = 5,       /* as KVCACHE_OP_PIN */
         KVCACHE_ADVICE_UNPIN = 6,     /* as KVCACHE_OP_UNPIN */
         KVCACHE_ADVICE_DEMOTE = 7, /* drop the copy in memory: KVCACHE_OK; KVCACHE_BUSY if the chunk
                                       is in use, or not on disk yet */
         KVCACHE_ADVICE_PREFETCH = 8, /* as KVCACHE_OP_PREFETCH */
-        KVCACHE_ADVICE_SHARE = 9, /* other hosts will use the chunks: offer those in memory to the
-                                     shared tier. KVCACHE_OK also if there is none */
+        /* Other hosts will use the chunks: offer those in memory to the shared tier. KVCACHE_OK
+         * also if the daemon has no shared tier. */
+        KVCACHE_ADVICE_SHARE = 9,
 };
 
+/* The name of a lease, valid in the handle that took the lease. */
 struct kvcache_lease {
         uint32_t id, generation;
 };
@@ -381,9 +389,10 @@ struct kvcache_lease {
 struct kvcache_loan {
         uint64_t session; /* number of the handle's session */
         uint64_t offset;
-        uint32_t file; /* number of the file in the session; never used for two files */
+        uint32_t file; /* number of the file in the session; a session never uses a number for two
+                          files */
         uint32_t length;
-        uint32_t id, generation; /* generation 0: nothing is lent */
+        uint32_t id, generation; /* generation 0: no chunk is lent */
 };
 
 /* Why a GET with KVCACHE_LEND did not lend a chunk that is on disk. Stable numbers. */
@@ -397,15 +406,15 @@ enum kvcache_not_lent {
         KVCACHE_NOT_LENT_LIMIT = 4,  /* the limit of loans of this user, or of all, is reached */
 };
 
-/* One key of a request. The keys of a request form a chain, root first; keys that do not are served
- * in the same way. */
+/* One key of a request. The keys of a request form a chain, root first; keys that form no chain are
+ * served in the same way. */
 struct kvcache_entry {
         struct kvcache_key key;
         void *data; /* PUT: the bytes, used in place if they lie in staging or a registered buffer,
                        otherwise copied to staging first. GET_INTO: room for the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
-        uint64_t range_offset; /* GET, GET_INTO: start within the chunk */
-        uint64_t range_length; /* GET, GET_INTO: 0: to the chunk's end */
+        uint64_t range_offset; /* GET, GET_INTO: first byte wanted, as an offset in the chunk */
+        uint64_t range_length; /* GET, GET_INTO: length in bytes; 0: to the chunk's end */
         /* PUT, GET_INTO: the bytes, or the room for them, in several non-empty places of any
          * memory, in order; `data` and `length` are then ignored. A key whose pieces all lie in
          * staging or registered buffers is sent without a copy and may have at most 4,088 of them,
@@ -433,12 +442,13 @@ enum kvcache_class {
         KVCACHE_CLASS_4_TO_5 = 6,
         KVCACHE_CLASS_6_TO_11 = 7,
         KVCACHE_CLASS_12 = 8,        /* 12 times or more */
-        KVCACHE_CLASS_RETURN_60 = 9, /* a HINT announced a use within 60 s */
+        KVCACHE_CLASS_RETURN_60 = 9, /* a HINT announced a use in 60 s or less */
         KVCACHE_CLASS_RETURN_600 = 10,
-        KVCACHE_CLASS_RETURN = 11,  /* later than 600 s */
+        KVCACHE_CLASS_RETURN = 11,  /* a HINT announced a use in more than 600 s */
         KVCACHE_CLASS_FINAL = 12,   /* a HINT declared that its chain has ended */
         KVCACHE_CLASS_RECENCY = 13, /* the policy uses recency alone */
-        KVCACHE_CLASS_GAP_10 = 14,  /* the chain is used every 10 s or faster, on average */
+        KVCACHE_CLASS_GAP_10 = 14,  /* the mean time between uses of the chain is at most 10 s; the
+                                       following classes: 20, 40, 80 s */
         KVCACHE_CLASS_GAP_20 = 15,
         KVCACHE_CLASS_GAP_40 = 16,
         KVCACHE_CLASS_GAP_80 = 17,
@@ -451,16 +461,16 @@ enum {
         KVCACHE_STANDING_CONTINUED = 1 << 2, /* a chunk that continues the chain is stored and is
                                                 evicted first */
         KVCACHE_STANDING_RETAINED = 1 << 3,  /* pinned by a client: not evicted */
-        /* From this bit on: the declared cost of recomputing each byte. 0: not declared; n: 0.05 ns
-         * times the square root of two to the power of n - 1. */
+        /* The bits from this one on are a code for the declared cost of recomputing one byte. Code
+         * 0: not declared; code n: 0.05 ns times the square root of two to the power of n - 1. */
         KVCACHE_STANDING_COST_BIT = 4,
 };
 
 struct kvcache_standing {
         uint32_t age;  /* uses of chunks in the tier since the last use of this one */
-        int16_t worth; /* 256 times the binary logarithm of a ratio: the hits expected of the chunk
-                          while it is kept, over those of the least valuable chunk of its size;
-                          INT16_MAX: that or more */
+        int16_t worth; /* 256 times the binary logarithm of a ratio: the hits per time kept that are
+                          expected of the chunk, over those of the least valuable chunk of its size;
+                          INT16_MAX: that value or more */
         uint8_t reuse_class; /* enum kvcache_class; a later daemon may report more */
         uint8_t flags;
 };
@@ -471,12 +481,12 @@ struct kvcache_result {
                             (enum kvcache_tier); MATCH: KVCACHE_TIER_REMOTE, or 0 */
         uint64_t length; /* GET, GET_INTO: bytes returned; PUT, STAT: size of the chunk */
         uint64_t chunk_length; /* GET, GET_INTO: size of the whole chunk */
-        const void *
-                data; /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
-        struct kvcache_lease lease; /* generation 0: none */
-        uint64_t created_ms;        /* STAT */
-        uint32_t crc32c;            /* STAT */
-        uint32_t leases;            /* STAT */
+        const void *data; /* GET, PUT with KVCACHE_KEEP_LEASE: the bytes in the pool, read-only,
+                             until `lease` is released */
+        struct kvcache_lease lease; /* generation 0: no lease was taken */
+        uint64_t created_ms;      /* STAT: Unix time of the put; 0: the chunk is not on disk yet */
+        uint32_t crc32c;          /* STAT: checksum of the chunk */
+        uint32_t leases;          /* STAT: number of leases on the chunk, of all sessions */
         struct kvcache_loan loan; /* GET with KVCACHE_LEND; generation 0: the chunk is in `data` */
         uint32_t not_lent;        /* GET with KVCACHE_LEND: enum kvcache_not_lent */
         uint32_t reserved;
@@ -485,8 +495,8 @@ struct kvcache_result {
 
 enum {
         /* PUT, GET: return KVCACHE_BUSY instead of waiting for room. An accepted put does not wait
-         * for a disk that is behind either: its chunk stays in memory, and may be evicted before it
-         * is written. */
+         * for a slow disk either: its chunk stays in memory, and may be evicted before it is
+         * written. */
         KVCACHE_NOWAIT = 1 << 0,
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
         KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH, PREFETCH: the chain continues in the
@@ -498,11 +508,11 @@ enum {
                                   allowed; `loan` locates them. Other chunks are returned as usual,
                                   and `not_lent` gives the reason */
         /* EXISTS, MATCH, STAT: also include keys of the shared tier, as far as the daemon knows
-         * them without waiting for that tier. MATCH counts those that follow the leading run. If
-         * the daemon is still searching, the status of the first unknown key is KVCACHE_BUSY;
-         * asking again a little later finds more. A get waits for the shared tier, up to its
-         * timeout, unless it is KVCACHE_NOWAIT; a prefetch fetches chunks from there. A daemon
-         * without a shared tier, or one that is too old, ignores the flag. */
+         * them without waiting for that tier. MATCH also counts the keys in the shared tier that
+         * follow the leading run. If the daemon is still searching, the status of the first unknown
+         * key is KVCACHE_BUSY; asking again a little later finds more. A get waits for the shared
+         * tier, up to its timeout, unless it is KVCACHE_NOWAIT; a prefetch fetches chunks from
+         * there. A daemon without a shared tier, or one that is too old, ignores the flag. */
         KVCACHE_REMOTE = 1 << 4,
 };
 
@@ -518,20 +528,21 @@ struct kvcache_request {
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
                                            TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN, ADVISE */
-        size_t count; /* any number; more than a message holds are sent as several messages of one
-                         chain */
+        size_t count; /* any number; keys that do not fit into one message are sent as several
+                         messages of one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results;   /* `count` of them, owned by the caller; written before
                                              the completion is reaped. May be NULL for MATCH,
                                              TOUCH, PREFETCH, HINT and ADVISE */
         uint64_t user_data;               /* returned with the completion */
-        int timeout_ms;    /* 0: the handle's timeout. When it passes, the keys' status is
-                              KVCACHE_PENDING */
-        uint32_t return_s; /* HINT: seconds, 0: final; KVCACHE_ADVICE_RETURN: seconds; else 0 */
+        int timeout_ms; /* 0: the handle's timeout. When the time has passed, keys without a status
+                           get KVCACHE_PENDING, or KVCACHE_BUSY if the request was not sent */
+        uint32_t return_s; /* HINT: seconds until the next use, 0 if the chain is final; with
+                              KVCACHE_ADVICE_RETURN: seconds, 1 or more; else 0 */
         const struct kvcache_loan *loans; /* GIVE_BACK: `count` of them; else NULL */
-        /* ADVISE: the advice. PUT: KVCACHE_ADVICE_RETURN or KVCACHE_ADVICE_FINAL if that is known
-         * before the chunks are stored, so that chunks that are needed late do not displace those
-         * needed sooner; a daemon that is too old ignores it. Else 0. */
+        /* ADVISE: the advice. PUT: KVCACHE_ADVICE_RETURN or KVCACHE_ADVICE_FINAL if the chain's
+         * next use is known before the chunks are stored, so that chunks that are needed late do
+         * not displace those needed sooner; a daemon that is too old ignores the advice. Else 0. */
         enum kvcache_advice advice;
         uint32_t reserved;
 };
@@ -684,7 +695,7 @@ static inline void kvcache_prep_give_back(struct kvcache_request *request,
 
 struct kvcache_completion {
         uint64_t user_data;
-        uint64_t value; /* MATCH: number of stored keys in the leading run */
+        uint64_t value; /* MATCH: number of stored keys before the first one that is not stored */
         int error;      /* 0, or -errno of the request as a whole; each result also has a status */
         enum kvcache_op op;
         size_t count;
@@ -695,8 +706,9 @@ struct kvcache_completion {
  * holds; -EINVAL if the request is invalid; -ENOTCONN if there is no daemon and reconnecting
  * failed; -EOPNOTSUPP if the daemon is too old for the operation. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
-/* Returns an epoll descriptor over the socket and the deadlines, readable when kvcache_reap() has
- * something to do. The library owns it; it stays the same across reconnects. */
+/* Returns an epoll descriptor that covers the socket and the deadlines of requests, and is readable
+ * when kvcache_reap() has something to do. The library owns the descriptor, which stays the same
+ * across reconnects. */
 int kvcache_fd(const struct kvcache *kv);
 /* Takes up to `max` completions. Waits at most timeout_ms for the first (0: does not wait; < 0:
  * until there is one or no request is in flight). Returns the number of completions. */
@@ -718,22 +730,26 @@ int kvcache_cancel(struct kvcache *kv, uint64_t user_data);
 size_t kvcache_inflight(const struct kvcache *kv);
 
 /* Reports that `keys` stored keys of the namespace are not fetched, because computing them is
- * faster. They appear in kvcache_loads_declined_total and as "declined" in kvcachectl status. The
- * call is an addition in shared memory and sends no message. Returns 0 if they were counted, 1 if
- * there is nowhere to count them: the lookup index has not been requested yet, the daemon has none
- * or is too old; only the count is lost. Returns -EINVAL if there is no such namespace. */
+ * faster. The count appears in kvcache_loads_declined_total and as "declined" in kvcachectl status.
+ * The call adds to a counter in shared memory and sends no message. Returns 0 if the keys were
+ * counted, or 1 if they were not, which affects nothing else: the lookup index has not been
+ * requested yet, or the daemon has no lookup index or is too old. Returns -EINVAL if there is no
+ * such namespace. */
 int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64_t keys);
 
 /* Releases leases; the caller must no longer access the data. The release is sent with the next
  * request, by kvcache_flush(), or when many are waiting. Leases of a daemon that has ended are
  * ignored. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
+/* Sends queued releases, and queued requests as far as the daemon accepts them, without waiting for
+ * replies. Returns 0; -ENOMEM; another negative errno if the session has ended. */
 int kvcache_flush(struct kvcache *kv);
 
 /* Finds the pool that leased bytes lie in, for kvcache_gpu_copy_leased(). The id names the pool's
- * memory: it is never 0, the same in each process of the host that maps this pool, also over a
- * restart that keeps the pool, and no other pool that is mapped has it. `*ret_offset` is the
- * position of `data` in the pool. Returns -ENOENT if `data` is in no pool that this handle maps. */
+ * memory: it is never 0, and is the same in each process of the host that maps this pool, also
+ * after a restart that keeps the pool. No two pools that are mapped at a time have the same id.
+ * `*ret_offset` is the position of `data` in the pool. Returns -ENOENT if `data` is in no pool that
+ * this handle maps. */
 int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
                     uint64_t *ret_offset);
 
