@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structures cross the interface with the size that the program was built with. abi_copy_in()
- * brings a program's structure to this library's form: members that the program does not know
- * become zero, and members that this library does not know must be zero. abi_copy_out() writes at
- * most the program's size. The kernel's copy_struct_from_user() and copy_struct_to_user() follow
- * the same rule. */
+/* A program passes each structure with the size that the structure had when the program was
+ * built. abi_copy_in() converts a program's structure to this library's form: members that the
+ * program does not know become zero, and members that this library does not know must be zero.
+ * abi_copy_out() writes at most the program's size. The kernel's copy_struct_from_user() and
+ * copy_struct_to_user() follow the same rule. */
 #pragma once
 
 #include <stdbool.h>

@@ -292,8 +292,8 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
                 memcpy(buffer, result.data, result.length);
         else
                 r = KVCACHE_TOO_LARGE;
-        /* The release goes with the next request. If it fails, the session ends, and with it the
-         * lease. */
+        /* The release is sent with the next request. If that fails, the session ends, and the
+         * lease ends with it. */
         (void)kvcache_release(kv, &result.lease, 1);
         return r;
 }

@@ -87,7 +87,8 @@ const char *buffer_check(const struct kvcache *kv, const struct wire_reply *repl
         return NULL;
 }
 
-/* Unregisters a region that has no row here. If memory is short, it ends with the session. */
+/* Unregisters a region that belongs to no buffer of the table. If memory is short, the region
+ * stays registered until the session ends. */
 static void buffer_send_back(struct kvcache *kv, uint32_t id)
 {
         struct message *m = message_new(WIRE_UNREGISTER, sizeof(struct wire_unregister));

@@ -19,7 +19,8 @@ bool buffer_in_session(const struct kvcache *kv, const struct buffer *d);
 
 /* Returns the fault in a reply to REGISTER, or NULL. */
 const char *buffer_check(const struct kvcache *kv, const struct wire_reply *reply);
-/* Apply the daemon's OK to a REGISTER and to an UNREGISTER. A call may be waiting for it or not. */
+/* Apply the daemon's OK to a REGISTER and to an UNREGISTER, also if no call is waiting for that
+ * reply any longer. */
 void buffer_take(struct kvcache *kv, const struct message *m, const struct wire_reply *reply);
 void buffer_unregistered(struct kvcache *kv, const struct message *m);
 

@@ -48,7 +48,7 @@ enum {
         /* A reply with a text, and a request with one entry, must fit into the daemon's largest
          * message. */
         MIN_MESSAGE = 4096,
-        PLACES = 3, /* sockets that are tried without a setting */
+        PLACES = 3, /* maximum number of default sockets */
 };
 
 void conn_close_pool(struct conn *c)
@@ -99,9 +99,9 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* Connects a socket whose receives wait at most CONN_WAIT_MS. With `own`, the peer must be this
- * user or root: any user may have bound a name in /tmp first, and a program that another user
- * started may have inherited that user's $XDG_RUNTIME_DIR. */
+/* Connects a socket whose receives wait at most CONN_WAIT_MS. With `own`, the process that
+ * listens must run as this user or root: any user may have bound a name in /tmp first, and a
+ * program that another user started may have inherited that user's $XDG_RUNTIME_DIR. */
 static int conn_socket(const char *path, bool own, int64_t deadline, int *ret)
 {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -235,8 +235,9 @@ static bool is_kept(int fd)
                st.st_nlink == 0;
 }
 
-/* Names the memory that a descriptor refers to. A mapping keeps its inode, so two pools that are
- * mapped have different names, and one pool has the same name in each process. */
+/* Returns the id of the pool that a descriptor refers to, made of the file's device and inode. A
+ * mapping keeps the inode in use, so two pools that are mapped have different ids, and a pool
+ * has the same id in each process. */
 static uint64_t pool_id_of(const struct stat *st)
 {
         uint64_t x =
@@ -276,9 +277,8 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
                 return handle_fail(kv, -errno, "cannot keep the daemon's pool from children");
         (void)madvise(p, bytes, MADV_DONTDUMP);
         if (kv->flags & KVCACHE_POPULATE)
-                (void)madvise(
-                        p, bytes,
-                        MADV_POPULATE_READ); /* without it, pages are mapped at the first touch */
+                (void)madvise(p, bytes, MADV_POPULATE_READ); /* if this fails, each page is mapped
+                                                                at its first access */
         return 0;
 }
 

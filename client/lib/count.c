@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts transfers of the program or of client/gpu: kvcache_count_transfer().
  *
- * Runs in the handle's thread; owns nothing. The first record of a session requests the page from
- * which the daemon reads the counters (transfers.h), without waiting for it. If the page is not
- * available nothing is counted, because a transfer must not fail for its count. */
+ * Runs in the handle's thread; owns nothing. The first record of a session requests the page
+ * from which the daemon reads the counters (transfers.h), without waiting for it. If the page is
+ * not available nothing is counted: the transfer itself was made, and must not fail because it
+ * cannot be counted. */
 #include <errno.h>
 
 #include "checked.h"

@@ -92,7 +92,7 @@ unsigned encode_feature_of(const struct kvcache_request *user)
         }
 }
 
-/* Returns what a PUT says of the return of its chain. */
+/* Returns the code of enum wire_expects by which a PUT announces the next use of its chain. */
 static uint8_t expects(const struct encode *b)
 {
         const struct kvcache_request *u = b->user;
@@ -132,8 +132,9 @@ static bool encode_piece(struct encode *b, struct message *m, const struct place
         return true;
 }
 
-/* Describes where a key's bytes are: at `copy`, or else in its pieces, which are shared. `*ret` is
- * the content of the key's entry: one place, or a range of the message's pieces. */
+/* Sets `*ret`, the location that the key's entry names: the place `copy` if it is not NULL,
+ * otherwise the key's pieces in memory shared with the daemon. The location is one place, or a
+ * range of the message's pieces. */
 static int encode_name(struct encode *b, struct message *m, const struct place *copy,
                        const struct resolved_key *k, struct place *ret)
 {
@@ -423,10 +424,10 @@ void encode_undo(struct encode *b)
         }
 }
 
-/* Returns whether the library copies this `get into` itself. A small copy, with nothing else in
- * flight, is cheaper than a worker's copy, the wait for it and its reply. Large copies are faster
- * with the daemon's several workers. Memory that could be truncated is always left to a worker, for
- * which a missing page is an error rather than a signal to the program. */
+/* Returns whether the library copies this `get into` itself. If no other request is in flight, a
+ * small copy costs less than waiting for a worker's copy and the reply. Large copies are faster
+ * with the daemon's several workers. Memory that could be truncated is always left to a worker,
+ * for which a missing page is an error rather than a signal to the program. */
 static bool library_copies(const struct encode *b)
 {
         uint64_t bytes = 0;
@@ -440,8 +441,8 @@ static bool library_copies(const struct encode *b)
 }
 
 /* Decides who copies a `get into`. If all targets are in memory shared with this session, the
- * daemon does, except for small chunks in memory. Otherwise, such as in the staging area of an
- * ended daemon, the library copies from the pool when the reply arrives. */
+ * daemon copies, except small chunks that are in memory. Otherwise, such as in the staging area
+ * of an ended daemon, the library copies from the pool when the reply arrives. */
 static void encode_prepare(struct encode *b)
 {
         const struct kvcache_request *u = b->user;

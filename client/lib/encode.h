@@ -15,7 +15,7 @@ struct encode {
         size_t first, count;         /* the entries to send */
         struct request *request;
         uint32_t namespace_id;
-        uint32_t wait_ms; /* time for which the daemon may let the request wait, ms */
+        uint32_t wait_ms; /* maximum time for which the request may wait in the daemon, ms */
 
         struct message_list messages; /* the result */
         bool into;                    /* the daemon copies a `get into` ... */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that follow the daemon's events. The handle keeps the last reply, in which the names of
- * namespaces lie that the caller's events point to. A reply is checked as a whole before any part
- * of it is used. Runs in the handle's thread. */
+/* Calls that follow the daemon's events. The handle keeps the last reply, because the caller's
+ * events point to names of namespaces in it. A reply is checked as a whole before any part of it
+ * is used. Runs in the handle's thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -152,7 +152,8 @@ int flow_send(struct kvcache *kv)
                 unsigned slot = 0;
 
                 if (m->op == WIRE_RELEASE && kv->n_releases == 0) {
-                        /* All of its releases went with earlier messages. */
+                        /* Earlier messages have carried all releases that this RELEASE was
+                         * queued for. */
                         TAILQ_REMOVE(&kv->queue, m, link);
                         kv->release_queued = false;
                         message_free(m);
@@ -346,7 +347,7 @@ int flow_call(struct kvcache *kv, struct message *m, struct control *c, int64_t 
         if (flow_until(kv, call_is_done, c, deadline))
                 return c->error;
 
-        /* Ignore the late reply, or take the message back if it was not sent. */
+        /* Ignore the reply if it arrives later, or take the message back if it was not sent. */
         TAILQ_FOREACH(m, &kv->queue, link)
         if (m->control == c)
                 break;

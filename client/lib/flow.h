@@ -9,7 +9,7 @@
  * flow(). */
 int flow_send(struct kvcache *kv);
 /* Sends queued messages and takes the replies that have arrived. Returns 0, or -errno if the
- * session has ended, and with it everything in flight. */
+ * session has ended, which also ends all requests in flight. */
 int flow(struct kvcache *kv);
 /* Detects, while no request is in flight, that the session has ended. */
 void flow_check_idle(struct kvcache *kv);

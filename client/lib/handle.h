@@ -27,11 +27,12 @@ struct lookup_serial {
         const void *base; /* NULL: not mapped */
         uint64_t bytes;
         struct lookup_view view;
-        uint64_t serial; /* number of this mapping in the handle's count; namespaces compare it with
-                            that of their secret */
+        uint64_t serial; /* number of this mapping, counted by kvcache.lookups_mapped; a namespace's
+                            secret is valid for the mapping with the number namespace.lookup_serial
+                          */
         bool asking;     /* a LOOKUP is queued or in flight */
         int64_t not_before; /* earliest time of the next LOOKUP, ms */
-        int64_t alive_ns;   /* when the session was last seen to be up */
+        int64_t alive_ns;   /* latest time at which the session was seen to be up, ns */
 };
 
 /* The tenant's pool index as mapped by a session; see lib/hits.h. */
@@ -46,7 +47,7 @@ struct hits {
         uint16_t *refs;       /* references to each hold of the page: leases and copies */
         uint64_t noted;       /* number of keys that the daemon found in memory */
         bool asking;          /* a POOL_INDEX is queued or in flight */
-        int64_t not_before_s; /* earliest time of the next POOL_INDEX */
+        int64_t not_before_s; /* earliest time of the next POOL_INDEX, s of holds_now_s() */
 };
 
 /* A registered buffer, as one session knows it. */
@@ -65,7 +66,7 @@ struct conn {
                                 settled */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
-        uint64_t pool_id; /* kvcache_pool_of() */
+        uint64_t pool_id; /* the pool's id, as kvcache_pool_of() returns it */
         uint64_t max_chunk, staging_max, features;
         uint32_t max_keys, max_inflight, max_message;
         uint16_t version;
@@ -77,8 +78,8 @@ struct conn {
         struct transfers transfers; /* valid while the session is up */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
-        uint64_t leases;            /* held by the user */
-        unsigned holds;             /* holds on the pool's mapping: lib/parts.h */
+        uint64_t leases;            /* number of leases that the user holds */
+        unsigned holds;             /* number of holds on the pool's mapping, see lib/parts.h */
         struct message_list ghosts; /* messages sent but never answered that name the client's
                                        memory */
 };
@@ -94,9 +95,9 @@ struct buffer {
         uint8_t *base;
         uint64_t offset, bytes; /* range of the file */
         int fd;
-        bool mapped;  /* by the library, which unmaps it */
-        bool firm;    /* mapped by the library from a file that cannot shrink: writes raise no
-                         signal */
+        bool mapped; /* by the library, which unmaps it */
+        bool firm;   /* mapped by the library from a file that cannot shrink, so that writing to the
+                        memory raises no SIGBUS */
         bool on_disk; /* a file on a disk: `base` only names addresses */
         bool leaving; /* being unregistered: new requests do not use it */
 };
@@ -111,14 +112,14 @@ struct namespace
         uint32_t id;      /* assigned by the daemon */
         uint64_t session; /* session that assigned `id`; in another one, the namespace is opened
                              again */
-        uint64_t lookup_serial; /* mapping that `lookup_secret` belongs to; for another one, it is
-                                   computed again */
+        uint64_t lookup_serial; /* number of the mapping for which `lookup_secret` was computed; for
+                                   another mapping it is computed again */
         struct key_secret lookup_secret;
 };
 
 struct kvcache {
-        const volatile uint32_t *fork_mark; /* a page that reads as zero in a child */
-        pid_t pid; /* process that made the handle; 0: fork_mark tells a child */
+        const volatile uint32_t *fork_mark; /* the kernel sets its page to zero in a child */
+        pid_t pid; /* process that made the handle; 0: a child is detected by fork_mark */
 
         char *socket_path; /* NULL: from the environment, or the default */
         char client_name[WIRE_CLIENT_NAME];
@@ -129,7 +130,7 @@ struct kvcache {
 
         struct conn *conn; /* NULL: not connected; the next call connects */
         struct conn_list ended;
-        uint64_t sessions; /* number of sessions so far, this one included */
+        uint64_t sessions; /* number of sessions that the handle has opened */
         struct namespace *namespaces;
         uint32_t n_namespaces;
 
@@ -149,14 +150,15 @@ struct kvcache {
         uint32_t keys_inflight;
         unsigned n_cancels;    /* CANCELs queued or in flight */
         unsigned n_background; /* RELEASEs, TRANSFERS and POOL_INDEXes in flight */
-        bool chain_goes_on;    /* the latest chained message announced another */
-        uint64_t sent;         /* number of messages sent, ever */
-        bool want_out;         /* the socket is full */
+        bool chain_goes_on; /* the latest message of a chain had WIRE_F_MORE: the chain continues in
+                               the next such message */
+        uint64_t sent;      /* number of messages sent, ever */
+        bool want_out;      /* messages wait until the socket is writable */
 
         struct request_list requests; /* incomplete requests */
         struct request_list ready;    /* complete requests that are not reaped */
         size_t n_async;               /* requests in both lists that the user will reap */
-        int64_t next_deadline;        /* no request of `requests` is due earlier */
+        int64_t next_deadline;        /* lower bound of the deadlines of `requests`, ns */
 
         uint64_t lookups_mapped; /* number of lookup indexes mapped so far */
         uint64_t lookups_local;  /* keys answered from lookup indexes */
@@ -164,12 +166,12 @@ struct kvcache {
 
         int epoll_fd, timer_fd;
         bool fd_is_known; /* the user has the fd; until then the timer is not needed */
-        int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
+        int64_t timer_ns; /* time at which timer_fd becomes readable, ns; INT64_MAX: never */
         bool epoll_out;   /* the epoll fd waits for the socket to become writable */
 
         struct events_buffer *events; /* the last reply with events; NULL: there was none */
 
-        unsigned attached; /* number of attached GPUs: lib/parts.h */
+        unsigned attached; /* number of attached GPUs, see lib/parts.h */
         bool is_closed; /* closed by the user while a GPU is attached; freed by the last detach */
 
         char error[1536];

@@ -22,9 +22,9 @@
 #include "lib/window.h"
 
 enum {
-        WANT_AFTER = 32, /* found in memory by the daemon; a client that gets fewer keys does not
-                            need the index */
-        GROUP = 16,      /* keys whose memory is prefetched together */
+        WANT_AFTER = 32, /* number of keys that the daemon must have found in memory before the
+                            client requests the index */
+        GROUP = 16,      /* number of keys whose memory is prefetched together */
 };
 
 /* --- requesting the index --- */
@@ -52,8 +52,8 @@ static void let_go(struct hits *h, const struct hit *hits, size_t n)
                 holds_release(h, hits[i].place);
 }
 
-/* Takes holds on all chunks, and checks that they are still the ones found. On failure releases
- * what it took and returns false. */
+/* Takes holds on all chunks, and checks that each record still belongs to the chunk that was
+ * found. On failure releases the holds and returns false. */
 static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint32_t number,
                  uint64_t tag)
 {
@@ -144,8 +144,9 @@ static bool find_all(const struct pool_index_view *v, const struct look *look, s
         return true;
 }
 
-/* Checks ranges and computes the requested bytes of each chunk, which is held. Returns false for an
- * invalid key or range: the daemon reports what is wrong. */
+/* Checks the ranges and computes the position and length of the requested bytes of each chunk,
+ * on all of which holds were taken. Returns false if a key or range is invalid: the request then
+ * goes to the daemon, which sets the key's status. */
 static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
                       const struct resolved *keys, struct hit *hits)
 {
@@ -176,8 +177,8 @@ static void count_up(uint64_t *counter, uint64_t by)
         __atomic_store_n(counter, *counter + by, __ATOMIC_RELEASE);
 }
 
-/* Appends the accesses to the page's ring, from which the daemon updates recency. Only counts them
- * if the ring is full. */
+/* Appends the accesses to the page's ring, from which the daemon updates recency. If the ring is
+ * full, only counts the accesses. */
 static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_page_count *count)
 {
         uint64_t taken = __atomic_load_n(&h->page->taken, __ATOMIC_ACQUIRE), at = h->written;
@@ -245,8 +246,9 @@ static void copy_all(struct kvcache *kv, const struct kvcache_request *u,
         let_go(&kv->conn->hits, hits, u->count);
 }
 
-/* Returns whether the library copies. Into shared memory, it leaves large copies and copies beside
- * other requests to the daemon's workers, and always memory that could be truncated (encode.c). */
+/* Returns whether the library makes the copies of a `get into`. For targets in shared memory,
+ * the daemon's workers make copies that are large, that would run while other requests are in
+ * flight, or that go to memory that could be truncated (encode.c). */
 static bool copies_here(const struct kvcache *kv, const struct resolved *keys)
 {
         uint64_t bytes = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers gets of chunks in memory from the tenant's pool index, without a message to the daemon.
- * See pool-index.h of proto. */
+/* Answers gets of chunks in memory from the tenant's pool index, without a message to the
+ * daemon. See proto/pool-index.h. */
 #pragma once
 
 #include "lib/handle.h"

@@ -16,7 +16,7 @@
 #include "lib/sealed.h"
 
 enum {
-        REFUSED_S = 10, /* delay after a refusal before the daemon is asked again */
+        REFUSED_S = 10, /* seconds after a refusal before the library requests the index again */
 };
 
 int64_t holds_now_s(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tenant's pool index as mapped by this session, and the page through which the session holds
- * chunks; see pool-index.h of proto. */
+/* The tenant's pool index as mapped by this session, and the page through which the session
+ * holds chunks; see proto/pool-index.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 
 #include "lib/handle.h"
 
-/* A key of a request that the pool index answers. */
+/* The state of one key of a get while the pool index answers it. */
 struct hit {
         uint64_t hash;
         struct pool_index_entry entry;
