@@ -41,7 +41,8 @@ static int copy_check(const struct layout *l, const struct layout_part *layers,
         return what ? -EINVAL : 0;
 }
 
-/* Prefetches the first lines of the next piece, whose address the processor cannot predict. */
+/* Prefetches the first cache lines of the next piece, whose address the processor cannot
+ * predict. */
 static void copy_prefetch(const struct kvcache_piece *next, bool gather)
 {
         const char *at = (const char *)(uintptr_t)next->address;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks layouts that list their regions, and merges the regions that touch.
  *
- * Runs in the calling thread for each call with such a layout, so that the usual lists, which are
- * sorted or nearly so, take time in proportion to their length. Owns the copy of the list; all
- * checks are of the copy. */
+ * Runs in the calling thread for each call with such a layout. Therefore lists that are sorted
+ * or nearly sorted, as most are, take time in proportion to their length. Owns the copy of the
+ * list; all checks are made on the copy. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,8 @@ static int region_check(const struct kvcache_layout_region *r, uint64_t blocks, 
         return 0;
 }
 
-/* Merges regions that are adjacent both in memory and in the chunk. Returns how many remain. */
+/* Merges regions that are adjacent both in memory and in the chunk. Returns the number of
+ * regions that remain. */
 static uint32_t regions_merge(struct kvcache_layout_region *regions, uint32_t n)
 {
         uint32_t last = 0;

@@ -19,17 +19,19 @@ enum {
 struct layout {
         enum kvcache_layout_kind kind;
         uint32_t layers, outer, page_tokens;
-        uint64_t token_bytes;  /* bytes of a token in one layer and one outer */
+        uint64_t token_bytes;  /* bytes of a token in one layer and in one of keys and values
+                                  (`outer`) */
         uint64_t region_bytes; /* bytes of page_tokens tokens */
         uint64_t block_bytes;  /* bytes of a whole block, as stored */
         uint64_t block_stride, layer_stride, outer_stride;
         uint64_t buffer_bytes; /* size of a buffer, from its aligned base */
         uint64_t blocks;
         uint64_t *bases; /* aligned; one base, or `layers` of them */
-        /* KVCACHE_LAYOUT_REGIONS, else NULL and 0: those that touch are merged. Such a block has
-         * one layer and one outer, and a token of block_bytes. */
+        /* For KVCACHE_LAYOUT_REGIONS the listed regions, with adjacent ones merged; otherwise
+         * NULL and 0. A block of such a layout counts as one layer, one outer and one token of
+         * block_bytes. */
         struct kvcache_layout_region *regions;
-        uint32_t n_regions, n_listed; /* now, and before they were merged */
+        uint32_t n_regions, n_listed; /* number of regions after and before they were merged */
 };
 
 /* A part of a block: its first `tokens` tokens in `n_layers` layers from `first_layer` on. */

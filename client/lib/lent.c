@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors of the data files that loans refer to.
  *
- * Runs in the handle's thread. Nothing is cached here: a program that reads the files keeps state
- * of its own for each, such as a cuFile handle, and closes it together with the descriptor. */
+ * Runs in the handle's thread. The library caches no descriptors: a program that reads the files
+ * keeps its own state for each, such as a cuFile handle, and closes that state together with the
+ * descriptor. */
 #include <errno.h>
 
 #include "lib/admin.h"

@@ -7,12 +7,12 @@
  * reply has arrived, later requests are answered from the index. Keys are hashed and their buckets
  * prefetched one window ahead of the search, so that no key waits for the memory of another.
  *
- * The whole request goes to the daemon if the index cannot answer it: no index is mapped, its clock
- * has stopped, it was superseded, it has no definite answer for a key, or a key is absent and the
- * session has ended. A malicious daemon can lie here about stored keys, as it can in its replies;
- * the size it states is checked once against the file, which is sealed. The index does not cover
- * the shared tier: a request that includes it goes to the daemon, unless it is a MATCH whose keys
- * are all here. */
+ * The whole request goes to the daemon if the index cannot answer it: no index is mapped, its
+ * clock has stopped, it was superseded, it has no definite answer for a key, or a key is absent
+ * and the session has ended. A malicious daemon can misreport stored keys in the index, as it
+ * can in its replies; the size that the daemon states is checked once against the file, which is
+ * sealed. The index does not cover the shared tier: a request that includes it goes to the
+ * daemon, unless it is a MATCH of which all keys are in the index. */
 #include "lib/lookup.h"
 
 #include <errno.h>
@@ -27,10 +27,12 @@
 #include "lib/window.h"
 
 enum {
-        AHEAD_MS = 100,     /* maximum lead of the daemon's clock over our coarse clock */
-        AGAIN_MS = 100,     /* minimum time between two LOOKUPs */
-        REFUSED_MS = 10000, /* the same after a LOOKUP that failed */
-        ALIVE_NS = 1000000, /* time between two checks of the session */
+        /* ms by which the index's clock may be ahead of this process's coarse clock */
+        AHEAD_MS = 100,
+        AGAIN_MS = 100,     /* minimum time between two LOOKUPs, ms */
+        REFUSED_MS = 10000, /* minimum time between a LOOKUP that failed and the next, ms */
+        ALIVE_NS = 1000000, /* ns for which the result of a check that the session is up remains
+                               valid */
 };
 
 /* Returns milliseconds of the coarse monotonic clock, without a system call. */
@@ -110,7 +112,7 @@ static bool is_live(struct lookup_serial *l)
         int64_t age;
 
         if (lookup_state(&l->view) != LOOKUP_LIVE) {
-                lookup_fini(l); /* the index was superseded, or will be */
+                lookup_fini(l); /* a new index has superseded this one, or will */
                 return false;
         }
         age = (int64_t)((uint64_t)now_ms() - lookup_clock_ms(&l->view));

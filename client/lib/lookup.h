@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers EXISTS and MATCH from the tenant's lookup index, memory that the daemon writes, without a
- * message to the daemon. See lookup.h of proto. */
+/* Answers EXISTS and MATCH from the tenant's lookup index, memory that the daemon writes,
+ * without a message to the daemon. See proto/lookup.h. */
 #pragma once
 
 #include "lib/handle.h"

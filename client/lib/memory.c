@@ -58,7 +58,7 @@ static int acquire(struct kvcache *kv, size_t bytes, uint64_t *ret)
         int r = staging_acquire(&kv->conn->staging, bytes, true, ret);
 
         if (r == -ENOBUFS) {
-                /* Completions that have arrived may free room. */
+                /* Taking the replies that have arrived may free room. */
                 if (flow(kv) < 0)
                         return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
                 r = staging_acquire(&kv->conn->staging, bytes, true, ret);

@@ -9,7 +9,7 @@
 #include "checked.h"
 #include "lib/transfers.h"
 
-/* At this number of releases, or of bytes that they free, a RELEASE message is sent for them. */
+/* Numbers of pending releases, and of bytes that they free, at which a RELEASE message is sent. */
 enum { RELEASES_MANY = 256, RELEASE_BYTES_MANY = 16 << 20 };
 
 struct message *message_new(unsigned op, size_t bytes)
@@ -89,7 +89,7 @@ void message_cancel(struct kvcache *kv, struct message *m)
                 return;
         cancel = message_new(WIRE_CANCEL, sizeof(struct wire_cancel));
         if (!cancel)
-                return; /* the entries then end as usual */
+                return; /* without a CANCEL, the entries end as usual */
         ((struct wire_cancel *)cancel->data)->tag = m->tag;
         m->cancelled = true;
         kv->n_cancels++;
@@ -105,7 +105,7 @@ void message_ask_for_transfers(struct kvcache *kv)
                 return;
         m = message_new(WIRE_TRANSFERS, sizeof(struct wire_hdr));
         if (!m)
-                return; /* the next record tries again */
+                return; /* the next transfer that is counted tries again */
         t->asked = true;
         message_queue(kv, m);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A message to the daemon, and the request or call that waits for its reply.
  *
- * The queue owns a message, then the window, then the code that takes its reply. If the session
- * ends without a reply and the message names memory in which the daemon may still move bytes, the
- * session keeps the message as a ghost. */
+ * A message is owned first by the queue, then by the window, and then by the code that takes its
+ * reply. If the session ends without a reply and the message names memory in which the daemon
+ * may still move bytes, the session keeps the message as a ghost. */
 #pragma once
 
 #include "lib/handle.h"
@@ -27,8 +27,8 @@ struct message {
         size_t first;            /* index of its first entry among the request's keys */
         uint16_t op, count;      /* wire op; number of entries */
         uint32_t bytes;
-        /* The message names places that the daemon moves bytes to or from. Each place in the
-         * staging area holds a reference. */
+        /* Whether the message names places to or from which the daemon moves bytes. The message
+         * holds a reference to each such place in the staging area. */
         bool moves;
         uint16_t n_pieces;  /* number of pieces, at data + pieces_at */
         uint32_t pieces_at; /* 0: each entry is one place */
@@ -45,7 +45,7 @@ struct message *message_new(unsigned op, size_t bytes);
 void message_free(struct message *m);
 /* Drops the message's references to places in the staging area. */
 void message_unref_staging(struct message *m, struct staging *l);
-/* A place in the client's memory, in the daemon's terms. */
+/* A range of the client's memory, as messages name it. */
 struct place {
         uint32_t region; /* WIRE_REGION_STAGING, or the daemon's number of a registered buffer */
         uint64_t offset, bytes;

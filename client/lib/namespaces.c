@@ -206,7 +206,8 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
         r = begin(kv);
         if (r == 0)
                 r = remove_one(kv, name, tenant, flags, ret_dropped);
-        /* Forget the number whatever the answer: opening again returns the present one. */
+        /* Forget the daemon's number of the namespace, also if the removal failed: opening the
+         * namespace again returns its present number. */
         for (uint32_t i = 0; i < kv->n_namespaces; i++)
                 if (strcmp(kv->namespaces[i].name, name) == 0)
                         kv->namespaces[i].session = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface of the library to client/gpu: requests that kvcache_reap() does not return, and
- * holds on the pool's mapping.
+/* The interface that the library offers to client/gpu: requests that kvcache_reap() does not
+ * return, and holds on the pool's mapping.
  *
- * A mapping that is registered with the GPU's driver must not be unmapped, and its addresses must
- * not be reused, until the driver has unregistered it. A hold therefore keeps the mapping of a
- * session that has ended. */
+ * A mapping that is registered with the GPU's driver must not be unmapped, and its addresses
+ * must not be reused, until the driver has unregistered it. A hold therefore keeps the mapping
+ * of a session that has ended. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,7 +26,7 @@ struct parts_pool {
         struct conn *conn; /* NULL: no hold */
         const uint8_t *base;
         uint64_t bytes;
-        uint64_t id; /* the pool's name, as kvcache_pool_of() gives it */
+        uint64_t id; /* the pool's id, as kvcache_pool_of() returns it */
 };
 
 /* Takes a hold on the pool of the current session, connecting if there is none. Returns 0, -ECHILD

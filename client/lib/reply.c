@@ -4,9 +4,9 @@
  * Runs in the handle's thread. Owns nothing: the user owns the results, and the handle's table the
  * leases.
  *
- * A reply is checked as a whole, so that a malformed last key leaves the first without effect. If
- * the deadline of the request has passed, the reply's leases are released and the rest is
- * ignored. */
+ * A reply is checked as a whole before any part is applied, so that a reply with a malformed key
+ * has no effect. If the deadline of the request has passed, the reply's leases are released and
+ * the rest is ignored. */
 #include "lib/reply.h"
 
 #include <assert.h>
@@ -422,8 +422,8 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
         }
         if (m->op == WIRE_UNREGISTER &&
             (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
-                buffer_unregistered(
-                        kv, m); /* INVALID: the daemon has no such region, which is as good */
+                buffer_unregistered(kv, m); /* INVALID means that the daemon has no such region, so
+                                               it is not registered either way */
         } else if (reply->status != WIRE_OK) {
                 error = message_errno(reply->status);
                 if (c)

@@ -10,9 +10,9 @@
  * Malformed keys get their status at once and are in no message.
  *
  * Failures: a deadline ends the wait, but not the messages that are in flight. They lose their
- * request: the leases of their late replies are released, and their places in the staging area stay
- * taken until they are answered. A request of which nothing was sent is taken back instead, and its
- * keys are KVCACHE_BUSY. */
+ * request: the leases of their late replies are released, and their places in the staging area
+ * stay taken until they are answered. If no message of a request was sent, the request is taken
+ * back instead, and its keys are KVCACHE_BUSY. */
 #include "lib/request.h"
 
 #include <assert.h>

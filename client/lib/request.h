@@ -33,7 +33,7 @@ struct resolved {
         bool needs_staging; /* some bytes of a put are in no shared memory and must be copied to
                                staging */
         bool all_shared;    /* each key that will be sent is shared */
-        bool all_firm;      /* and writing to any of them raises no signal */
+        bool all_firm;      /* all_shared, and writing to the keys' memory raises no SIGBUS */
         int refused; /* 0, or -errno with which the daemon refused to register a buffer again */
 };
 
@@ -84,8 +84,8 @@ void request_message_done(struct kvcache *kv, struct request *q);
 
 /* Completes the request: the user reaps it, or its waiting call continues. */
 void request_complete(struct kvcache *kv, struct request *q);
-/* Completes requests whose deadline has passed at `now` (ns) with KVCACHE_PENDING, or KVCACHE_BUSY
- * if nothing of them was sent. */
+/* Completes requests whose deadline has passed at `now` (ns) with KVCACHE_PENDING, or
+ * KVCACHE_BUSY if no message of the request was sent. */
 void request_expire(struct kvcache *kv, int64_t now);
 /* Takes back the request's queued messages, and asks the daemon to cancel those in flight. */
 void request_cancel(struct kvcache *kv, struct request *q);

@@ -6,7 +6,7 @@
 #include "lib/abi.h"
 
 struct results {
-        struct kvcache_result *base; /* NULL: no results wanted */
+        struct kvcache_result *base; /* NULL: the program wants no results */
         size_t size;                 /* size of one element */
 };
 

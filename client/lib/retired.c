@@ -4,12 +4,12 @@
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
  * I/O of a request that names staging or registered memory may continue in the kernel after the
- * daemon's death: reads of a killed process still write to memory. The daemon and each of its rings
- * hold a lock on the liveness file, so that a shared lock succeeds only when the last of its I/O
- * has ended. Until then the messages stay as ghosts of the session, their places stay taken, and
- * the staging area stays mapped. The user may unmap registered memory; its addresses are kept for
- * kvcache_memory_settled(). An ended session is freed in parts: pool and socket with the last
- * lease, the staging area with the last place. */
+ * daemon's death: reads of a killed process still write to memory. The daemon and each of its
+ * rings hold a lock on the liveness file, so that a shared lock succeeds only when the last of
+ * its I/O has ended. Until then the messages stay as ghosts of the session, their places stay
+ * taken, and the staging area stays mapped. The user may unmap registered memory; the session
+ * keeps the addresses for kvcache_memory_settled(). The parts of an ended session are freed
+ * separately: pool and socket with the last lease, the staging area with the last place. */
 #include "lib/retired.h"
 
 #include <sys/epoll.h>

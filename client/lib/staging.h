@@ -2,9 +2,9 @@
 /* Places in the staging area, the shared memory from which puts are taken and to which `get into`
  * copies.
  *
- * The table of places is private memory of the library, which the daemon cannot reach although it
- * can write the staging area. A place lives while its user holds it or a message names bytes in it,
- * and is freed with the last of them. */
+ * The table of places is private memory of the library, which the daemon cannot reach although
+ * it can write the staging area. A place is freed when its user has released it and no message
+ * names bytes in it any longer. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,8 +16,8 @@ enum { STAGING_ALIGN = 64 };
 struct staging_place {
         uint64_t start; /* offset; like `bytes` a multiple of STAGING_ALIGN */
         uint64_t bytes;
-        uint32_t refs; /* entries of messages that name bytes in it */
-        bool held;     /* by the user, until kvcache_staging_release() */
+        uint32_t refs; /* number of entries of messages that name bytes in the place */
+        bool held;     /* held by the user, until kvcache_staging_release() */
 };
 
 struct staging {

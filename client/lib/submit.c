@@ -100,8 +100,8 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 encode_undo(&b);
                 return r;
         }
-        /* Nothing was sent that would reveal the end of the session. Check it, because the keys may
-         * have been refused for limits of a daemon that has been replaced. */
+        /* No message was sent, so the end of the session would go unnoticed. Check for it,
+         * because the keys may have been refused for limits of a daemon that has been replaced. */
         if (count > 0 && q->n_messages == 0 && flow_has_ended(kv))
                 return -ECONNRESET;
 
@@ -134,9 +134,9 @@ int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolv
 {
         int r;
 
-        /* If a daemon was restarted while the session was idle, that shows only now. It has not
-         * seen the request, so the messages are built again for the new session; the new daemon may
-         * support what the old one did not. */
+        /* If the daemon was restarted while the session was idle, the send is the first to
+         * reveal it. The new daemon has not received the request, so the messages are built
+         * again for the new session, also because the new daemon may support other features. */
         r = try(kv, user, keys, first, count, more, deadline, waited, ret);
         if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && flow_has_ended(kv))) {
                 kv->error[0] = '\0';
@@ -286,7 +286,8 @@ int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 
 /* --- the public calls --- */
 
-/* Completes the request at once, if it can be answered here. */
+/* Completes the request at once if the lookup index or the pool index answers it. Returns
+ * whether it did. */
 static bool answer(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys)
 {
         struct request *q = calloc(1, sizeof(*q));
@@ -376,7 +377,7 @@ int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_
         if (timeout_ms >= 0)
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
 
-        /* With completions at hand and nothing in flight, the socket need not be read. */
+        /* The socket need not be read if completions are ready and no request is in flight. */
         if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) || !TAILQ_EMPTY(&kv->queue)) {
                 flow_check_idle(kv);
                 (void)flow(kv);
@@ -446,7 +447,7 @@ int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size
                         break;
         }
         if (r < 0) {
-                /* A release that cannot be queued takes effect by ending its session. */
+                /* A release that cannot be queued ends the session, which ends the lease. */
                 if (kv->conn)
                         flow_session_lost(kv, r);
                 (void)handle_no_memory(kv);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counters of lookups; see tally.h.
  *
- * Runs in the handle's thread. Owns the mapping, which a child does not inherit and which ends with
- * the session: the next daemon's counters start at zero, and this daemon has read its own, or has
- * ended.
+ * Runs in the handle's thread. Owns the mapping, which a child does not inherit. The mapping ends
+ * with the session: the daemon has read the counters by then, or has ended, and the counters of the
+ * next session start at zero.
  *
- * Without a page, or if the page's file could shrink, nothing is counted, because a lookup must not
- * fail for its count. */
+ * Without a page, or if the page's file could shrink, nothing is counted, because a lookup must
+ * not fail for lack of a counter. */
 #include "lib/tally.h"
 
 #include <errno.h>

@@ -3,9 +3,10 @@
  *
  * Runs in the handle's thread. Owns a private copy of the counters, to which transfers are added,
  * and the mapping of the page, which the daemon reads. Transfers counted before the page arrives
- * are in the copy. Both end with the session, and with them counts that never reached a page.
+ * are in the copy. The copy and the mapping end with the session, so transfers that were counted
+ * without a page are lost.
  *
- * A page whose file could shrink is not used, because a transfer must not fail for its count. A
+ * A page whose file could shrink is not used, because an access to it could raise SIGBUS. A
  * child does not inherit the mapping. */
 #include "lib/transfers.h"
 

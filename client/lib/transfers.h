@@ -12,7 +12,7 @@ struct transfers_own;
 
 /* Counters of one session. */
 struct transfers {
-        struct transfers_own *own;  /* NULL: nothing has been counted */
+        struct transfers_own *own;  /* NULL: no transfer has been counted */
         struct transfer_page *page; /* NULL: not received yet, or not available */
         bool asked;                 /* TRANSFERS has been sent */
 };

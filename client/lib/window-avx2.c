@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The implementation with AVX2; see window.h. Built for every x86-64 and called only if the
- * processor supports it, so each function has the target attribute instead of the file a compiler
- * flag.
+/* Searches keys with AVX2; implements window.h. Built for every x86-64 and called only if the
+ * processor supports it, so each function has the target attribute, and the file has no compiler
+ * flag for AVX2.
  *
- * The hash is key_hash() of four keys in the four words of a register, for two registers at once:
- * each round depends on the one before it, and the other four keys use the idle cycles. */
+ * A register holds key_hash() of four keys, one in each word. Two registers are computed at
+ * once: each round depends on the one before it, and the second register uses the idle cycles. */
 #include "lib/window.h"
 
 #if defined(__x86_64__)
@@ -19,7 +19,7 @@ struct sip {
 };
 
 #define ROTATE(x, b) _mm256_or_si256(_mm256_slli_epi64(x, b), _mm256_srli_epi64(x, 64 - (b)))
-#define SWAP(x)      _mm256_shuffle_epi32(x, _MM_SHUFFLE(2, 3, 0, 1)) /* rotates by 32 */
+#define SWAP(x)      _mm256_shuffle_epi32(x, _MM_SHUFFLE(2, 3, 0, 1)) /* rotates by 32 bits */
 
 AVX2 static inline void sip_round(struct sip *s)
 {
@@ -137,8 +137,8 @@ AVX2 static void hash_keys(const struct key_secret *secret, const uint8_t *keys,
                 *ret++ = lookup_hash(secret, (const struct key *)keys);
 }
 
-/* Loads half a bucket in one instruction. The daemon may write meanwhile, and the words that are
- * compared must be the words that are used. The load is aligned, so each word is as the daemon
+/* Loads half a bucket in one instruction. The daemon may write meanwhile, so the comparison and
+ * later code must use the words of one load. The load is aligned, so each word is as the daemon
  * stored it. */
 AVX2 static inline __m256i load_words(const uint32_t *words)
 {
@@ -166,9 +166,9 @@ AVX2 static inline bool is_in(const struct lookup_bucket *b, uint64_t hash)
                                    _mm256_set1_epi32((int)LOOKUP_TIER_BITS));
 }
 
-/* Avoids a branch on the result, which cannot be predicted: for a key that was found, the first
- * bucket is prefetched again at no cost. The empty asm statement keeps compilers from turning the
- * expression into a branch. */
+/* Prefetches without a branch on the result, which cannot be predicted: for a key that was
+ * found, the first bucket is prefetched again, which costs nothing. The empty asm statement
+ * keeps compilers from turning the expression into a branch. */
 AVX2 static void find_first(const struct look *look, struct window *w)
 {
         const struct lookup_bucket *buckets = look->view->buckets;

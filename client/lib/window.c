@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The implementation in plain C; see window.h. */
+/* Searches keys in plain C; implements window.h. */
 #include "lib/window.h"
 
 static bool hash(const struct look *look, size_t first, struct window *ret)

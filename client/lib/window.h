@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Searches several keys in the lookup index at once, so that no key waits for the memory of
- * another. All keys are hashed while their first buckets are fetched, then searched there while the
- * second buckets of absent keys are fetched, then searched in these. Runs in the handle's thread
- * and owns nothing.
+ * another. All keys are hashed while their first buckets are fetched. Then all keys are searched in
+ * the first buckets while the second buckets of keys that are not there are fetched, and these keys
+ * are searched in the second buckets. Runs in the handle's thread and owns nothing.
  *
  * Plain C and AVX2 give the same answers; AVX2 computes eight hashes at a time and compares a
  * bucket with two instructions. Nothing here fails. The caller passes absent keys to
@@ -28,7 +28,7 @@ struct look {
 struct window {
         size_t first, n;
         uint64_t hashes[WINDOW_KEYS];
-        unsigned absent; /* bit per key: not found so far */
+        unsigned absent; /* one bit per key: not found so far */
 };
 
 struct window_ways {
