@@ -12,9 +12,9 @@
 #include <emmintrin.h>
 #endif
 
-enum {
-        COPY_PAST_CACHES_LEAST = 16 * 1024
-}; /* shorter copies are better cached, because they are likely to be read soon */
+/* Bytes below which copy_past_caches() calls memcpy(), because the bytes of a short copy are likely
+ * to be read soon, from the caches. */
+enum { COPY_PAST_CACHES_LEAST = 16 * 1024 };
 
 /* Copies `bytes` bytes. Other threads see them once they synchronize with this one. */
 static inline void copy_past_caches(void *to, const void *from, size_t bytes)

@@ -124,7 +124,7 @@ int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b
                         continue;
                 return true;
         }
-        /* Equal fields and different bytes mean that one text is not canonical. */
+        /* All fields are equal but the bytes differ, so one of the texts is not canonical. */
         snprintf(ret, ret_bytes, "the text differs");
         return true;
 }

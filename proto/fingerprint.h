@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a fingerprint: "k=v" lines, sorted by k, each ended by a newline. Pure. */
+/* Checks and compares fingerprints: texts of "k=v" lines, sorted by k, each ended by a newline.
+ * Pure functions. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index: which keys of a tenant are in which tier, in memory that the daemon writes and
- * the tenant's clients read. README.md, section 5.4, is its specification; this is its C side.
+/* The lookup index says which keys of a tenant are in which tier. The index is memory that the
+ * daemon writes and the tenant's clients read. README.md, section 5.4, specifies it; this header
+ * has the structures and functions for both sides.
  *
  * The table is a header followed by buckets of sixteen words, one cache line each: `n_buckets` main
  * buckets, then `n_stash` buckets of the stash. A word represents a chunk in one tier: 29 bits of
@@ -34,14 +35,14 @@ enum {
         LOOKUP_HEADER_BYTES = 4096,
         LOOKUP_WORDS = 16, /* words per bucket */
         LOOKUP_STASH_PART = 32,
-        LOOKUP_STALE_MS = 3000, /* a clock that is this far behind means that the daemon has
-                                   stopped */
+        LOOKUP_STALE_MS = 3000, /* ms that the index's clock may be behind; if it is further behind,
+                                   the daemon has stopped */
 };
 
 enum lookup_state {
         LOOKUP_BUILDING = 0, /* not visible to clients yet */
         LOOKUP_LIVE = 1,
-        LOOKUP_SUPERSEDED = 2, /* no longer updated: a new index exists, or will */
+        LOOKUP_SUPERSEDED = 2, /* no longer updated: a new index has replaced this one, or will */
 };
 
 struct lookup_header {
@@ -72,11 +73,11 @@ static_assert(sizeof(struct lookup_bucket) == 64, "shared format");
 #define LOOKUP_OVERFLOW  UINT32_C(4) /* only in a bucket's first word: the bucket was ever full */
 #define LOOKUP_TAG_BITS  (~UINT32_C(7))
 
-/* Result of lookup_find() beside the tiers: the key may be in further tiers. */
+/* Bit in the result of lookup_find(), in addition to the tiers: the key may be in further tiers. */
 enum { LOOKUP_UNKNOWN = 1 << 2 };
 
-/* Computes the secret with which a table hashes a namespace's keys. The secret is derived from the
- * name, which both sides know, so that the store's namespace numbers stay within the daemon. */
+/* Computes the secret with which a table hashes a namespace's keys. The secret is derived from
+ * the namespace's name, so that clients need not know the number of the namespace in the store. */
 void lookup_namespace_secret(const struct key_secret *table, const char *name, size_t length,
                              struct key_secret *ret);
 
@@ -105,8 +106,8 @@ static inline uint32_t lookup_tag(uint64_t hash)
         return (uint32_t)hash & LOOKUP_TAG_BITS;
 }
 
-/* Returns the bucket with which bucket `a` of `n` is a pair of this tag. It forms the same pair
- * with that bucket. */
+/* Returns the other bucket of a pair: the two buckets of a tag, of `n` in all, determine each
+ * other, so lookup_other() of the returned bucket is `a`. */
 static inline uint32_t lookup_other(uint32_t a, uint32_t tag, uint32_t n)
 {
         uint32_t sum = (uint32_t)((uint64_t)tag * n >> 32); /* a + b, modulo n */
@@ -142,7 +143,7 @@ static inline uint64_t lookup_bytes(uint32_t n_buckets, uint32_t n_stash)
 
 /* --- lookups --- */
 
-/* A table that a reader has checked; nothing in the structure changes. */
+/* A reader's view of a table whose header it has checked. The members do not change. */
 struct lookup_view {
         const struct lookup_header *header;
         const struct lookup_bucket *buckets;

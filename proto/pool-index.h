@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool index: the positions of the chunks in a tenant's pool, in memory that the daemon writes
  * and the tenant's clients read, and the page through which a client holds chunks there. With both,
- * a client gets a chunk in memory without a message. README.md, section 5.7, is the specification;
- * this is its C side.
+ * a client gets a chunk in memory without a message. README.md, section 5.7, specifies both; this
+ * header has the structures and functions for both sides.
  *
  * The index consists of a header, buckets of eight words, and one record for each chunk that the
  * pool can have; buckets and records are a cache line each. A word has the upper half of a key's
@@ -16,8 +16,8 @@
  * stays in place until the client releases it. The number of a record determines where its hold may
  * be, so that the daemon reads only two cache lines of each client's page.
  *
- * Neither side trusts the other. The client copies the header once and checks it; the daemon treats
- * the contents of a page as numbers that may be wrong. */
+ * Neither side trusts the other. The client copies the header once and checks it; the daemon
+ * treats the contents of a page as numbers that may be wrong. */
 #pragma once
 
 #include <assert.h>
@@ -63,8 +63,8 @@ struct pool_index_bucket {
 };
 static_assert(sizeof(struct pool_index_bucket) == 64, "shared format");
 
-/* A sequence lock. A reader's copy belongs to one chunk that is in the pool if `serial` was odd
- * before the copy and is unchanged after it. */
+/* The record of a chunk, which `serial` protects as a sequence lock: a reader's copy of the
+ * record is valid if `serial` was odd before the copy and is unchanged after it. */
 struct pool_index_record {
         struct key key;      /*  0 */
         uint64_t tag;        /* 32  tag of its namespace */
@@ -81,7 +81,7 @@ struct pool_page_count {
         uint64_t keys;         /*  0 */
         uint64_t mapped_bytes; /*  8  bytes that it read in the pool */
         uint64_t copied_bytes; /* 16  bytes that it copied to its own memory */
-        uint64_t untold;       /* 24  keys that did not fit into the ring */
+        uint64_t untold;       /* 24 keys of gets that did not fit into the ring */
 };
 static_assert(sizeof(struct pool_page_count) == 32, "shared format");
 
@@ -140,8 +140,8 @@ static inline uint32_t pool_page_bucket(uint32_t record)
         return record % POOL_PAGE_BUCKETS;
 }
 
-/* The fences of the protocol. ThreadSanitizer of gcc does not support fences and makes gcc reject
- * them; it sees only one of the two processes anyway. */
+/* The fences of the protocol. With ThreadSanitizer, gcc rejects fences, so they are left out;
+ * ThreadSanitizer sees only one of the two processes anyway. */
 #if defined(__SANITIZE_THREAD__)
 #define POOL_INDEX_FENCE(order) __sync_synchronize()
 #else
@@ -184,7 +184,7 @@ static inline uint64_t pool_index_bytes(uint32_t n_buckets, uint32_t n_records)
 
 /* --- lookups --- */
 
-/* An index that a reader has checked; nothing in the structure changes. */
+/* A reader's view of an index whose header it has checked. The members do not change. */
 struct pool_index_view {
         const struct pool_index_header *header;
         const struct pool_index_bucket *buckets;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a snapshot in its schema: the counterpart of snapshot.c. Any thread. Without memory, the
- * object is incomplete or NULL. */
+/* Writes a snapshot in its schema: the counterpart of snapshot.c. Any thread. If memory is
+ * short, the object is incomplete or NULL. */
 #include "snapshot.h"
 
 static void add_histogram(cJSON *to, const char *name,

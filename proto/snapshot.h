@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The snapshot of a benchmark session: JSON of the schema kvcache.bench.v1, which the daemon
- * writes. A snapshot may come from anywhere, so the type and range of every member are checked, and
- * that it exists once. Errors name the member, as in "metrics[3].busy_secs". Members unknown to
- * this version are ignored. Any thread. */
+ * writes. A snapshot may come from an untrusted file, so the parser checks the type and range of
+ * every member, and that no member is missing or repeated. Errors name the member, as in
+ * "metrics[3].busy_secs". Members unknown to this version are ignored. Any thread. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -29,7 +29,7 @@ struct snapshot_layout {
 
 struct snapshot_metric {
         unsigned path, layout, technology; /* the enums of transfer.h */
-        struct transfer_counts counts;     /* all but latency_ns, which `latency_secs` replaces */
+        struct transfer_counts counts;     /* latency_ns is unused: `latency_secs` replaces it */
         double latency_secs, busy_secs;
 };
 
@@ -40,7 +40,8 @@ struct snapshot {
         bool active, enabled, idle;
         char created[SNAPSHOT_TEXT], updated[SNAPSHOT_TEXT];
         double enabled_secs;
-        bool is_summed; /* each metric is the sum of all technologies; never set by this module */
+        bool is_summed; /* each metric is a sum over all technologies; snapshot_parse() does not set
+                           it */
         struct snapshot_layout *layouts;
         size_t n_layouts;
         struct snapshot_metric *metrics; /* sorted by path, layout, technology */
@@ -56,8 +57,8 @@ int snapshot_parse(const char *text, size_t bytes, const char *what, struct snap
                    char ret_error[static SNAPSHOT_ERROR_BYTES]);
 typedef int snapshot_parser(const char *text, size_t bytes, const char *what, struct snapshot **ret,
                             char ret_error[static SNAPSHOT_ERROR_BYTES]);
-/* Reads a file, of which "-" is standard input, and parses it with `parse`. Returns what that does,
- * or -errno of the file. */
+/* Reads the file `file`, or standard input if it is "-", and parses its text with `parse`.
+ * Returns the result of `parse`, or -errno if the file cannot be read. */
 int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.

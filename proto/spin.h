@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Polling for a moment before sleeping. Waking a thread costs its waker microseconds, and the
- * thread itself tens of them, so a thread whose event arrives sooner should stay awake. Each wait
- * polls for at most the limit, and does not poll while recent waits were longer. Idle threads and
- * threads that wait for a slow disk therefore sleep; with the long limit, a thread also polls for a
- * fast disk. */
+/* Polling for a moment before sleeping. Waking a thread costs the waking thread a few
+ * microseconds and the woken thread tens of microseconds, so a thread whose event arrives within
+ * that time should stay awake. Each wait polls for at most the limit, and does not poll if
+ * recent waits were longer than the limit. Idle threads and threads that wait for a slow disk
+ * therefore sleep; with the long limit, a thread also polls for a fast disk. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +14,8 @@ enum {
         SPIN_LONG_LIMIT_NS = 2 * 1000 * 1000,
         SPIN_CLIENT_NS = 10 * 1000 * 1000, /* time after a client's request for which the daemon's
                                               threads poll; they do not poll for background work */
-        SPIN_LEAST_CPUS = 4, /* with fewer processors, polling would take the processor from the
-                                thread that is waited for */
+        SPIN_LEAST_CPUS = 4, /* number of processors below which no thread polls, because polling
+                                would take the processor from the thread that it waits for */
 };
 
 struct spin {
@@ -38,7 +38,8 @@ static inline uint64_t spin_budget(const struct spin *s)
         return s->typical_ns <= s->limit_ns ? s->limit_ns : 0;
 }
 
-/* Returns the same for a thread of the daemon. `client_ns`: time of the last client request. */
+/* Returns how long the next wait of a thread of the daemon polls, in ns; 0: sleep at once.
+ * `client_ns`: time of the last client request. */
 static inline uint64_t spin_budget_of_daemon(const struct spin *s, uint64_t client_ns,
                                              uint64_t now_ns)
 {

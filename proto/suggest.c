@@ -56,8 +56,8 @@ void suggest_try(struct suggestion *s, const char *text, const char *candidate)
         size_t n = strlen(text);
         unsigned d = edit_distance(text, candidate, s->distance);
 
-        if (n >= 3 && d > 1 && strncasecmp(text, candidate, n) == 0 &&
-            !strchr(candidate + n, '.')) /* an abbreviation: "warn" */
+        /* The written word abbreviates the candidate, as "warn" does "warning". */
+        if (n >= 3 && d > 1 && strncasecmp(text, candidate, n) == 0 && !strchr(candidate + n, '.'))
                 d = 1;
         if (d < s->distance)
                 *s = (struct suggestion){ .text = candidate, .distance = d };

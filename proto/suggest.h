@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "Did you mean": finds the candidate with the fewest edits from the written word, if they are few.
- * For messages about configuration keys, commands and options. */
+/* Finds the candidate for "did you mean": the one with the fewest edits from the written word,
+ * if they are few. For messages about configuration keys, commands and options. */
 #pragma once
 
 struct suggestion {

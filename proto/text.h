@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes text of another party safe for one line of a terminal, a log or a message. Any thread. */
+/* Makes text from another process or user safe to print in one line of a terminal, a log or a
+ * message. Any thread. */
 #pragma once
 
 #include <stdbool.h>

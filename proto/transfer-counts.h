@@ -15,8 +15,8 @@ enum {
 struct transfer_record {
         enum transfer_result result;
         uint64_t blocks, regions;     /* 0 if the operation moves a further part of a block */
-        uint64_t bytes, device_bytes; /* payload; with padding */
-        uint64_t size; /* size of the operation if it exceeds these bytes, otherwise 0 */
+        uint64_t bytes, device_bytes; /* bytes of payload, and bytes including padding */
+        uint64_t size; /* size of the operation in bytes if it is more than `bytes`, otherwise 0 */
         uint64_t latency_ns;
 };
 
@@ -24,13 +24,14 @@ struct transfer_counts {
         uint64_t transfers, blocks, regions, bytes, device_bytes;
         uint64_t min_bytes,
                 max_bytes;   /* smallest and largest transfer; UINT64_MAX and 0 without one */
-        uint64_t latency_ns; /* sum */
-        uint64_t errors[TRANSFER_RESULTS]; /* by result; TRANSFER_OK: unused */
+        uint64_t latency_ns; /* sum of the operations' latencies */
+        uint64_t errors[TRANSFER_RESULTS]; /* number of failed operations by result; the element
+                                              TRANSFER_OK is unused */
         uint64_t sizes[TRANSFER_BUCKETS], latencies[TRANSFER_BUCKETS];
 };
 
 void transfer_counts_init(struct transfer_counts *c);
-/* Counts an operation. A failed one counts only as an error of its kind. */
+/* Counts an operation. If it has failed, only the counter of its result in `errors` increases. */
 void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record);
 /* Counts `n` operations, at least one, with totals in `sum`. Each is counted as their mean.
  * `sum->size` must be 0. */

@@ -4,9 +4,10 @@
  * creates it, sealed against changes of its size, and reads it; the client writes everything but
  * `epoch`. Either side may find any content at any time (proto/README.md 5.6).
  *
- * Counters only grow, so a benchmark session subtracts their values at its start. The smallest and
- * largest size cannot be subtracted: they cover the time since the slot's `epoch` became equal to
- * the page's. The daemon increments it when a session of kvcache-bench starts counting again. */
+ * Counters only grow, so a benchmark session subtracts their values at its start. The smallest
+ * and largest size cannot be subtracted. Therefore they cover the time since the slot's `epoch`
+ * became equal to the page's `epoch`, which the daemon increments when a benchmark session
+ * starts counting. */
 #pragma once
 
 #include <assert.h>
@@ -17,15 +18,15 @@
 #include "transfer-counts.h"
 
 enum {
-        TRANSFER_PAGE_SLOTS = 16, /* slot for each path, layout and technology; further ones are
-                                     not counted */
+        TRANSFER_PAGE_SLOTS = 16, /* number of slots, each for one path, layout and technology;
+                                     further combinations are not counted */
         TRANSFER_PAGE_BYTES = 16384,
         TRANSFER_PAGE_WORDS = sizeof(struct transfer_counts) / sizeof(uint64_t),
 };
 
 struct transfer_slot {
         uint32_t key;   /* 0: unused; never changes once it is set */
-        uint32_t epoch; /* epoch that min_bytes and max_bytes belong to */
+        uint32_t epoch; /* the page's `epoch` at the time when min_bytes and max_bytes were reset */
         uint64_t busy_ns;
         struct transfer_counts counts;
 };
@@ -35,7 +36,8 @@ static_assert(sizeof(struct transfer_counts) == 110 * sizeof(uint64_t), "64-bit 
 struct transfer_page {
         uint32_t epoch; /*  0  written by the daemon */
         uint32_t reserved;
-        uint64_t sequence; /*  8  incremented before and after each write of the client */
+        uint64_t sequence; /* 8 the client increments it before and after each write; odd while a
+                              write is in progress */
         uint64_t padding[6];
         struct transfer_slot slots[TRANSFER_PAGE_SLOTS]; /* 64 */
 };

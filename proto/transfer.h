@@ -5,7 +5,7 @@
 #pragma once
 
 enum transfer_path {
-        TRANSFER_PATH_OTHER, /* any other pair */
+        TRANSFER_PATH_OTHER, /* any other pair of source and target */
         TRANSFER_HOST_TO_DISK,
         TRANSFER_DISK_TO_HOST,
         TRANSFER_HOST_TO_DEVICE,
@@ -22,7 +22,7 @@ enum transfer_layout {
         TRANSFER_FULLY_CONTIGUOUS,
         TRANSFER_LAYER_SEPARATE_BLOCK_FIRST,
         TRANSFER_LAYER_SEPARATE_OUTER_FIRST,
-        TRANSFER_REGIONS, /* the program lists them */
+        TRANSFER_REGIONS, /* KVCACHE_LAYOUT_REGIONS: the program lists the parts of a block */
         TRANSFER_LAYOUTS
 };
 

@@ -29,7 +29,8 @@ const char *units_bytes(uint64_t bytes, char ret[static UNITS_TEXT])
         double value = (double)bytes;
         size_t unit = 0;
 
-        /* 1023.6 KiB would be printed as 1024 KiB, so use 1 MiB. */
+        /* Choose the next unit from 1023.5 on: 1023.6 KiB would be rounded to 1024 KiB, and is
+         * printed as 1 MiB. */
         for (; unit + 1 < ARRAY_SIZE(units) && value >= 1023.5; unit++)
                 value /= 1024;
         return units_short(value, units[unit], ret);

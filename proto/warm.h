@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prefetching. */
+/* Prefetches memory into the caches. */
 #pragma once
 
 /* Prefetches an address: warm(address) to read it, warm(address, 1) to write it.

@@ -17,7 +17,9 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "messages are little-endian and used in place");
 
-enum { MAX_PIECES = WIRE_MAX_MESSAGE / sizeof(struct wire_piece) }; /* upper bound for a message */
+enum {
+        MAX_PIECES = WIRE_MAX_MESSAGE / sizeof(struct wire_piece)
+}; /* upper bound of the pieces in a message */
 
 /* One row per op; a number without a name is not an op. */
 static const struct op_info {
@@ -254,8 +256,8 @@ static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
         return NULL;
 }
 
-/* Checks the pieces of a PUT, or of a GET with a target. Each piece and each key is read once,
- * however many pieces the keys share. */
+/* Checks the pieces of a PUT, or of a GET with a target. Reads each piece and each key once,
+ * even if keys share pieces, so that the check takes linear time. */
 static const char *check_pieces(const struct wire_batch *m)
 {
         const struct wire_piece *piece = wire_batch_pieces(m);

@@ -64,8 +64,9 @@ enum wire_op {
         WIRE_CANCEL = 24,           /* cancels the waiting keys of a batch */
         WIRE_LENT_FILE = 25, /* a data file that contains lent chunks; the reply carries its fd */
         WIRE_GIVE_BACK = 26, /* ends loans, and tells whether they were valid throughout */
-        WIRE_HINT = 27,  /* tells when a chain will be used again, or that it will not: advice */
-        WIRE_BENCH = 28, /* a benchmark session; the reply carries a memfd */
+        /* advice: when a chain will be used again, or that it will not be used again */
+        WIRE_HINT = 27,
+        WIRE_BENCH = 28,     /* a benchmark session; the reply carries a memfd */
         WIRE_TRANSFERS = 29, /* the page in which this session's client counts its own transfers
                                 (transfer-page.h); the reply carries its fd */
         WIRE_RECORD = 30,    /* records the traffic of all clients; admin only */
@@ -106,8 +107,8 @@ enum wire_flag {
 /* Status of a message, and of each key. Stable numbers: append only. */
 enum wire_status {
         WIRE_OK = 0,
-        WIRE_MISS = 1, /* not stored, not visible to this client, or failed its check: recompute
-                          it */
+        WIRE_MISS = 1, /* the chunk is not stored, not visible to this client, or failed its check:
+                          the client recomputes it */
         WIRE_EXISTS_ALREADY = 2, /* put: stored already, as durably as requested; nothing was
                                     copied */
         WIRE_BUSY = 3,           /* no room now, or the deadline passed while waiting for it */
@@ -118,19 +119,19 @@ enum wire_status {
         WIRE_FAILED = 6,         /* put: the device failed; nothing was stored */
         WIRE_INVALID = 7,        /* the arguments of this key or message are invalid */
         WIRE_STALE = 8,          /* lease: no such lease, or an older generation */
-        WIRE_DENIED = 9,         /* requires an admin, or another tenant's user */
+        WIRE_DENIED = 9,         /* the operation requires an admin, or a user of another tenant */
         WIRE_QUOTA = 10,         /* a limit of this connection, uid or tenant is reached */
         WIRE_MISMATCH = 11,      /* namespace: one with another fingerprint exists; the text names
                                     the field */
-        WIRE_NO_NAMESPACE = 12,  /* not opened by this session, or with WIRE_F_ATTACH does not
-                                    exist */
-        WIRE_VERSION = 13,       /* hello: no version in common */
-        WIRE_SHUTDOWN = 14,      /* the daemon is stopping */
-        WIRE_NO_SPACE = 15,      /* put: eviction cannot make room; written or durable: refused by
-                                    the write budget. Nothing is stored */
-        WIRE_NOT_EMPTY = 16,     /* namespace remove: the namespace holds chunks; value64 is their
-                                    number */
-        WIRE_CANCELLED = 17,     /* CANCEL took effect first: nothing was done */
+        WIRE_NO_NAMESPACE = 12, /* this session has not opened the namespace or, with WIRE_F_ATTACH,
+                                   the namespace does not exist */
+        WIRE_VERSION = 13,      /* hello: no version in common */
+        WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
+        WIRE_NO_SPACE = 15,     /* put: eviction cannot make room; written or durable: refused by
+                                   the write budget. Nothing is stored */
+        WIRE_NOT_EMPTY = 16,    /* namespace remove: the namespace holds chunks; value64 is their
+                                   number */
+        WIRE_CANCELLED = 17,    /* CANCEL took effect first: nothing was done */
         WIRE_STATUS_END,
 };
 
@@ -149,18 +150,19 @@ enum wire_hint {
         WIRE_HINT_UNPIN = 4,  /* end WIRE_HINT_PIN */
         /* For WIRE_FEATURE_ADVICE: */
         WIRE_HINT_TOOL_CALL = 5, /* generation stopped for a tool call: the chain returns soon */
-        WIRE_HINT_TURN_END = 6,  /* ... at the end of turn: it returns later, if at all */
-        WIRE_HINT_DEMOTE = 7,    /* drop the copies in memory of keys on disk */
-        WIRE_HINT_SHARE = 8,     /* other hosts will use the keys: offer them to the shared tier */
+        /* generation stopped at the end of a turn: the chain returns later, if at all */
+        WIRE_HINT_TURN_END = 6,
+        WIRE_HINT_DEMOTE = 7, /* drop the copies in memory of keys on disk */
+        WIRE_HINT_SHARE = 8,  /* other hosts will use the keys: offer them to the shared tier */
         WIRE_HINT_END,
 };
 
 /* A PUT announces the next use of its chain by this code; for WIRE_FEATURE_ADVICE. From
- * WIRE_EXPECTS_RETURN on it is a time: n steps above it, (8 + n mod 8) << (n / 8) eighths of a
- * second. */
+ * WIRE_EXPECTS_RETURN on, a code stands for a time: WIRE_EXPECTS_RETURN + n for (8 + n mod 8) <<
+ * (n / 8) eighths of a second. */
 enum wire_expects {
         WIRE_EXPECTS_NOTHING = 0,
-        WIRE_EXPECTS_FINAL = 1, /* there is none */
+        WIRE_EXPECTS_FINAL = 1, /* the chain will not be used again */
         WIRE_EXPECTS_RETURN = 16,
 };
 /* Returns the code of a time of 1 s or more, rounded down to an eighth of an octave. */
@@ -196,7 +198,7 @@ enum wire_report {
         WIRE_REPORT_STATS = 1,      /* JSON, every metric */
         WIRE_REPORT_METRICS = 2,    /* Prometheus text */
         WIRE_REPORT_CONFIG = 3,     /* YAML, the configuration in force; admin only */
-        WIRE_REPORT_STAGES = 4,     /* JSON, the latest of io.stages; admin only; for
+        WIRE_REPORT_STAGES = 4,     /* JSON, the latest times recorded by io.stages; admin only; for
                                        WIRE_FEATURE_STAGES */
         WIRE_REPORT_NAMESPACES = 5, /* JSON, namespaces with their latest samples; for
                                        WIRE_FEATURE_NAMESPACE_REPORT */
@@ -270,9 +272,10 @@ static_assert(sizeof(struct wire_put) == 56, "wire format");
 
 struct wire_get {
         struct key key;
-        uint32_t range_offset; /* 32  start within the chunk */
-        uint32_t range_length; /* 36  0: to the chunk's end */
-        uint64_t into_offset;  /* 40  in the region; with WIRE_F_INTO, else these three are zero */
+        uint32_t range_offset; /* 32 first byte wanted, as an offset in the chunk */
+        uint32_t range_length; /* 36 bytes wanted; 0: to the chunk's end */
+        uint64_t into_offset;  /* 40 offset of the target in its region; this and the next two
+                                  members are zero without WIRE_F_INTO */
         uint32_t into_length;  /* 48  room at the target */
         uint32_t into_region;  /* 52 */
 };
@@ -318,7 +321,7 @@ static_assert(sizeof(struct wire_staging) == 24, "wire format");
 struct wire_register {
         struct wire_hdr hdr;
         uint64_t offset; /* 16  a multiple of the file's page size */
-        uint64_t bytes;  /* 24  the same, at least one page */
+        uint64_t bytes;  /* 24 length, a multiple of the same page size; at least one page */
 };
 static_assert(sizeof(struct wire_register) == 32, "wire format");
 
@@ -475,15 +478,17 @@ static_assert(sizeof(struct wire_events) == 40, "wire format");
 /* Follows the head of the reply to EVENTS. `count` struct wire_event follow, then `value` struct
  * wire_event_name with their texts. */
 struct wire_events_result {
-        uint64_t epoch;    /*  0  new with every start of the daemon; never zero */
-        uint64_t first;    /*  8  sequence number of the oldest event that is kept */
-        uint64_t next;     /* 16  sequence number of the next event that is written */
-        uint32_t flags;    /* 24  WIRE_EVENTS_GAP */
+        uint64_t epoch; /* 0 identifies the daemon's process: another one after every start; never
+                           zero */
+        uint64_t first; /* 8 sequence number of the oldest event that the daemon still keeps */
+        uint64_t next;  /* 16  sequence number of the next event that is written */
+        uint32_t flags; /* 24  WIRE_EVENTS_GAP */
         uint32_t reserved; /* 28  ignored */
 };
 static_assert(sizeof(struct wire_events_result) == 32, "wire format");
 
-/* The events from `from` on are not kept: take a snapshot, then ask for those from value64 on. */
+/* The daemon no longer keeps all events from `from` on: take a snapshot, then request the events
+ * from value64 on. */
 enum { WIRE_EVENTS_GAP = 1 << 0 };
 
 /* Stable numbers: append only. Ignore an event of an unknown kind. */
@@ -516,15 +521,18 @@ static_assert(sizeof(struct wire_event_name) == 8, "wire format");
 /* The result of SWEEP. */
 struct wire_sweep_result {
         uint64_t seen, seen_bytes;       /*  0 */
-        uint64_t deleted, deleted_bytes; /* 16  with DRY_RUN: would be deleted */
+        uint64_t deleted, deleted_bytes; /* 16 deleted chunks and their bytes; with DRY_RUN, those
+                                            that would be deleted */
 };
 static_assert(sizeof(struct wire_sweep_result) == 32, "wire format");
 
 /* Kinds of recorded entries. Stable numbers: append only. */
 enum wire_record_kind {
-        WIRE_RECORD_END = 0, /* the time is over, or the daemon stops */
+        /* the recording has ended: its duration has passed, or the daemon stops */
+        WIRE_RECORD_END = 0,
         WIRE_RECORD_PUT = 1, /* a PUT, on arrival */
-        WIRE_RECORD_GET = 2, /* the leading keys that a GET found, when it is answered */
+        WIRE_RECORD_GET = 2, /* the keys that a GET found before the first miss; recorded when the
+                                GET is answered */
 };
 struct wire_record_entry {
         uint16_t kind;  /*  0  enum wire_record_kind */
@@ -607,7 +615,7 @@ enum wire_feature {
         WIRE_FEATURE_NAMESPACES = 1 << 3,  /* NAMESPACES, NAMESPACE_REMOVE */
         WIRE_FEATURE_CANCEL = 1 << 4,      /* CANCEL */
         WIRE_FEATURE_LEND = 1 << 5,        /* GET with WIRE_F_LEND, LENT_FILE, GIVE_BACK */
-        WIRE_FEATURE_LENDS = 1 << 6,       /* ... and currently to this client */
+        WIRE_FEATURE_LENDS = 1 << 6,       /* the daemon currently lends to this client */
         WIRE_FEATURE_HINT = 1 << 7,        /* HINT */
         WIRE_FEATURE_FILES = 1 << 8,       /* REGISTER with WIRE_F_FILE, currently by this client */
         WIRE_FEATURE_BENCH = 1 << 9,       /* BENCH */
@@ -637,8 +645,8 @@ struct wire_tally {
 };
 static_assert(sizeof(struct wire_tally) == 16, "wire format");
 
-/* A second row for each namespace, after all of the first: the use of the keys found. Pages of
- * daemons too old for these end before them. */
+/* A second row for each namespace, behind all rows of struct wire_tally: what clients did with
+ * the keys found. The pages of older daemons end before these rows. */
 struct wire_tally_loads {
         uint64_t declined; /*  0  keys that were stored but not fetched, because computing was
                               faster */
@@ -658,10 +666,12 @@ enum {
 /* Reason why a GET with WIRE_F_LEND did not lend a chunk on disk: `file` of a result that is not
  * lent. Stable numbers: append only. */
 enum wire_not_lent {
-        WIRE_LEND_NONE = 0,       /* lent, not requested, in memory, or no chunk */
+        WIRE_LEND_NONE = 0,       /* the chunk was lent, lending was not requested, the chunk is in
+                                     memory, or the key is a miss */
         WIRE_LEND_DENIED = 1,     /* the daemon does not lend to this user (io.gds) */
         WIRE_LEND_UNVERIFIED = 2, /* not read back since the daemon started: this GET reads it */
-        WIRE_LEND_VOLUME = 3,     /* the volume has no O_DIRECT, or its file system no leases */
+        WIRE_LEND_VOLUME = 3,     /* the volume has no O_DIRECT, or its file system does not support
+                                     file leases (F_SETLEASE) */
         WIRE_LEND_LIMIT = 4,      /* the limit of loans of this user, or of all, is reached */
         WIRE_LEND_END,
 };
@@ -694,15 +704,15 @@ static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 /* The eviction policy's data of a chunk in one tier. Zeros: the chunk is not in that tier, or the
  * daemon is too old to report it. */
 struct wire_standing {
-        uint32_t age; /*  0  uses of chunks in the tier since the last of this one; UINT32_MAX: that
-                         or more */
-        int16_t worth; /*  4  256 times the binary logarithm of its expected hits per time kept,
-                          over those of the least valuable chunk; INT16_MAX: that or more, or the
-                          latter are none */
+        uint32_t age;  /* 0 uses of chunks in the tier since the last use of this one; UINT32_MAX:
+                          that number or more */
+        int16_t worth; /* 4 256 times the binary logarithm of a ratio: the chunk's expected hits per
+                          time kept, over those of the least valuable chunk; INT16_MAX: that value
+                          or more, or the least valuable chunk has no expected hits */
         uint8_t class; /*  6  enum wire_class */
-        uint8_t flags; /*  7  enum wire_standing_flag; from WIRE_STANDING_COST_BIT on the cost of
-                          computing each byte again: 0 not declared, else n for 0.05 ns times the
-                          square root of two to the power of n - 1 */
+        uint8_t flags; /* 7 enum wire_standing_flag; the bits from WIRE_STANDING_COST_BIT on are a
+                          code of the cost of computing one byte again: code 0: not declared; code
+                          n: 0.05 ns times the square root of two to the power of n - 1 */
 };
 static_assert(sizeof(struct wire_standing) == 8, "wire format");
 
@@ -719,10 +729,10 @@ enum wire_class {
         WIRE_CLASS_12 = 8,        /* 12 times or more */
         WIRE_CLASS_RETURN_60 = 9, /* a hint announced a use within 60 s */
         WIRE_CLASS_RETURN_600 = 10,
-        WIRE_CLASS_RETURN = 11,  /* later than 600 s */
+        WIRE_CLASS_RETURN = 11,  /* a hint announced a use in more than 600 s */
         WIRE_CLASS_FINAL = 12,   /* a hint declared that its chain has ended */
         WIRE_CLASS_RECENCY = 13, /* the policy uses recency alone */
-        WIRE_CLASS_GAP_10 = 14,  /* the chain is used every 10 s or faster, on average */
+        WIRE_CLASS_GAP_10 = 14,  /* the mean time between uses of the chain is at most 10 s */
         WIRE_CLASS_GAP_20 = 15,
         WIRE_CLASS_GAP_40 = 16,
         WIRE_CLASS_GAP_80 = 17,
@@ -771,13 +781,13 @@ struct wire_namespace_info {
         uint16_t fingerprint_length; /*  4  0 unless requested by name */
         uint16_t flags;              /*  6 */
         uint32_t owner;              /*  8  uid of its creator, or WIRE_NO_OWNER */
-        uint32_t sessions;           /* 12  number that have it open */
+        uint32_t sessions;           /* 12 number of sessions that have the namespace open */
         uint64_t chunks;             /* 16  on disk */
         uint64_t stored_bytes;       /* 24  size of these chunks */
         uint64_t chunk_bytes;        /* 32  declared; 0: none */
         uint64_t created_ms;         /* 40  Unix time */
-        uint64_t last_used_ms; /* 48  end of the last session that had it open, or now if one has;
-                                  0: none has since the daemon started */
+        uint64_t last_used_ms; /* 48 Unix time: now if a session has the namespace open, else the
+                                  end of the last one that had; 0: none since the daemon started */
         uint32_t fingerprint_crc32c; /* 56 */
         uint32_t lifetime_s;         /* 60  of its chunks; 0: no limit */
 };
@@ -795,19 +805,20 @@ struct wire_verify_result {
         uint32_t next_segment; /*  8  where to continue; equal to `segments` after the volume's
                                   last */
         uint32_t next_slot;    /* 12 */
-        uint64_t chunks;       /* 16  read, bad ones included */
+        uint64_t chunks;       /* 16 chunks read, including bad ones */
         uint64_t bytes;        /* 24  of these */
-        uint64_t mismatched;   /* 32  bytes differ from those put: dropped */
-        uint64_t unreadable;   /* 40  the device failed the read: dropped */
-        uint64_t skipped;      /* 48  not read, for example for lack of memory: still stored */
+        uint64_t mismatched;   /* 32 chunks whose bytes differ from those put; they were dropped */
+        uint64_t unreadable;   /* 40 chunks that the device failed to read; they were dropped */
+        uint64_t skipped;  /* 48 chunks that were not read, for example for lack of memory; they are
+                              still stored */
         uint32_t gave_up;  /* 56  1: many consecutive reads failed, so the device is at fault; the
                               rest was not read */
         uint32_t reserved; /* 60 */
 };
 static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
 
-/* Return the size in bytes of one entry of a batch op's request, and of one result of its reply; 0
- * if it has none or is not a batch op. */
+/* Return the size in bytes of one entry of a batch op's request, and of one result of its reply;
+ * 0 if the op has no entries or results, or is not a batch op. */
 size_t wire_entry_bytes(unsigned op);
 size_t wire_result_bytes(unsigned op);
 /* Returns whether the op's entries begin with a key. */
