@@ -2,12 +2,13 @@
 /* Attaches and detaches a GPU.
  *
  * Runs in the handle's thread. Owns the driver, the context's reference, streams, events and
- * registrations. The order of attaching is that of dependence: context, streams, engine, staging,
- * pool. Detaching goes backwards once nothing is in progress, because memory that the device may
- * still access must stay registered, and registered memory must stay mapped.
+ * registrations. Attaching creates each part after the parts that it depends on: context, streams,
+ * engine, staging, pool. Detaching frees them in reverse order once no copy is in progress, because
+ * memory that the device may still access must stay registered, and registered memory must stay
+ * mapped.
  *
  * Failures: without a driver, a device or staging there is no attachment. If the driver does not
- * register the pool or the staging memory, only speed suffers. */
+ * register the pool or the staging memory, copies are slower. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@
 enum {
         OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_gpu_options, staging_bytes),
         INFO_MIN = ABI_BYTES_TO(struct kvcache_gpu_info, counts),
-        DEFAULT_SMS = 2, /* by measurement, one multiprocessor nearly saturates the bus */
+        DEFAULT_SMS = 2, /* multiprocessors for the kernel; by measurement, one of them nearly
+                            saturates the bus */
         DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
         DEFAULT_GDS_BYTES = 128 * 1024 * 1024,
         LEAST_STAGING_BYTES = 64 * 1024,
@@ -280,7 +282,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         return gpu_gds_open(gpu);
 }
 
-/* Frees the attachment; nothing may be in progress. */
+/* Frees the attachment. No batch, copy or read may be in progress. */
 static void gpu_free(struct kvcache_gpu *gpu)
 {
         const cu_stream copying[] = { gpu->put_stream, gpu->back_stream, gpu->get_streams[0],
@@ -436,10 +438,10 @@ int kvcache_gpu_renew(struct kvcache_gpu *gpu)
         r = gpu_enter(gpu);
         if (r < 0)
                 return r;
-        (void)blocks_progress(gpu); /* ends the batches that another session has left */
+        (void)blocks_progress(gpu); /* ends batches of an earlier session */
         leased_drop_pools(gpu, false, true);
         if (parts_pool_is_current(gpu->kv, &gpu->pool))
-                gpu_pool_register(gpu, true); /* if the driver refused before */
+                gpu_pool_register(gpu, true); /* tries again if the driver refused before */
         else
                 r = blocks_renew(gpu, true);
         gpu_leave(gpu);

@@ -8,10 +8,10 @@
  * are done. If the pool is not registered, the batch is read into a part of the staging memory and
  * scattered from there.
  *
- * Order: operations of one direction share streams, and the work that their copies wait for delays
- * everything that follows in the stream. Therefore operations put their copies into the streams
- * strictly in the order in which they were made, even if the daemon answers in another order. An
- * earlier request thus never waits for work that only a later one waits for.
+ * Order: operations of one direction share streams, and work that one copy waits for delays all
+ * later copies of the stream. Therefore operations put their copies into the streams strictly in
+ * the order in which the program submitted the operations, even if the daemon answers in another
+ * order. An earlier request thus never waits for work that only a later one waits for.
  *
  * Failures: a driver call that fails makes the blocks of its batch KVCACHE_FAILED, after the
  * earlier work in the stream is done. Staging memory that a lost request may still access stays
@@ -138,8 +138,9 @@ void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
         }
 }
 
-/* Appends the copies of one block of the layout to the scratch list, behind `n` others; `chunk` is
- * where the block's chunk begins, or would begin. Returns the length of the list. */
+/* Appends the copies of one block of the layout to the scratch list, which has `n` copies.
+ * `chunk` is the address of the chunk's first byte, even if the range that is moved begins
+ * later. Returns the new length of the list. */
 static size_t batch_add_block(struct kvcache_gpu *gpu, const struct operation *op, uint64_t block,
                               const struct layout_part *part, cu_address chunk, size_t n)
 {
@@ -183,8 +184,9 @@ static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *wha
         b->op->error = gpu_fail_driver(gpu, what, c);
 }
 
-/* Lists and launches of the kernel alternate between two streams, so that one's overlap with the
- * other's copies. Batch calls use one stream, because those of two streams would interfere. */
+/* Batches that use the kernel alternate between two streams, so that the list and launch of one
+ * overlap with the copies of the other. Batches that use the driver's batch call share one
+ * stream, because batch calls in two streams would interfere. */
 static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
@@ -213,8 +215,7 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
         b->issue = gpu->next_issue++;
         c = d->event_record(b->done, stream);
         if (c != CU_OK) {
-                /* Without an event after the copies, only an empty stream shows that they are
-                 * done. */
+                /* No event marks the end of the copies, so wait until the stream is empty. */
                 batch_fail(gpu, b, "an event cannot be recorded", c);
                 (void)d->stream_synchronize(stream);
         }
@@ -227,7 +228,8 @@ void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapp
 
         if (b->op->is_put)
                 batch_copy_in(gpu, b, gpu->put_stream, b->op->before, n, is_mapped, -1);
-        else /* blocks read by cuFile are in device memory already, and need no bouncing */
+        else /* blocks that cuFile has read are in device memory already, so their copies do not use
+                bounce memory */
                 batch_copy_in(gpu, b, gpu->get_streams[stream], b->op->before, n, is_mapped,
                               b->device_part < 0 ? (int)stream : -1);
         b->op->unissued--;
@@ -258,7 +260,8 @@ int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_reques
         return 0;
 }
 
-/* Sends the batch's request. Returns false if that failed and all its blocks have their status. */
+/* Sends the batch's request. Returns false if sending failed; all blocks of the batch then have
+ * their status. */
 static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
 {
         int r = batch_submit(gpu, b, request);
@@ -491,7 +494,8 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
                 *ret = staging_address(gpu, b->entries[i].data);
                 return KVCACHE_OK;
         }
-        /* The session may have ended and been replaced by one with another pool. */
+        /* Another session with another pool may have replaced the one that the request was sent
+         * in. */
         at = (uint64_t)((uintptr_t)result->data - (uintptr_t)gpu->pool.base);
         if (!range_within(at, result->chunk_length, gpu->pool.bytes))
                 return KVCACHE_LOST;
@@ -523,8 +527,8 @@ static void get_judge(struct batch *b, uint32_t i, int status)
         b->is_judged[i] = true;
 }
 
-/* Releases the batch's leases and device memory for other batches, because all blocks that it got
- * have their status. */
+/* Releases the batch's leases and device memory for other batches. All blocks that the daemon
+ * returned have their status. */
 static void get_pace(struct kvcache_gpu *gpu, struct batch *b)
 {
         pace_give_back(gpu, b, true);
@@ -559,7 +563,8 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
                 b->results[i].status = status;
         }
         b->is_settling = may_be_used;
-        if (again && n == 0) { /* every block that it got has the wrong length */
+        if (again &&
+            n == 0) { /* no copy is to be made: every block that was got has the wrong length */
                 get_pace(gpu, b);
                 return;
         }

@@ -19,7 +19,8 @@ int status_of_error(int error);
  * memory that the request named. */
 bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
                        const struct kvcache_result *results, uint32_t n);
-/* Takes the answer into the batch's results. */
+/* Copies the answer to the batch's request into its results. Returns whether the daemon may
+ * still use the staging memory. */
 bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b);
 /* Returns whether no earlier operation of the same direction has copies left to put into the
  * stream. */
@@ -39,8 +40,8 @@ size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_addres
 void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
 /* Puts the copies into a separate stream, without an order with other copies. */
 void batch_copy_aside(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
-/* Ends a batch whose blocks have their status. `may_be_used` says that the daemon may still use its
- * memory. */
+/* Ends a batch whose blocks have their status. `may_be_used`: the daemon may still use the
+ * batch's part of the staging memory. */
 void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used);
 /* Returns the device's address for an address in the staging memory. */
 cu_address staging_address(const struct kvcache_gpu *gpu, const void *data);
@@ -54,8 +55,8 @@ int chunks_take(struct kvcache_gpu *gpu, struct operation *op, const struct kvca
 uint64_t chunk_block(const struct operation *op, size_t i, uint32_t k);
 /* Returns the number of blocks of a chunk that are not left out. */
 uint32_t chunk_count_blocks(const struct operation *op, size_t i);
-/* Returns the part of a chunk that is moved: a put's is whole, and a get leaves out blocks at both
- * ends. The operation has indices. */
+/* Computes the range of a chunk that is moved: a put moves the whole chunk, and a get leaves out
+ * absent blocks at both ends. The operation must have indices. */
 void chunk_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
 /* Writes zeros in place of the blocks that are left out. */
 void chunk_clear_holes(const struct operation *op, size_t i, uint8_t *chunk);
@@ -72,7 +73,7 @@ bool write_step(struct kvcache_gpu *gpu, struct batch *b);
 
 /* --- borrow.c: gets of lent chunks that cuFile reads --- */
 
-/* Returns the bytes that a batch may read this way. */
+/* Returns the maximum bytes of a batch whose lent chunks cuFile reads. */
 uint64_t borrow_room(const struct kvcache_gpu *gpu, const struct operation *op);
 /* Makes the batch a get that borrows. Returns 0 or the error of batch_submit(). */
 int borrow_begin(struct kvcache_gpu *gpu, struct batch *b);
@@ -83,26 +84,28 @@ bool borrow_step(struct kvcache_gpu *gpu, struct batch *b);
 
 /* --- pace.c: gets of more than may be leased at a time --- */
 
-/* Plans to request blocks of a get again that the daemon refused for lack of leases. The batch
- * becomes BATCH_PACED, at once or, if it got other blocks, after it has returned those. Returns
- * false if there are no such blocks, or asking again is useless. */
+/* Plans to request again the blocks of a get that the daemon refused with QUOTA. The batch
+ * becomes BATCH_PACED at once or, if the daemon leased other blocks of the batch, when these are
+ * copied and their leases released. Returns false if no block was refused with QUOTA, or if the
+ * refused request was already sent while no other batch had leases. */
 bool pace_begin(struct batch *b);
-/* Returns the batch's leases. Unless `is_used` is set, their blocks are to be requested again,
- * too. */
+/* Releases the batch's leases. If `is_used` is false, their blocks were not copied and are
+ * marked to be requested again. */
 void pace_give_back(struct kvcache_gpu *gpu, struct batch *b, bool is_used);
 /* Continues a BATCH_PACED batch of the operation whose turn it is. Returns whether anything has
  * changed. */
 bool pace_step(struct kvcache_gpu *gpu, struct batch *b);
 bool pace_holds_up_gets(const struct kvcache_gpu *gpu);
-/* Returns whether the users of the device memory keep it until a BATCH_PACED batch has
- * continued. */
+/* Returns whether batches that use the device memory keep their parts until a BATCH_PACED batch
+ * has continued. */
 bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu);
 
 /* --- count.c: counts of transfers, for kvcache_count_transfer() --- */
 
 /* Counts block `i`, in `pieces` copies, towards the copies that are put into a stream next. */
 void count_block(struct batch *b, uint32_t i, uint32_t pieces);
-/* Notes that these copies are in the stream. `before` has the engine's counts from before. */
+/* Records that the counted copies are in the stream. `before`: the engine's counts before they
+ * were put there. */
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
                  const struct kvcache_gpu_counts *before);
 /* Starts the operation's clock at its first batch, before the batch's copies enter the stream. */

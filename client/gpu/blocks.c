@@ -22,13 +22,15 @@
 enum {
         REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_request, user_data),
         BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, cost_us),
-        /* The driver gives no notice. A host function behind each batch would, but the driver's
-         * locks and threads for it slow the program's own launches. */
+        /* Pauses between polls for the end of copies. The driver does not announce the end: a
+         * host function behind each batch would, but the driver's locks and threads for such
+         * functions slow the program's own launches. */
         POLL_GET_NS = 30 * 1000,
         POLL_PUT_NS = 150 * 1000,
         POLL_MOST_NS = 1000 * 1000, /* longest pause, for copies that wait for other work */
-        POLL_AGE = 8,               /* the pause is this part of the time since the copies began */
-        POLL_REST_NS = 10 * 1000 * 1000, /* for settling memory and captured streams */
+        POLL_AGE = 8, /* divisor: the pause is the time since the copies began, divided by this
+                         number */
+        POLL_REST_NS = 10 * 1000 * 1000, /* pause while memory settles or a stream is captured */
 };
 
 int64_t blocks_deadline(int timeout_ms)
@@ -88,7 +90,8 @@ static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
         }
 }
 
-/* Loses the blocks that are in no batch yet, because they cannot be requested now. */
+/* Ends the blocks that are in no batch yet with the status for `error`, because they cannot be
+ * requested now. */
 static void operations_lose(struct kvcache_gpu *gpu, int error)
 {
         struct operation *op;
@@ -111,7 +114,8 @@ int blocks_renew(struct kvcache_gpu *gpu, bool pauses)
         gpu_pool_close(gpu, pauses);
         r = gpu_pool_open(gpu, pauses);
         if (r == 0)
-                (void)gpu_gds_open(gpu); /* required at first only */
+                (void)gpu_gds_open(gpu); /* only kvcache_gpu_attach() fails if GPUDirect Storage is
+                                            not available */
         if (r == 0 && !gpu->staging.is_buffer) {
                 staging_memory_close(&gpu->staging, gpu->kv, &gpu->driver);
                 r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
@@ -140,7 +144,8 @@ static bool blocks_are_connected(struct kvcache_gpu *gpu)
         return r == 0;
 }
 
-/* Cuts batches off the operations, in their order, while there is room for them. */
+/* Makes batches of the operations' next blocks, in the order of the operations, while there are
+ * idle batches and memory. */
 static void blocks_schedule(struct kvcache_gpu *gpu)
 {
         bool full[2] = { false, false };
@@ -215,7 +220,7 @@ static int64_t blocks_poll_at(const struct kvcache_gpu *gpu)
 void blocks_set_timer(struct kvcache_gpu *gpu)
 {
         int64_t at = blocks_poll_at(gpu);
-        struct itimerspec t = { 0 }; /* disarms it */
+        struct itimerspec t = { 0 }; /* all zero: disarms the timer */
 
         if (at != INT64_MAX)
                 t.it_value =

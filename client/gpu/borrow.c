@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets that read the disk with cuFile: chunks that are on disk only, and that are lent, do not pass
- * through the daemon.
+/* Gets in which cuFile reads chunks from disk: chunks that are on disk only, and that the daemon
+ * lends, do not pass through the daemon.
  *
  * Runs in the handle's thread; the threads of gds.c make cuFile's calls.
  *
  * The daemon is asked for all blocks of a batch at once. It leases blocks in memory as usual, and
  * lends those on disk. The lent blocks are read into a part of the device memory, adjacent chunks
- * of a file together. The loans are then returned, all at once; only the answer to that says
- * whether the bytes are those of the chunks. From the device memory the blocks are scattered like
- * those in the pool.
+ * of a file together. The loans are then returned, all at once; only the daemon's answer says
+ * whether the bytes that were read are those of the chunks. From the device memory the blocks are
+ * scattered like those in the pool.
  *
  * Order: a read does not touch the engine's memory, so it need not wait for anything. Parts of the
- * device memory are taken in the order of the batches, so none waits for a part that a later batch
- * has. If leases are short, that is not enough (pace.c); a batch may then do without a part.
+ * device memory are taken in the order of the batches, so no batch waits for a part that a later
+ * batch has. If leases are short, a batch may nevertheless have to wait for a later one (pace.c),
+ * and then continues without a part.
  *
- * Failures: a block that is not lent, not read, or whose loan is not returned successfully, is got
- * the ordinary way, all such blocks of the batch with one request, and counted with the reason. */
+ * Failures: a block that is not lent, not read, or whose loan is not returned successfully, is
+ * got through the pool and counted with the reason; one request gets all such blocks of the
+ * batch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,7 +199,8 @@ static void borrow_get_rest(struct kvcache_gpu *gpu, struct batch *b)
                 b->results[b->asked[k]].status = status_of_error(r);
 }
 
-/* Settles the blocks after the loans were returned. `answers` is NULL if no answer came. */
+/* Decides for each block, after the loans were returned, whether the bytes that were read are
+ * valid. `answers` is NULL if the daemon did not answer. */
 static void borrow_settle(struct kvcache_gpu *gpu, struct batch *b,
                           const struct kvcache_result *answers)
 {
@@ -247,7 +250,7 @@ static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
                 return false;
         b->device_part = gds_part_acquire(&gpu->gds);
         if (b->device_part < 0) {
-                /* the users of the device memory may wait for leases that this batch has */
+                /* batches that use the device memory may wait for leases that this batch has */
                 if (!pace_holds_up_device_memory(gpu))
                         return false;
                 for (uint32_t k = 0; k < b->n_asked; k++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of several blocks: the blocks of a request's chunks, and their places in a chunk.
  *
- * Runs in the handle's thread. An operation with chunks of one block each names it in
- * kvcache_gpu_block.block and has no list of indices; all others have one, which operation_free()
- * frees. A block that is left out of a get keeps its bytes; its part of a put's chunk is zeros,
- * which the processor writes into the staging memory. */
+ * Runs in the handle's thread. An operation with chunks of one block each has the block's index
+ * in kvcache_gpu_block.block and no list of indices; all other operations have a list, which
+ * operation_free() frees. A block that is left out of a get keeps its bytes; its part of a put's
+ * chunk is zeros, which the processor writes into the staging memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +88,8 @@ static int chunk_check(struct kvcache_gpu *gpu, struct operation *op, size_t i)
         return 0;
 }
 
-/* Checks what a chunk of the operation takes in its list of copies and in the staging memory. */
+/* Checks that a chunk of the operation fits into the list of copies and into a part of the
+ * staging memory. */
 static int chunks_check_size(struct kvcache_gpu *gpu, const struct operation *op)
 {
         uint64_t pieces = layout_most_pieces(&op->layout, op->layout.layers), bytes;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts transfers between the GPU, the host and the disk, in the way of kvcache_count_transfer().
+/* Counts transfers between the GPU, the host and the disk, as kvcache_count_transfer() does.
  *
- * Runs in the handle's thread; owns nothing. Counting cannot fail an operation: a transfer that
- * cannot be counted is made all the same.
+ * Runs in the handle's thread; owns nothing. An error in counting does not affect the operation.
  *
- * The copies of a batch are counted together when they end: as many as the driver was given.
- * Entries of a batch call count one by one, and a launch of the kernel counts as one. A get whose
- * blocks come partly from host memory and partly from device memory, where cuFile has read them,
- * has copies on two paths. They are divided by their number of pieces, and a single launch counts
- * on both paths. */
+ * The copies of a batch are counted together when they end. Their number is that of the
+ * operations that the driver was given: entries of a batch call count one by one, and a launch
+ * of the kernel counts as one. A get whose blocks come partly from host memory and partly from
+ * device memory, where cuFile has read them, has copies on two paths. They are divided by their
+ * number of pieces, and a single launch counts on both paths. */
 #include "checked.h"
 #include "gpu/batch.h"
 

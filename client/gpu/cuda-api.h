@@ -64,9 +64,9 @@ struct cu_copy_attributes {
         unsigned flags;
 };
 
-/* X(member, name, suffix of the exported symbol, CUDA version that has this form, is it needed,
- * parameters). A driver that has cuGetProcAddress() is asked for the name and the version, another
- * for the symbol. */
+/* X(member, name, suffix of the exported symbol, first CUDA version with this form, whether it
+ * is required, parameters). The function is resolved by name and version if the driver has
+ * cuGetProcAddress(), otherwise by its symbol. */
 #define CU_FUNCTIONS(X)                                                                            \
         X(init, cuInit, , 2000, true, (unsigned flags))                                            \
         X(get_error_name, cuGetErrorName, , 6000, true, (cu_result error, const char **ret))       \

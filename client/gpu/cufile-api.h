@@ -18,7 +18,7 @@ struct cf_error {
 
 enum {
         CF_OK = 0,
-        CF_BASE = 5000, /* no error of errno.h is above it */
+        CF_BASE = 5000, /* errors of cuFile are above this number, and those of errno.h below */
         CF_CUDA_DRIVER_ERROR = 5011,
         CF_DRIVER_ALREADY_OPEN = 5026,
 
@@ -46,7 +46,7 @@ struct cf_properties {
         unsigned max_device_cache, per_buffer_cache, max_device_pinned, max_batch, batch_timeout;
 };
 
-/* X(member, name, is it needed, result, parameters) */
+/* X(member, name, whether it is required, result, parameters) */
 #define CF_FUNCTIONS(X)                                                                            \
         X(driver_open, cuFileDriverOpen, true, struct cf_error, (void))                            \
         X(get_properties, cuFileDriverGetProperties, false, struct cf_error,                       \

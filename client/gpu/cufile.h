@@ -22,8 +22,8 @@ enum { CUFILE_TEXT = 256 };
  * KVCACHE_GPU_GDS_LIBRARY, _SYMBOL or _DRIVER. `ret_why`, of CUFILE_TEXT bytes, then has the
  * details, and `ret_error` cuFile's error number. */
 enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *ret_error);
-/* Forgets cuFile without unloading it or closing its driver, which the process may use
- * elsewhere. */
+/* Clears the table, without unloading cuFile or closing its driver, which other parts of the
+ * process may use. */
 void cufile_close(struct cufile *c);
-/* "CU_FILE_IO_NOT_SUPPORTED". */
+/* Returns the name of an error, such as "CU_FILE_IO_NOT_SUPPORTED". */
 const char *cufile_error_name(int error);

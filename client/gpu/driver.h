@@ -7,7 +7,7 @@
 #include "gpu/cuda-api.h"
 
 struct driver {
-        void *dl;    /* of dlopen() */
+        void *dl;    /* result of dlopen() */
         int version; /* 13000: CUDA 13.0 */
 #define X(member, name, suffix, since, is_needed, parameters) cu_result(*member) parameters;
         CU_FUNCTIONS(X)
@@ -25,16 +25,17 @@ int driver_open(struct driver *ret, char *ret_why);
 void driver_close(struct driver *d);
 /* Returns -errno for a result; 0 if it is CU_OK. */
 int driver_errno(cu_result result);
-/* "CUDA_ERROR_OUT_OF_MEMORY". */
+/* Returns the name of a result, such as "CUDA_ERROR_OUT_OF_MEMORY". */
 const char *driver_error_name(const struct driver *d, cu_result result);
 
-/* While a thread of the program captures a CUDA graph, calls of other threads can invalidate its
- * capture. They cannot if the calling thread's capture mode is relaxed, and if they do not name the
- * streams that are captured. driver_relax() sets that mode for this thread and returns the mode
- * that driver_restore() sets again. A driver before CUDA 10.1 has no modes. */
+/* Set and restore the capture mode of the calling thread. While a thread of the program captures
+ * a CUDA graph, driver calls of another thread can invalidate the capture, unless that other
+ * thread's capture mode is relaxed and the calls do not name a captured stream. driver_relax()
+ * sets the relaxed mode for this thread and returns the mode that driver_restore() sets again. A
+ * driver before CUDA 10.1 has no modes. */
 int driver_relax(const struct driver *d);
 void driver_restore(const struct driver *d, int mode);
-/* Returns whether work in the stream would become part of a capture, or invalidate one. The legacy
- * default stream itself is never captured, but waits for streams that are. NULL, and any stream of
- * a driver before CUDA 10.0, counts as not captured. */
+/* Returns whether work in the stream would become part of a capture, or invalidate one. The
+ * legacy default stream itself is never captured, but waits for streams that are. Returns false
+ * if the stream is NULL or the driver is older than CUDA 10.0. */
 bool driver_is_capturing(const struct driver *d, cu_stream stream);
