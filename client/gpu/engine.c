@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See engine.h. Owns the kernel's module, the lists that the kernel reads, and the bounce memory.
+/* Makes lists of copies; see engine.h. Owns the kernel's module, the lists that the kernel reads,
+ * and the bounce memory.
  *
  * A list for the kernel is written to registered memory and copied to the device before the launch,
  * in the same stream, because warps that read it over the bus would wait for each entry.
  *
- * Only one stream uses a part of the bounce memory, so the order of the stream keeps a copy into it
- * behind the launch that read it last. */
+ * Only one stream uses a part of the bounce memory, so the stream's order makes a copy into the
+ * part wait for the launch that last read the part. */
 #include "gpu/engine.h"
 
 #include <errno.h>
@@ -21,10 +22,10 @@
 enum {
         ENGINE_THREADS = 1024, /* threads of a block, which occupies a whole multiprocessor */
         ENGINE_WARPS = ENGINE_THREADS / 32,
-        ENGINE_MIN_COPIES = 4, /* fewer copies are not worth a launch */
-        /* With copies of this size a copy engine is near its full rate. */
+        ENGINE_MIN_COPIES = 4, /* with fewer copies a launch costs more than it saves */
+        /* Bytes of a contiguous run from which a copy engine is near its full rate. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
-        ENGINE_BOUNCE_ALIGN = 256, /* alignment that runs keep from host memory */
+        ENGINE_BOUNCE_ALIGN = 256, /* runs keep their offset modulo this number from host memory */
         ENGINE_LEAST_PART = 1024 * 1024,
 };
 
@@ -176,7 +177,8 @@ static size_t engine_cut_edges(struct copy *list, size_t n)
                 total += engine_count_pieces(list[i]);
         if (total == n || total > ENGINE_ROOM)
                 return total == n ? n : 0;
-        /* Each copy that is still to be read has an entry at the end, so none is overwritten. */
+        /* The copies are moved to the end of the list, so that writing the cut ones at its
+         * beginning does not overwrite copies that are still to be read. */
         memmove(list + (total - n), list, n * sizeof(*list));
         for (size_t i = total - n; i < total; i++) {
                 struct copy c = list[i];
@@ -298,8 +300,8 @@ static size_t engine_runs(const struct copy *list, size_t n)
         return runs;
 }
 
-/* Plans copies into the part and out of it, as many as it holds. Returns the number of copies
- * taken. */
+/* Plans copies into a part of the bounce memory and out of it, as many as the part holds.
+ * Returns the number of copies taken. */
 static size_t engine_plan(struct engine *e, unsigned part, const struct copy *list, size_t n,
                           size_t *ret_runs)
 {

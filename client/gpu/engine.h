@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy engine puts a list of copies between device memory and memory that the driver maps into
- * a stream, with the method that is fastest for their size. */
+/* The copy engine puts copies between device memory and host memory into a stream, a list at a
+ * time, and chooses the method that is fastest for their size. */
 #pragma once
 
 #include <limits.h>
@@ -21,7 +21,8 @@ struct copy {
 
 enum {
         ENGINE_MAX_COPIES = 16384, /* copies in a list */
-        ENGINE_EDGES = 1024, /* more, because copies are cut at the ends of slices (slices.h) */
+        ENGINE_EDGES = 1024, /* further entries of a list, because copies are cut at the ends of
+                                slices (slices.h) */
         ENGINE_ROOM = ENGINE_MAX_COPIES + ENGINE_EDGES,
         ENGINE_SPLIT = 16 * 1024, /* bytes per warp; the kernel splits longer copies */
         ENGINE_KERNEL_COPIES = ENGINE_ROOM + 3072,
@@ -33,7 +34,7 @@ enum {
 struct engine {
         const struct driver *d;
         cu_module module;
-        cu_function kernel; /* NULL if it cannot be used */
+        cu_function kernel; /* NULL if the kernel cannot be used */
         uint32_t max_sms;
         enum kvcache_gpu_engine forced; /* KVCACHE_GPU_ENGINE_AUTO chooses by size */
         int source_access; /* when the batch call may read: CU_ACCESS_IN_STREAM_ORDER, or
@@ -60,16 +61,16 @@ int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_eng
 void engine_fini(struct engine *e);
 /* Returns whether the engine uses the kernel for the copies that suit it best. */
 bool engine_has_kernel(const struct engine *e);
-/* Puts copies into the stream. Adjacent ones are merged, and those across slices cut, in place: the
- * list has ENGINE_ROOM entries. No list that may still be in
- * progress may use `slot`; with ENGINE_NO_SLOT, the kernel takes no part. If `is_mapped` is false,
- * the driver does not know the host memory, and copies it one by one. `part` is this stream's part
- * for bouncing copies to the device, or negative if they must not bounce. Returns CU_OK, or the
- * error of the last method tried. */
+/* Puts copies into the stream. Adjacent copies are merged, and copies that cross the end of a
+ * slice are cut, in place: the list has ENGINE_ROOM entries. `slot` must not belong to a list
+ * that may still be in progress; with ENGINE_NO_SLOT, the kernel is not used. If `is_mapped` is
+ * false, the driver does not know the host memory, and copies it one by one. `part` is this
+ * stream's part for bouncing copies to the device, or negative if they must not bounce. Returns
+ * CU_OK, or the error of the last method tried. */
 cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct copy *list,
                       size_t n, bool is_mapped, int part);
-/* Returns how copies were made since the engine had the counts `before`, as enum
- * kvcache_transfer_technology, and stores in `*ret_operations` how many the driver was given: the
- * entries of a batch call one by one, and a launch of the kernel as one; at least 1. */
+/* Returns the enum kvcache_transfer_technology of the copies made since the engine had the
+ * counts `before`. `*ret_operations` gets the number of operations that the driver was given, at
+ * least 1: each entry of a batch call counts, and a launch of the kernel counts as one. */
 uint32_t engine_technology(const struct engine *e, const struct kvcache_gpu_counts *before,
                            uint64_t *ret_operations);

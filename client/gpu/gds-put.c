@@ -7,8 +7,9 @@
  * block is to use it, and created again after many consecutive failures, because the daemon never
  * again reads a file that it once could not read at once.
  *
- * Failures: if something cannot be created, the state says why, it is tried again after a while,
- * and blocks pass through the staging memory until then. */
+ * Failures: if the file, its registration or its handle cannot be created, the state has the
+ * reason, blocks pass through the staging memory, and the creation is tried again after
+ * PUTS_TRY_AGAIN_S seconds. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 
 enum {
         PUTS_TRY_AGAIN_S = 10,
-        PUTS_MOST_FAILURES = 16, /* consecutive failures */
+        PUTS_MOST_FAILURES = 16, /* consecutive failures after which puts by cuFile pause */
         PUTS_LEAST_BYTES = 8192, /* shorter blocks would be mostly padding */
 };
 
@@ -44,8 +45,8 @@ static void puts_close(struct gds *g, struct kvcache *kv)
 {
         struct gds_puts *p = &g->puts;
 
-        /* without an answer the daemon may still read the file, which does no harm, because nothing
-         * is written to it any longer */
+        /* If the daemon does not answer, it may still read the file. That is harmless, because
+         * the library no longer writes to the file. */
         if (p->base)
                 (void)kvcache_buffer_unregister(kv, p->buffer);
         p->base = NULL;
@@ -81,9 +82,9 @@ static int puts_make_file(char *path, uint64_t bytes, int *ret_fd)
         return -r;
 }
 
-/* Registers the file with cuFile, which opens it by its name: it refuses a file without a name
- * (5031), and one made with O_TMPFILE for its flags (5019). The name is removed immediately
- * afterwards. */
+/* Registers the file with cuFile, which opens the file by its name: cuFile refuses a file
+ * without a name (error 5031), and a file that was made with O_TMPFILE (error 5019). The name is
+ * removed immediately afterwards. */
 static enum kvcache_gpu_gds_reason puts_register_file(struct gds *g)
 {
         struct gds_puts *p = &g->puts;

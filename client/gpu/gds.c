@@ -5,9 +5,10 @@
  * makes cuFile's call in the attachment's context, and marks the group. The thread owns the reads
  * until then; the lock guards the queue and the groups' counters.
  *
- * Failures: if something cannot be set up, the state says why, and blocks take another path. A file
- * that cuFile refuses is tried again after a while. If a descriptor or handle is not available,
- * only the blocks of that request are affected. */
+ * Failures: if cuFile, the device memory or the threads cannot be set up, the state has the
+ * reason, and blocks take another path. Registering a file that cuFile refused is tried again
+ * after a while. If a descriptor or handle is not available, only the blocks of that request are
+ * affected. */
 #include "gpu/gds.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@
 enum {
         GDS_LEAST_BYTES = 1024 * 1024,
         GDS_TRY_AGAIN_S = 10,
-        GDS_MOST_FAILURES = 16, /* consecutive failures */
+        GDS_MOST_FAILURES = 16, /* consecutive failures after which reads pause */
 };
 
 int64_t gds_now(void)
@@ -97,8 +98,8 @@ static void *gds_base(const struct gds *g)
         return (void *)(uintptr_t)g->memory;
 }
 
-/* Opens the device memory. Without a direct path cuFile does not need a registration, so its
- * refusal does not matter then. */
+/* Allocates the device memory and registers it with cuFile. Without a direct path cuFile does
+ * not need the registration, so a refusal is ignored. */
 static bool gds_open_memory(struct gds *g, uint64_t bytes, char *ret_why)
 {
         for (; bytes >= GDS_LEAST_BYTES; bytes /= 2) {
@@ -268,8 +269,8 @@ void gds_file_close(struct gds *g, struct gds_file *file)
         *file = (struct gds_file){ .fd = -1 };
 }
 
-/* Returns an entry for another file: of a session that has ended, or else the one unused for
- * longest; NULL if all are in use. */
+/* Returns a table entry for another file: one of a session that has ended, or else the entry
+ * that was unused for longest; NULL if all are in use. */
 static struct gds_file *gds_file_place(struct gds *g, uint64_t session)
 {
         struct gds_file *best = NULL;

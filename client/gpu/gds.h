@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect Storage: reads of data files that the daemon lends into device memory, and writes from
- * device memory to a file from which the daemon takes puts.
+/* GPUDirect Storage: cuFile reads chunks from data files that the daemon lends into device memory,
+ * and writes device memory to a file from which the daemon takes puts.
  *
  * The device memory belongs to the attachment, is registered with cuFile once, and is used in parts
  * like the staging memory. An engine's own memory is never registered, because the engine may free
  * memory that cuFile still knows, and a copy within the device costs little compared with the disk.
  *
- * A few threads make cuFile's plain calls, which block. Of cuFile's three interfaces, this one
- * works the same with and without nvidia-fs, and each failure belongs to one call. */
+ * A few threads call cuFileRead() and cuFileWrite(), which block. Unlike cuFile's batch and
+ * stream interfaces, these calls work the same with and without nvidia-fs, and each failure
+ * belongs to one call. */
 #pragma once
 
 #include <pthread.h>
@@ -22,11 +23,11 @@
 enum {
         GDS_PARTS = 8,
         GDS_THREADS = 8,
-        GDS_FILES = 64, /* files registered at a time */
+        GDS_FILES = 64, /* maximum number of files that are registered at a time */
         GDS_PAGE = 4096,
         GDS_READ_BYTES = 4 * 1024 * 1024, /* adjacent chunks are read together up to this size */
-        /* The limit if cuFile copies through host memory, piece by piece: by measurement, one
-         * longer read is slower than two concurrent ones. */
+        /* The maximum size of a read if cuFile copies through host memory, piece by piece: by
+         * measurement, one longer read is slower than two concurrent ones. */
         GDS_COPIED_READ_BYTES = 1024 * 1024,
 };
 
@@ -41,9 +42,9 @@ struct gds_file {
         int64_t try_again; /* earliest time of another try, ns */
 };
 
-/* A group of reads that is waited for together. */
+/* A group of reads; the batch continues when all of them are done. */
 struct gds_group {
-        unsigned left; /* under gds.lock */
+        unsigned left; /* number of reads that are not done; protected by gds.lock */
 };
 
 struct gds_read {
@@ -65,7 +66,7 @@ struct gds_puts {
         char *path;      /* path of the folder; NULL if puts do not use a file */
         uint8_t *base;   /* address that names the file in puts; NULL if there is no file now */
         uint32_t buffer; /* number of its registered buffer */
-        struct gds_file file; /* here `users` counts batches */
+        struct gds_file file; /* file.users counts the batches that use the file */
         unsigned failures;    /* consecutive failures */
         int64_t not_before;
         struct kvcache_gpu_gds_puts counts; /* `state` says why the file is not used now */
@@ -101,7 +102,8 @@ void gds_init(struct gds *g, const struct driver *d, cu_context context, int eve
  * resulting state, which `ret_why` (CUFILE_TEXT bytes) explains. With `must`, a cuFile without a
  * direct path on this host is accepted, too. */
 enum kvcache_gpu_gds_reason gds_open(struct gds *g, uint64_t bytes, bool must, char *ret_why);
-/* Frees everything. No part may be taken, and no read in progress. */
+/* Stops the threads and frees all memory and files. No part may be taken, and no read may be in
+ * progress. */
 void gds_fini(struct gds *g);
 
 /* Returns whether blocks may be borrowed now. */
@@ -110,8 +112,8 @@ bool gds_is_usable(struct gds *g);
 int gds_part_acquire(struct gds *g);
 void gds_part_release(struct gds *g, int part);
 
-/* Returns the file of a loan with one more user, or NULL and the reason. Requests a descriptor from
- * the daemon if the file is new. */
+/* Returns the file of a loan and increments its `users`; on failure returns NULL and sets the
+ * reason. Requests a descriptor from the daemon if the file is new. */
 struct gds_file *gds_file_acquire(struct gds *g, struct kvcache *kv,
                                   const struct kvcache_loan *loan,
                                   enum kvcache_gpu_gds_reason *ret_reason);
@@ -128,18 +130,18 @@ int64_t gds_now(void); /* ns, CLOCK_MONOTONIC */
  * again for a while. */
 bool gds_file_register(struct gds *g, struct gds_file *file);
 void gds_file_close(struct gds *g, struct gds_file *file);
-/* Notes the result of a read or write. After too many consecutive failures of reads, none is tried
- * for a while. */
+/* Records the result of a read or write. After GDS_MOST_FAILURES consecutive failures of reads,
+ * no read is tried for a while. */
 void gds_judge(struct gds *g, const struct gds_read *read);
 
 /* --- gds-put.c: the file for puts --- */
 
 /* Sets the folder of the file, or NULL for none, before gds_open(). Returns 0 or -ENOMEM. */
 int gds_puts_init(struct gds *g, const char *path);
-/* Returns whether a block of `bytes` may be put through the file now, or why not. Creates and
- * registers the file if necessary. */
+/* Returns KVCACHE_GPU_GDS_NONE if a block of `bytes` may be put through the file now, otherwise
+ * the reason why not. Creates and registers the file if necessary. */
 enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes);
-/* Bracket the use of the file by a batch; `is_good` says whether all puts succeeded. */
+/* Begin and end the use of the file by a batch; `is_good`: all puts of the batch succeeded. */
 void gds_puts_acquire(struct gds *g);
 void gds_puts_release(struct gds *g, bool is_good);
 void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);

@@ -31,13 +31,13 @@ struct operation {
         bool is_put, has_parent, is_issued, issued_is_known;
         uint32_t namespace_handle, flags;
         enum kvcache_ack ack;
-        struct layout_part layers; /* except its tokens */
+        struct layout_part layers; /* the layers to move; `tokens` is unused */
         int timeout_ms;
         struct layout layout;
-        struct kvcache_gpu_block *blocks; /* with `tokens` of each set */
+        struct kvcache_gpu_block *blocks; /* `tokens` of each is set */
         uint32_t chunk_blocks;            /* blocks of a chunk */
         bool has_holes;                   /* blocks of some chunks are left out */
-        uint64_t *indices;                /* count × chunk_blocks; NULL: blocks[].block */
+        uint64_t *indices; /* count × chunk_blocks indices; NULL: blocks[].block has the index */
         size_t count;
         size_t next;     /* index of the first block that is in no batch yet */
         size_t unissued; /* number of batches that are not in a stream yet */
@@ -46,8 +46,8 @@ struct operation {
         int *statuses;
         cu_event before;  /* the order of this request, recorded when it was made; NULL: none */
         cu_event begun;   /* timed, recorded before the first batch's copies; NULL: none yet */
-        double copied_ms; /* time of the last copy counted in copy_ms, after `begun` */
-        double copy_ms;   /* time during which copies were in progress */
+        double copied_ms; /* end of the last copy counted in copy_ms, ms after `begun` */
+        double copy_ms;   /* time during which copies were in progress, ms */
         cu_stream after_stream;
         cu_event after_event;
         uint64_t user_data;
@@ -60,7 +60,7 @@ enum batch_state {
         BATCH_ASKING,   /* a request to the daemon is in flight */
         BATCH_LENT,     /* waits for device memory to read into */
         BATCH_READING,  /* cuFile reads into device memory */
-        BATCH_PACED,    /* waits to request blocks again that got no lease */
+        BATCH_PACED,    /* waits to request blocks again for which the daemon gave no lease */
         BATCH_COPYING,  /* the copies are in a stream */
         BATCH_SETTLING, /* the operation has ended, but the daemon may still use the staging */
 };
@@ -68,8 +68,8 @@ enum batch_state {
 /* The latest request of a batch that borrows. */
 enum borrow_question {
         BORROW_BLOCKS,
-        BORROW_GIVE_BACK, /* whether the bytes read from the loans are good */
-        BORROW_GET,       /* the blocks that were not lent or not read */
+        BORROW_GIVE_BACK, /* return of the loans: whether the bytes read from them are good */
+        BORROW_GET,       /* get of the blocks that were not lent or not read */
         BORROW_DONE,
 };
 
@@ -113,7 +113,7 @@ struct batch {
         int device_part; /* number of its part of cuFile's device memory; -1: none */
         bool borrows;    /* borrow.c */
         bool writes;     /* see write.c, which uses the following: */
-        bool is_written; /* no step has failed yet */
+        bool is_written; /* no step of writing has failed yet */
         enum write_step step;
         uint32_t n_round; /* the number of blocks of `asked` in this round */
         enum borrow_question question;
@@ -122,8 +122,8 @@ struct batch {
         struct borrowed borrowed[GPU_BATCH_BLOCKS];
         struct gds_read reads[GPU_BATCH_BLOCKS];
         struct gds_group group;
-        bool is_paced, asked_alone; /* see pace.c: the batch requested blocks again; it did so while
-                                       we had no lease */
+        bool is_paced, asked_alone; /* see pace.c: the batch is to request blocks again; it
+                                       requested them while this attachment had no other lease */
         uint32_t n_again;           /* number of blocks of `asked` that were requested again */
         bool is_judged[GPU_BATCH_BLOCKS];
         bool is_failed;   /* a driver call was refused */
@@ -139,7 +139,9 @@ struct batch {
         int64_t began_ns;   /* start of the copies, or of the reads or writes */
         struct kvcache_entry entries[GPU_BATCH_BLOCKS];
         struct kvcache_result results[GPU_BATCH_BLOCKS];
-        struct kvcache_entry again[GPU_BATCH_BLOCKS]; /* these three are indexed like `asked` */
+        /* The entries of the blocks in `asked`. This and the next two arrays are indexed like
+         * `asked`. */
+        struct kvcache_entry again[GPU_BATCH_BLOCKS];
         struct kvcache_loan loans[GPU_BATCH_BLOCKS];
         struct kvcache_result answers[GPU_BATCH_BLOCKS];
 };
@@ -151,15 +153,17 @@ struct kvcache_gpu {
         struct driver driver;
         cu_device device;
         cu_context context;
-        bool is_primary, is_current; /* the context is ours to release; pushed */
-        int capture_mode;            /* the calling thread's mode outside of the library */
+        bool is_primary, is_current; /* the library retained the primary context and must release
+                                        it; the library has pushed the context */
+        int capture_mode;            /* the calling thread's capture mode before gpu_enter() */
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
         cu_stream back_stream;      /* for copies of puts from the device memory to staging */
         cu_stream get_streams[2];   /* used by batches alternately, so that one's list and launch
                                        overlap with the other's copies */
-        cu_stream order_streams[2]; /* collect the work that a request must follow */
+        cu_stream order_streams[2]; /* one for each direction: collects the work that a request must
+                                       follow */
         cu_event after;
         struct engine engine;
         bool has_engine;
@@ -169,7 +173,7 @@ struct kvcache_gpu {
         uint64_t blocks_paced;
 
         struct parts_pool pool;
-        struct slices pool_slices; /* the pool's registration; zeroed: not registered */
+        struct slices pool_slices; /* the pool's registration; all zero: not registered */
         struct leased *leased;     /* leased.h */
         struct staging_memory staging;
         uint64_t staging_bytes; /* requested size */
@@ -177,8 +181,8 @@ struct kvcache_gpu {
         struct operation_list operations;
         struct batch_list active, idle;
         struct batch *batches;
-        struct copy *copies;                            /* scratch: a batch's */
-        struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* a block's */
+        struct copy *copies;                            /* scratch: copies of one batch */
+        struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* scratch: pieces of one block */
 
         int event_fd; /* written by cuFile's threads after a read or write */
         int timer_fd; /* readable when copies must be polled */
@@ -192,14 +196,14 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 /* Reports a failed driver call, like gpu_fail(). */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
-/* Enclose every public call. gpu_enter() returns -ECHILD after fork() and -EBADF if the handle is
- * closed; otherwise the context is current and the thread's capture mode is relaxed (driver.h).
- * Detaching needs gpu_make_current() only. */
+/* Begin and end every public call. gpu_enter() returns -ECHILD after fork() and -EBADF if the
+ * handle is closed; otherwise the context is current and the thread's capture mode is relaxed
+ * (driver.h). kvcache_gpu_detach() only calls gpu_make_current() instead. */
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
-/* Takes a hold on the current session's pool and registers it, with pauses for the program's other
- * threads if asked to (slices.h). No batch may be active. */
+/* Takes a hold on the current session's pool and registers the pool. `pauses`: leave other
+ * threads time to use the driver (slices.h). No batch may be active. */
 int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses);
 void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses);
 
@@ -207,8 +211,9 @@ void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses);
  * 0, or -EOPNOTSUPP if it is required and not available. */
 int gpu_gds_open(struct kvcache_gpu *gpu);
 
-/* Registers the memory of the current session in place of an earlier one's, which takes seconds.
- * Returns 0, -EAGAIN while batches are active, or why it is not possible now. */
+/* Registers the memory of the current session in place of that of an earlier session, which
+ * takes seconds. Returns 0; -EAGAIN while batches are active; another -errno if there is no
+ * session or no memory. */
 int blocks_renew(struct kvcache_gpu *gpu, bool pauses);
 /* Continues all operations. Returns true if nothing is in progress. */
 bool blocks_progress(struct kvcache_gpu *gpu);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pools that leased chunks are copied from.
  *
- * The handle's thread publishes the session's pool when the driver has registered it. When another
- * session takes its place, the pool stays registered and mapped for leases that were taken in it,
- * until the program releases it. Only the handle's thread registers and unregisters; any thread may
- * read the table, in leased.lock. */
+ * The handle's thread publishes the session's pool when the driver has registered it. When
+ * another session with another pool replaces that session, the earlier pool stays registered and
+ * mapped for leases that were taken in it, until the program releases it. Only the handle's
+ * thread registers and unregisters; any thread may read the table while it holds leased.lock. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
  * long. */
 static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool, bool pauses)
 {
-        if (pool->is_current) /* kvcache_gpu.pool has it */
+        if (pool->is_current) /* kvcache_gpu.pool has the registration, too */
                 return;
         slices_unregister(&gpu->driver, &pool->slices, pauses);
         parts_pool_release(gpu->kv, &pool->hold);

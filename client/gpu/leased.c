@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of leased chunks.
  *
- * The public calls run in any thread, one at a time (leased.lock), beside the handle's thread, and
- * touch nothing of the handle. They have a copy engine and streams of their own. The context and
- * the capture mode are the calling thread's.
+ * The public calls run in any thread, one at a time (leased.lock), concurrently with the handle's
+ * thread, and do not access the handle. They use their own copy engine and streams, and set the
+ * context and the capture mode of the calling thread.
  *
  * Order: all requests share the first stream, so they are copied one after another, and an event in
- * it is over when everything before it is. A list for the kernel may be in the second stream, whose
- * work lies between `begun` and `done` in the first.
+ * that stream is reached when all earlier requests are copied. A list for the kernel may be in the
+ * second stream, whose work lies between `begun` and `done` in the first.
  *
- * Failures: what the driver refuses is waited for, and the call fails. A request that was taken
- * fails only with the device. */
+ * Failures: if the driver refuses a copy, the call waits for the copies that are already in the
+ * streams, and fails. A request for which the call returned 0 fails only if the device fails. */
 #include "gpu/leased.h"
 
 #include <errno.h>
@@ -285,8 +285,8 @@ static struct leased_copy *copy_new(struct kvcache_gpu *gpu)
         return NULL;
 }
 
-/* Makes the first stream wait for the work that the request must follow, and marks where its copies
- * begin. */
+/* Makes the first stream wait for the work that the request must follow, and records the event
+ * `begun` before its copies. */
 static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
                               const struct kvcache_gpu_leased_request *q)
 {

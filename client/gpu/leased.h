@@ -2,8 +2,8 @@
 /* Copies of leased chunks, made in the calling thread without the daemon, and the pools that they
  * are made from.
  *
- * Leased bytes neither move nor change, so a copy of them needs no permission: it is put into
- * a stream at once, in the order of the program's own work. */
+ * Leased bytes neither move nor change, so a copy of them needs no message to the daemon: the
+ * copy is put into a stream within the call, ordered with the program's own work. */
 #pragma once
 
 #include <pthread.h>
@@ -15,22 +15,23 @@
 #include "lib/parts.h"
 
 enum {
-        LEASED_POOLS = 4, /* registered at a time, including the session's own */
+        LEASED_POOLS = 4, /* maximum number of pools that are registered at a time, including the
+                             current session's */
         LEASED_SLOTS = 16,
-        LEASED_STREAMS = 2, /* in which lists for the kernel alternate */
+        LEASED_STREAMS = 2, /* streams to which lists for the kernel are assigned in turn */
         LEASED_TEXT = 512,
         LEASED_TALLIES = 16,
 };
 
 struct kvcache_gpu;
 
-/* A pool that the driver knows. */
+/* A pool that is registered with the driver. */
 struct leased_pool {
         uint64_t id; /* 0: the row is free */
         struct parts_pool hold;
         struct slices slices;
-        bool is_current;  /* the handle's session uses it: kvcache_gpu.pool has the hold */
-        bool is_released; /* the program has no lease in it */
+        bool is_current; /* the handle's session uses the pool, and kvcache_gpu.pool has the hold */
+        bool is_released; /* the program has called kvcache_gpu_release_pool() */
 };
 
 /* A request in flight. */
@@ -45,26 +46,27 @@ STAILQ_HEAD(leased_list, leased_copy);
 
 struct leased {
         pthread_mutex_t lock; /* guards the members that follow */
-        bool is_open;         /* there was a request */
+        bool is_open;         /* the engine and the streams exist; the first request creates them */
         struct engine engine;
         cu_stream streams[LEASED_STREAMS];
-        cu_event joint; /* the end of one stream's work, for the other to follow */
-        cu_event slot_done[LEASED_SLOTS]; /* behind the list that used the slot last */
+        cu_event joint; /* recorded in one stream so that the other can wait for its work */
+        cu_event slot_done[LEASED_SLOTS]; /* recorded behind the last list that used the slot */
         bool slot_is_used[LEASED_SLOTS];
         unsigned next_slot;
         struct leased_list under_way, idle;
         struct leased_pool pools[LEASED_POOLS]; /* the oldest first */
         uint64_t blocks;
-        struct kvcache_transfer tallies[LEASED_TALLIES]; /* not counted by the handle yet */
+        struct kvcache_transfer tallies[LEASED_TALLIES]; /* counts that the handle's thread has not
+                                                            yet added to those of the session */
         unsigned n_tallies;
-        struct copy *copies; /* scratch: a list */
+        struct copy *copies; /* scratch: list of copies */
         struct kvcache_piece pieces[LAYOUT_MAX_PIECES];
         char error[LEASED_TEXT];
 };
 
 /* --- in the handle's thread --- */
 
-/* Returns 0 or -ENOMEM. */
+/* Allocates the state of leased copies. Returns 0 or -ENOMEM. */
 int leased_new(struct leased **ret);
 /* Waits for the requests in flight, and frees everything. No other thread may be in a call. */
 void leased_free(struct kvcache_gpu *gpu);
@@ -73,8 +75,8 @@ void leased_publish(struct kvcache_gpu *gpu, bool pauses);
 /* Called before the session's pool is unregistered. Returns true if leased copies may still use it;
  * they then own its registration and its hold. */
 bool leased_keep(struct kvcache_gpu *gpu);
-/* Counts the finished copies, and drops the pools that the program has released; with
- * KVCACHE_GPU_EXPLICIT, kvcache_gpu_renew() drops them. */
+/* Counts the finished copies, and unregisters the pools that the program has released. With
+ * KVCACHE_GPU_EXPLICIT, kvcache_gpu_renew() unregisters them instead. */
 void leased_progress(struct kvcache_gpu *gpu);
 /* Unregisters the pools that the program has released, or all. */
 void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses);

@@ -6,13 +6,14 @@
  * and is then BATCH_PACED until it may ask again. No new get begins during that time.
  *
  * Order: only a batch of the first operation that is not yet issued asks again, and only when no
- * other batch has leases or may get any. Batches of its own operation end without help. Those of
- * later operations cannot, because they are behind it in their streams, so they return their leases
- * and ask again in their turn. If the batch has leases and waits for device memory that later
- * operations have, it does without that memory (borrow.c).
+ * other batch has leases or may get any. Other batches of the same operation end on their own and
+ * release their leases. Batches of later operations cannot end, because their copies must follow
+ * those of this operation; they therefore return their leases, and ask again when their operation
+ * is the first. If the batch has leases and waits for device memory that later operations have, it
+ * continues without that memory (borrow.c).
  *
- * Failures: a batch that asked alone and got no lease is answered QUOTA, because other clients have
- * all that the limit allows, or a block is longer than the limit. */
+ * Failures: if a batch asks while no other batch has leases, and gets none, its blocks are
+ * QUOTA: other clients have all that the limit allows, or a block is longer than the limit. */
 #include <string.h>
 
 #include "gpu/batch.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See slices.h. */
+/* Registers host memory with the driver; see slices.h. */
 #include "gpu/slices.h"
 
 #include <time.h>
@@ -12,7 +12,7 @@ static struct timespec now(void)
         return t;
 }
 
-/* Sleeps as long as has passed since `began`. */
+/* Sleeps for the time that has passed since `began`. */
 static void pause_as_long(struct timespec began)
 {
         struct timespec t = now();
@@ -53,7 +53,8 @@ static void unregister_first(const struct driver *d, const struct slices *s, uin
         }
 }
 
-/* Registers the slice at `at`. The device must see it behind the one before it. */
+/* Registers the slice at `at`. Fails if its device address does not follow that of the slice
+ * before it. */
 static cu_result register_one(const struct driver *d, struct slices *s, uint64_t at, uint64_t bytes,
                               unsigned flags)
 {

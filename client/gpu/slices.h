@@ -16,15 +16,15 @@
 
 enum {
         SLICE_LEAST_BYTES = 16 * 1024 * 1024,
-        SLICES_MOST = 1024, /* a larger memory has larger slices */
+        SLICES_MOST = 1024, /* maximum number of slices; larger memory has larger slices */
 };
 
-/* Registered memory. Zeroed: none. */
+/* Registered memory; all zero if none is registered. */
 struct slices {
         void *base;
         uint64_t bytes;
-        uint64_t slice_bytes; /* all ends but the last are multiples of this */
-        cu_address device;    /* where the device sees the first byte */
+        uint64_t slice_bytes; /* distance between the ends of slices, except the last end */
+        cu_address device;    /* device address of the first byte */
 };
 
 /* Returns the bytes from `address`, of `bytes` in all, up to the next end that a slice may have. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging memory. Owns the file and the registrations with daemon and driver. */
+/* The staging memory of an attached GPU; see staging.h. Owns the file and the registrations with
+ * daemon and driver. */
 #include "gpu/staging.h"
 
 #include <errno.h>

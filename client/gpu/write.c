@@ -7,12 +7,12 @@
  * part of the file with the same number, and a put names each block's place there. The batch keeps
  * both parts until the daemon has answered.
  *
- * Failures: the blocks of a piece that was not written, and blocks that the daemon could not read
- * from the file, are copied from the device memory to a part of the staging memory and put from
- * there, in as many rounds as necessary, because the engine's own memory may hold another block by
- * then. They are counted with the reason. These copies have a stream of their own, because the work
- * that they follow has ended. Any other refusal of the daemon, such as a lack of room, becomes the
- * block's status. */
+ * Failures: the blocks of a piece that was not written, and blocks that the daemon could not
+ * read from the file, are copied from the device memory to a part of the staging memory and put
+ * from there, in as many rounds as necessary, because the engine's own memory may hold another
+ * block by then. They are counted with the reason. These copies use a separate stream, because
+ * they need not wait for other work. Any other refusal of the daemon, such as a lack of room,
+ * becomes the block's status. */
 #include <errno.h>
 #include <string.h>
 
@@ -26,8 +26,8 @@ bool write_begin(struct kvcache_gpu *gpu, struct operation *op)
         size_t n = 0;
         int part = -1;
 
-        /* half of the device memory is reserved for gets, because a put may wait for resources that
-         * a get has */
+        /* Half of the device memory is reserved for gets, because a put may wait for resources
+         * that a get has. */
         if (gpu->gds.puts.file.users < GDS_PARTS / 2)
                 part = gds_part_acquire(&gpu->gds);
         if (part < 0)
@@ -261,8 +261,8 @@ bool write_step(struct kvcache_gpu *gpu, struct batch *b)
                 if (!parts_request_is_done(b->request))
                         return false;
                 b->is_settling |= batch_take_answer(gpu, b, b->answers, b->n_asked);
-                b->op->error =
-                        error; /* blocks that the daemon could not take are put from staging */
+                b->op->error = error; /* the daemon could not read these blocks from the file, so
+                                         they are put from staging */
                 write_taken(gpu, b);
                 return true;
         case WRITE_WAIT:
