@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Colour for output that a person should notice first: degraded, failed, or near a limit. Colour
- * never carries information that the words do not. By default it is used on a terminal that
+/* Colour for output that a person should notice first: degraded, failed, or near a limit. The
+ * words carry all information also without colour. By default, colour is used on a terminal that
  * supports it, unless $NO_COLOR is set (no-color.org); --color overrides that. */
 #pragma once
 

@@ -215,7 +215,8 @@ int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES])
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
                 .client_name = tool_name,
-                .flags = KVCACHE_NO_LOOKUP, /* a single lookup does not justify creating an index */
+                .flags = KVCACHE_NO_LOOKUP, /* one lookup does not justify that the daemon creates
+                                               an index */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };
         int r;

@@ -18,12 +18,15 @@
 
 enum exit_status {
         EXIT_OK = 0,
-        EXIT_NOT_FOUND = 1, /* a key or namespace does not exist; replay: wrong bytes */
+        /* a key or namespace does not exist; replay: a get returned wrong bytes */
+        EXIT_NOT_FOUND = 1,
         EXIT_WRONG_USAGE = 2,
-        EXIT_UNREACHABLE = 3, /* no daemon, or it closed the connection or did not answer in time */
+        EXIT_UNREACHABLE = 3, /* no daemon listens, or the daemon closed the connection or did not
+                                 answer in time */
         EXIT_REFUSED = 4,     /* the daemon refused, or failed */
         EXIT_BAD_INPUT = 5,   /* an input file is missing or malformed */
-        EXIT_LOCAL = 6,       /* this machine: output not writable, no memory */
+        /* a failure of this machine: the output is not writable, or memory is short */
+        EXIT_LOCAL = 6,
         EXIT_INTERRUPTED = 130,
 };
 
@@ -36,8 +39,8 @@ struct ctl {
         struct kvcache *kv;
 };
 
-/* Timeout of calls that end only when the store's devices have completed much I/O, or one of them
- * has been given up. Far above io.hang, after which the daemon gives up a device. */
+/* Timeout of calls that wait for much I/O of the store's devices. Far above io.hang, after which
+ * the daemon bypasses a device. */
 enum { LONG_CALL_MS = 10 * 60 * 1000 };
 
 DEFINE_CLEANUP(cJSON *, cJSON_Delete);
@@ -96,9 +99,9 @@ int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret);
  * -EINVAL if the form is wrong or a key is repeated; -ENOMEM. */
 int fingerprint_parse(const char *text, char **ret);
 
-/* Parses a key. 64 hex digits are the key itself; any other text names the chunk under its SHA-256.
- * The prefixes "hex:" and "text:" force one or the other. Returns 0, or -EINVAL for "hex:" without
- * 64 digits, or an empty text. */
+/* Parses a key. 64 hex digits are the key itself; any other text names the chunk under its
+ * SHA-256. The prefix "hex:" requires digits, and "text:" makes any text a name. Returns 0, or
+ * -EINVAL for "hex:" without 64 digits, or an empty text. */
 #define KEY_HELP                                                                                   \
         "KEY is 64 hex digits, or any other text, which stands for its SHA-256.\n"                 \
         "\"hex:\" or \"text:\" in front says which of the two is meant."

@@ -20,7 +20,7 @@ static void print_text(const char *text, FILE *out)
         }
 }
 
-/* Returns the action that completes an option's argument; " ": none. */
+/* Returns the action of _arguments that completes an option's argument; " " if there is none. */
 static const char *action_of(const struct option_row *row)
 {
         if (strcmp(row->argument, "DIR") == 0)

@@ -87,14 +87,15 @@ double human_round_up(double value)
         if (!isfinite(value) || value <= 0)
                 return value;
         step = pow(10, floor(log10(value)) - 1);
-        return ceil(value / step - 1e-6) * step; /* 0.15 / 0.01 is above 15 */
+        return ceil(value / step - 1e-6) *
+               step; /* the small constant allows for rounding errors: 0.15 / 0.01 is above 15 */
 }
 
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])
 {
         double percent = whole ? 100.0 * (double)part / (double)whole : 0;
 
-        /* A share below the whole is never shown as 100 %. */
+        /* A part that is less than the whole is never shown as 100 %. */
         if (whole == 0)
                 snprintf(ret, HUMAN_BYTES, "-");
         else

@@ -17,8 +17,8 @@ void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES]);
 void human_ns(uint64_t ns, char ret[static HUMAN_BYTES]);
 /* Formats seconds with at most two units: "4.2 s", "12 min 5 s", "3 d 4 h", "1 d". */
 void human_seconds(double seconds, char ret[static HUMAN_BYTES]);
-/* Rounds up to two digits: 43007 is 44000. A value of 0 or less, or one that is not finite, stays.
- */
+/* Rounds up to two digits: 43007 is 44000. Returns a value unchanged if it is 0 or less, or not
+ * finite. */
 double human_round_up(double value);
 /* Formats a ratio: "27.9 %"; "-" if `whole` is 0. */
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals that end a command at its next opportunity, so that it can report or clean up. */
+/* Catches signals that end a command, which checks `interrupted` and then reports or cleans up
+ * before it ends. */
 #pragma once
 
 #include <stdatomic.h>

@@ -15,7 +15,8 @@ struct keyfile {
         FILE *file;
         char *name;
         uint64_t line_number;
-        bool written_by_replay; /* lines have lengths */
+        bool written_by_replay; /* the file was written by `replay --acks`, since its lines have
+                                   lengths */
         char line[KEYFILE_LINE_BYTES];
 };
 
@@ -112,7 +113,8 @@ int keyfile_next(struct keyfile *f, struct keyfile_entry *ret,
                         continue;
                 if (parse_line(f->line, ret) == 0) {
                         f->written_by_replay |= ret->length > 0;
-                        /* A line that was cut within its namespace would still parse. */
+                        /* A last line without a newline may be cut within the namespace, and
+                         * would still parse. */
                         return whole || !f->written_by_replay;
                 }
                 if (!whole && feof(f->file))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that list keys: `replay --acks` writes them, `exists --from`, `prefetch --from` and
- * `evict --from` read them. A line is
+/* Files that list keys: `replay --acks` writes them, `exists --from`, `prefetch --from` and `evict
+ * --from` read them. A line is
  *
- *     <64 hex digits> [<length> [<namespace>]]
+ * <64 hex digits> [<length> [<namespace>]]
  *
- * where the namespace extends to the end of the line. The reader skips blank lines and lines that
- * begin with '#', and an incomplete last line without a newline, which was being written when its
- * writer died. */
+ * where the namespace extends to the end of the line. The reader skips blank lines and lines
+ * that begin with '#', and, in a file that replay wrote, a last line without a newline: replay
+ * died while it wrote that line. */
 #pragma once
 
 #include <stdbool.h>

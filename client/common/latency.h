@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records every latency of one kind of call, so that percentiles are exact; a million samples take
- * 8 MB. One writer. If memory runs out, further samples are dropped and counted. */
+/* Records every latency of one kind of call, so that percentiles are exact; a million samples
+ * take 8 MB. One writer. If memory runs out, further samples are dropped, and only their number
+ * is counted. */
 #pragma once
 
 #include <stddef.h>

@@ -14,7 +14,7 @@
 #include "units.h"
 #include "suggest.h"
 
-/* More than any command has. */
+/* MAX_OPTIONS is more than any command has. */
 enum { MAX_OPTIONS = 96, HELP_COLUMN = 28, OPTION_COLOR = 1 << 20 };
 
 static const struct option_row shared_options[] = {
@@ -84,7 +84,7 @@ struct parser {
         unsigned n;
 };
 
-/* Replaces underscores up to the end or the '=' before an argument. */
+/* Replaces the underscores in the name of an option, which ends at '=' or NUL, by '-'. */
 static void replace_underscores(char *name)
 {
         for (; *name && *name != '='; name++)
@@ -113,7 +113,7 @@ static void parser_add(struct parser *p, const struct option_row *rows)
         }
 }
 
-/* Replaces the underscores in the name of the option that getopt_long() reads next. */
+/* Replaces the underscores in the name of the option that getopt_long() reads next by '-'. */
 static void respell_next(int argc, char **argv)
 {
         int i = optind;

@@ -12,7 +12,7 @@ struct option_row {
         const char *name;     /* fewer than OPTION_NAME_BYTES bytes */
         const char *argument; /* name in --help; NULL: no argument; "[NAME]": optional, given as
                                  =NAME */
-        const char *help;     /* a newline starts a new line */
+        const char *help;     /* text for --help; a newline starts a new line */
         const char *values;   /* possible arguments, separated by spaces, for completion; "@KIND":
                                  the words of `TOOL --complete KIND` (words.h); NULL: not known */
 };
@@ -20,14 +20,14 @@ enum { OPTION_LONG = 256, OPTION_NAME_BYTES = 32 };
 
 struct command {
         const char *name;
-        const char *arguments;            /* "KEY [FILE]" */
-        const char *summary;              /* one line, for the list of commands */
-        const char *help;                 /* paragraphs */
+        const char *arguments; /* operands in --help, such as "KEY [FILE]" */
+        const char *summary;   /* one line, for the list of commands */
+        const char *help;      /* text of COMMAND --help: paragraphs separated by empty lines */
         const struct option_row *options; /* may be NULL */
-        const char *const *actions;       /* words that the first operand may be; ends with NULL;
-                                             may be NULL */
-        const char *operands;             /* the kind of words that operands may be, behind an
-                                             action if there are any (words.h); may be NULL */
+        const char *const *actions; /* the words allowed as the first operand, ended by NULL; NULL:
+                                       any operand */
+        const char *operands; /* for completion: the kind of the operands, or of those behind the
+                                 action (words.h); may be NULL */
         int (*run)(struct ctl *ctl, const struct command *self, int argc,
                    char **argv); /* returns the exit status */
 };

@@ -16,7 +16,7 @@ static bool is_program(const char *path)
         return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Returns false if the program is not there, or the path does not fit. */
+/* Tries one directory. Returns false if it does not have the program, or the path does not fit. */
 static bool try(const char *directory, size_t length, const char *between, const char *name,
                 char *ret, size_t room)
 {

@@ -14,7 +14,7 @@
 enum { BAR_MOST = 40, BAR_LEAST = 10 };
 enum { SECOND_NS = 1000000000, REDRAW_NS = SECOND_NS / 10 };
 
-static bool is_drawn; /* there is a line on the terminal */
+static bool is_drawn; /* a line of progress is on the terminal */
 
 void progress_init(struct progress *p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line on standard error that shows the progress of a command. The line is redrawn in place, and
- * only if standard error is a terminal. One thread, and one line at a time. */
+/* A line on standard error that shows the progress of a command. The line is redrawn in place,
+ * and only if standard error is a terminal. Only one thread may use it, for one line at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,8 +22,8 @@ void progress_show_text(struct progress *p, const char *text);
  * at most 11 letters. */
 void progress_note(struct progress *p, double part, const char *doing, uint64_t n,
                    const char *noun);
-/* Clears a line that is on the terminal, before something else is printed there; it may be shown
- * again. No effect if there is none. */
+/* Clears the line of progress, if one is on the terminal, so that other text can be printed.
+ * Later calls may show the line again. */
 void progress_clear(void);
 /* Clears the line; nothing is shown afterwards. */
 void progress_end(struct progress *p);

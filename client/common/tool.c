@@ -172,7 +172,7 @@ static int run(const struct tool *tool, struct ctl *ctl, int argc, char **argv)
 }
 
 /* Opens closed standard streams in a mode in which using them fails. Otherwise the connection to
- * the daemon could get such a number, and output would be sent to it. */
+ * the daemon could get the number of a standard stream, and output would be sent to the daemon. */
 static void keep_standard_streams(void)
 {
         for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -182,7 +182,8 @@ static void keep_standard_streams(void)
 
 static int end_output(int status)
 {
-        bool failed = ferror(stdout); /* an earlier failure, whose reason is no longer known */
+        /* an earlier write failed, and its errno is no longer known */
+        bool failed = ferror(stdout);
 
         errno = failed ? EIO : 0;
         return fflush(stdout) != 0 || failed ? complain_output(errno) : status;
@@ -202,7 +203,7 @@ static int print_completion(const struct tool *tool, const char *shell)
         return end_output(EXIT_OK);
 }
 
-/* Prints words for a shell, which is to see no message. */
+/* Prints words for a shell's completion. Prints no message if there are none. */
 static int print_words(const struct tool *tool, struct ctl *ctl, const char *kind)
 {
         if (!words_of_daemon(ctl, kind) && tool->words)

@@ -13,8 +13,8 @@ struct tool {
         const struct command *const *commands;
         size_t n_commands;
         const char *exit_help;           /* lines of --help: meaning of the exit statuses */
-        const char *other;               /* name of the companion tool ... */
-        const char *const *other_does;   /* ... and of its commands, ended by NULL */
+        const char *other;               /* name of the companion tool */
+        const char *const *other_does;   /* names of the companion tool's commands, ended by NULL */
         void (*words)(const char *kind); /* prints its own words for completion (words.h); may be
                                             NULL */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line on a terminal, " purging: 12 s", while a call blocks that reports no progress. A thread
- * draws it from the first full second on, and takes no signals. */
+/* Shows a line such as " purging: 12 s" on a terminal while a call that reports no progress
+ * blocks. A thread draws the line from the first full second on; signals are blocked in that
+ * thread. */
 #pragma once
 
 #include <pthread.h>
@@ -14,10 +15,11 @@ struct waiting {
         pthread_mutex_t lock;
         pthread_cond_t ended;
         pthread_t thread;
-        bool runs, is_over; /* is_over: under the lock */
+        bool runs, is_over; /* runs: the thread exists; is_over: the call has returned, protected by
+                               the lock */
 };
 
-/* Begins to wait. Without a thread no line is shown. */
+/* Starts the thread that draws the line. If the thread cannot be started, no line is shown. */
 void waiting_begin(struct waiting *w, const char *doing);
 /* Ends the thread and clears the line. Call it before anything else is printed. */
 void waiting_end(struct waiting *w);

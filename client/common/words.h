@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words that completion asks the tool for, because they are not in its tables: `TOOL --complete
- * namespaces` prints the names of namespaces, one a line. Nothing is printed for what cannot be
- * known, and nothing about the failure: the user is typing. */
+/* Prints words that shell completion requests from the tool, because they are not in the tool's
+ * tables: `TOOL --complete namespaces` prints the names of namespaces, one a line. If the daemon
+ * cannot be asked, prints neither words nor a message, because the user is typing. */
 #pragma once
 
 #include "options.h"
 
-/* Prints a word unless a shell could take it for something else than text, or divide it: the names
- * come from other users. */
+/* Prints a word, unless it has characters that a shell would interpret: the names come from
+ * other users. */
 void words_print(const char *word);
 
 /* Prints the words of a kind that the daemon knows: "namespaces" or "volumes". Returns false for
