@@ -18,7 +18,7 @@ enum {
         ARRAY32 = 0xdd,
         FIXMAP = 0x80,
         FIXARRAY = 0x90,
-        EVENTS_AT = 10, /* place of the number of events */
+        EVENTS_AT = 10, /* offset of the number of events in the batch */
 };
 
 static void put(struct batch *b, const void *data, size_t bytes)

@@ -22,8 +22,9 @@
 
 enum {
         EVENTS = 1024,
-        WAIT_MS = 50,   /* time for which a request for earlier batches may have to wait */
-        RETRY_MS = 200, /* interval between attempts to reach the daemon */
+        WAIT_MS = 50, /* longest wait for events in follow(), ms; a subscriber's request for earlier
+                         batches is read only after that wait */
+        RETRY_MS = 200, /* interval between attempts to reach the daemon, ms */
         HEARTBEAT_MS = 1000,
         KEPT_BATCHES = 10000,
         KEPT_BYTES = 64 << 20,
@@ -40,8 +41,8 @@ struct relay {
         struct publisher *publisher;
         struct batch batch;
         struct kvcache_event events[EVENTS];
-        int64_t published_ms; /* when the last batch was sent */
-        int said;             /* the error that was reported last; 0: none since a success */
+        int64_t published_ms; /* time at which the last batch was sent, ms */
+        int said;             /* the error that was reported last; 0: none since the last success */
 };
 
 static volatile sig_atomic_t stopped;
@@ -67,7 +68,7 @@ static int64_t mono_ms(void)
         return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
 }
 
-/* Reports an error once, until it changes. */
+/* Reports an error unless it is the one that was reported last. */
 static void say(struct relay *r, int error, const char *text)
 {
         if (r->said != error)
@@ -116,13 +117,15 @@ static bool has_removal(const struct kvcache_event *events, int n)
         return false;
 }
 
-/* Publishes what has happened since the last call, or waits for it. */
+/* Publishes the events since the last call; if there are none, waits for some for at most
+ * WAIT_MS. */
 static int follow(struct relay *r)
 {
         int n = kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);
         int result = n;
 
-        /* vLLM has no event for a namespace, whose chunks in memory no request finds any longer. */
+        /* vLLM has no event for the removal of a namespace, so publish a snapshot, which lacks
+         * the namespace's chunks. */
         if (n == -ESTALE || (n > 0 && has_removal(r->events, n)))
                 result = publish_snapshot(r);
         if (result == -ESTALE) {
@@ -138,8 +141,9 @@ static int follow(struct relay *r)
         return publish(r, n > 0);
 }
 
-/* Answers a request for earlier batches: with a snapshot if they are not kept. The snapshot may
- * have changes that are published after it, and subscribers apply these again. */
+/* Answers a request for earlier batches, with a snapshot if these are no longer kept. The
+ * snapshot may include changes that are published after it; subscribers then apply such a change
+ * twice, with the same result. */
 static int answer(struct relay *r, uint64_t from)
 {
         uint64_t cursor = 0, last = publisher_last(r->publisher);
@@ -154,7 +158,7 @@ static int answer(struct relay *r, uint64_t from)
                 int n = kvcache_events_snapshot(r->kv, &r->at, &cursor, r->events, EVENTS);
 
                 if (n < 0)
-                        return n; /* the subscriber asks again */
+                        return n; /* no answer is sent; the subscriber asks again */
                 batch_add(&r->batch, r->events, (size_t)n, r->block_size);
         } while (cursor != 0 && !stopped);
         if (batch_end(&r->batch) < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements publisher.h. The batches that are kept are a ring of copies, the oldest of which are
- * freed when there are too many or when they are too large together. */
+/* Implements publisher.h. Copies of the latest batches are kept in a ring; the oldest are freed
+ * when their number or their bytes exceed the limits. */
 #include "events/publisher.h"
 
 #include <errno.h>
@@ -27,7 +27,8 @@ struct publisher {
         uint64_t lost_until; /* batches up to this number are not kept */
         struct kept *ring;
         size_t n, first, room, bytes, bytes_room;
-        uint8_t identity[IDENTITY_BYTES]; /* identity of the client that is answered */
+        uint8_t identity[IDENTITY_BYTES]; /* ZeroMQ identity of the client whose request was taken
+                                             last */
         size_t identity_bytes;
 };
 
@@ -119,7 +120,8 @@ static void big_endian(uint8_t ret[static 8], uint64_t n)
                 ret[i] = (uint8_t)(n >> (56 - 8 * i));
 }
 
-/* Keeps a copy. Without memory, the batch counts as lost, and subscribers get a snapshot. */
+/* Keeps a copy of a batch. If memory is short, the batch counts as lost, and subscribers that
+ * ask for it get a snapshot. */
 static int keep(struct publisher *p, const uint8_t *payload, size_t bytes)
 {
         struct kept k = { .number = p->last, .payload = malloc(bytes), .bytes = bytes };
@@ -141,7 +143,8 @@ int publisher_send(struct publisher *p, const uint8_t *payload, size_t bytes, bo
         uint8_t number[8];
 
         big_endian(number, ++p->last);
-        /* A message without all its parts is not sent. */
+        /* ZeroMQ sends a message only when all its parts were passed, so a failure in between
+         * sends none of them. */
         if (zmq_send(p->pub, p->topic, strlen(p->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
             zmq_send(p->pub, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
                 (void)zmq_send(p->pub, payload, bytes, ZMQ_DONTWAIT);

@@ -2,9 +2,9 @@
 /* Publishes batches over ZeroMQ as vLLM does: a PUB socket with messages [topic, sequence number,
  * payload], and a ROUTER socket that answers requests for earlier batches.
  *
- * Sequence numbers begin at the time of startup in microseconds, so that a subscriber finds a gap
- * when this process has restarted. libzmq drops messages to a subscriber that does not read them;
- * the publisher never waits. */
+ * The first sequence number is the time of startup in microseconds, so that a subscriber notices
+ * a gap when this process has restarted. libzmq drops messages to a subscriber that does not
+ * read them; the publisher never waits. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,8 +16,8 @@ struct publisher;
 struct publisher_params {
         const char *endpoint, *replay_endpoint; /* replay_endpoint may be NULL */
         const char *topic;
-        size_t batches; /* kept for replay */
-        size_t bytes;   /* limit of these together */
+        size_t batches; /* maximum number of batches that are kept for replay */
+        size_t bytes;   /* maximum total bytes of these batches */
 };
 /* Binds the sockets. Returns 0 or -errno; `*ret_what` then names the endpoint. */
 int publisher_new(struct publisher **ret, const struct publisher_params *params,
@@ -30,12 +30,12 @@ int publisher_send(struct publisher *p, const uint8_t *payload, size_t bytes, bo
 /* Returns the sequence number of the last batch. */
 uint64_t publisher_last(const struct publisher *p);
 
-/* Takes a request for earlier batches, if there is one. Returns whether there was one; *ret_from is
- * then the first sequence number wanted. */
+/* Takes a request for earlier batches and sets *ret_from to the first sequence number wanted.
+ * Returns false if there is no request. */
 bool publisher_take_request(struct publisher *p, uint64_t *ret_from);
 /* Returns whether all batches from a sequence number on are kept. */
 bool publisher_has(const struct publisher *p, uint64_t from);
-/* Answers the request that was taken last: a payload with a number of its own, unless it is NULL;
- * then the batches that are kept from `from` on; then the end. */
+/* Answers the request that was taken last: sends `payload` with its sequence number unless it is
+ * NULL, then the kept batches from `from` on, and then the end marker. */
 void publisher_answer(struct publisher *p, uint64_t from, const uint8_t *payload, size_t bytes,
                       uint64_t number);

@@ -39,7 +39,7 @@ static int submit_all(struct kvcache *kv, uint32_t ns)
                 }
                 kvcache_prep_put(&request, ns, f->entries, PER_REQUEST, KVCACHE_ACCEPTED,
                                  f->results);
-                request.user_data = n; /* identifies its completion */
+                request.user_data = n; /* identifies the request's completion */
                 r = kvcache_submit(kv, &request);
                 if (r < 0)
                         return r;

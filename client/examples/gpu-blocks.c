@@ -3,8 +3,8 @@
  *
  * cc gpu-blocks.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET]
  *
- * An engine uses the CUDA toolkit and has its own memory, streams and events. This example does
- * without the toolkit: it declares the few functions of the driver that it needs. */
+ * An engine uses the CUDA toolkit and has its own memory, streams and events. This example needs
+ * no toolkit: it declares the few functions of the driver that it calls. */
 #include <kvcache-gpu.h>
 
 #include <dlfcn.h>
@@ -104,8 +104,8 @@ static int use(struct kvcache_gpu *gpu, uint32_t ns)
                 blocks[i].block = i;
         }
 
-        /* The blocks are still being written when the put is called: the put is ordered after their
-         * stream. */
+        /* The copies into the blocks may still be in progress when the put is called. The put
+         * waits for the stream, q.before_stream. */
         if (cuda.copy(memory, (uintptr_t)host, MEMORY, stream))
                 return -1;
         q.before_stream = stream;

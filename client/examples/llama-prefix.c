@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* llama.cpp: continues a prompt, and stores the KV cache of its tokens in the daemon by blocks. The
  * next prompt that begins with the same tokens, in this process or another, then computes only the
- * rest. Copy restore() and keep() to your program; main() shows where to call them. README:
- * llama.md beside this file.
+ * rest. Copy restore() and keep() to your program; main() shows where to call them. llama.md in
+ * this folder explains the program.
  *
  * cc llama-prefix.c $(pkg-config --cflags --libs kvcache llama) -lmd && ./a.out [-s SOCKET]
  * MODEL.gguf 'PROMPT'
  *
- * A block is the KV cells of -b tokens. The cells are copied to a sequence of their own (SCRATCH),
- * which takes no further cells if the cache is unified, and the state of that sequence is the
- * chunk. The key is a hash over all tokens up to the end of the block, so that prompts share their
- * common blocks. Without a daemon, or if it fails, everything is computed. */
+ * A block is the KV cells of -b tokens. The cells are copied to a separate sequence (SCRATCH),
+ * which needs no additional cells if the cache is unified, and the state of that sequence is the
+ * chunk. The key is a hash over all tokens up to the end of the block, so that prompts share
+ * their common blocks. Without a daemon, or if it fails, everything is computed. */
 #include <errno.h>
 #include <kvcache.h>
 #include <llama.h>
@@ -406,7 +406,7 @@ static int load_and_run(const struct arguments *arguments)
                 return -EIO;
         params.n_ctx = arguments->n_ctx;
         params.n_seq_max = 2;     /* SEQ and SCRATCH */
-        params.kv_unified = true; /* both share cells */
+        params.kv_unified = true; /* both sequences share cells */
         if (arguments->n_threads > 0)
                 params.n_threads = params.n_threads_batch = (int32_t)arguments->n_threads;
         ctx = llama_init_from_model(model, params);

@@ -58,7 +58,8 @@ static int store(struct kvcache *kv, uint32_t ns, size_t from)
         }
         kvcache_prep_put(&request, ns, entries + from, BLOCKS - from, KVCACHE_WRITTEN,
                          results + from);
-        request.parent = from > 0 ? &keys[from - 1] : NULL; /* the chain goes on from there */
+        request.parent = from > 0 ? &keys[from - 1]
+                                  : NULL; /* the blocks continue the chain of the loaded ones */
         request.user_data = 1;
         r = kvcache_submit(kv, &request);
         if (r < 0)
@@ -67,7 +68,7 @@ static int store(struct kvcache *kv, uint32_t ns, size_t from)
         /* ... decode ... */
 
         r = kvcache_reap(kv, &done, 1, 1000);
-        if (r == 0) { /* not complete: take back what has not been started */
+        if (r == 0) { /* not complete in time: cancel the keys that still wait */
                 r = kvcache_cancel(kv, request.user_data);
                 if (r >= 0)
                         r = kvcache_reap(kv, &done, 1, -1); /* the completion comes in any case */
