@@ -162,8 +162,7 @@ struct kvcache_gpu {
         cu_stream back_stream;      /* for copies of puts from the device memory to staging */
         cu_stream get_streams[2];   /* used by batches alternately, so that one's list and launch
                                        overlap with the other's copies */
-        cu_stream order_streams[2]; /* one for each direction: collects the work that a request must
-                                       follow */
+        cu_stream order_streams[2]; /* for gets and for puts: work that a request must follow */
         cu_event after;
         struct engine engine;
         bool has_engine;
