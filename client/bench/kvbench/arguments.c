@@ -339,7 +339,7 @@ static bool check_operands(struct ctl *ctl, int argc, char **argv, int first,
                         usage_error(ret->self, "--model_config or --model_configs is missing");
                 return false;
         }
-        /* The shell has expanded a pattern into several names. */
+        /* The remaining operands are names into which the shell expanded the pattern. */
         for (; first < argc; first++)
                 ret->model_configs[ret->n_model_configs++] = argv[first];
         return true;

@@ -236,7 +236,7 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
                                 : "");
 }
 
-/* Takes the option, otherwise the file's value. */
+/* Sets `*ret` to the option's value, or else to that of the deployment file. */
 static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_place given,
                       const char *word, enum kvbench_place *ret)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench kvcache and iosize: print the figures only. The text formats are those of KVBench
- * of 2025-06; the table of kvcache is that of 2026. */
+/* kvcache-bench kvcache and iosize: print sizes and numbers of I/Os, without a command or a
+ * measurement. The text formats are those of KVBench of 2025-06, and the table of kvcache is
+ * that of KVBench of 2026. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -174,7 +175,7 @@ static bool add_number(cJSON *object, const char *name, uint64_t number)
         return cJSON_AddRawToObject(object, name, text);
 }
 
-/* Adds a number; one that was written with a fraction keeps it. */
+/* Adds a number in the form in which the file has it: with a fraction if the file has one. */
 static bool add_written(cJSON *object, const char *name, const struct kvbench_number *number)
 {
         if (has_fraction(number))

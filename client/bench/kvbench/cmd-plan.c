@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench plan: prints the benchmark command for a model and its deployments, without running
- * it. Text is printed for one configuration after the other, in KVBench's form; JSON and CSV as a
- * whole at the end, so that an invalid configuration leaves them well-formed. */
+/* kvcache-bench plan: prints the benchmark command for a model and its deployments, without
+ * running it. Text is printed for one configuration after the other, in KVBench's form. JSON and
+ * CSV are printed at the end, so that they are well-formed even if a configuration is invalid. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,8 @@ static void print_override(const char *name, uint64_t value)
         print_argument(name, text);
 }
 
-/* Prints the options given here; profile computes the figures itself. */
+/* Prints the command of profile with the options that were given; profile computes the figures
+ * itself. */
 static void print_kvcache_bench(const struct kvbench_options *options,
                                 const struct kvbench_workload *w)
 {
@@ -104,7 +105,8 @@ static void print_kvcache_bench(const struct kvbench_options *options,
                 enum kvbench_parameter id = (enum kvbench_parameter)i;
 
                 switch (id) {
-                case KVBENCH_BACKEND: /* given already, or derived from given options */
+                case KVBENCH_BACKEND: /* not printed: given already, or derived from given options
+                                       */
                 case KVBENCH_OP_TYPE:
                 case KVBENCH_INITIATOR_SEG_TYPE:
                 case KVBENCH_TARGET_SEG_TYPE:
@@ -216,7 +218,8 @@ static void print_csv(const struct kvbench_options *options, const struct kvbenc
                 print_csv_line(options, &set->workloads[i]);
 }
 
-/* Adapts to the tool of 2025-06, which takes no buffer size and has fewer parameters. */
+/* Adapts the parameters to nixlbench of 2025-06, which takes no buffer size and has fewer
+ * parameters. */
 static void go_back_to_2025_06(const struct kvbench_options *options, struct kvbench_set *set)
 {
         const uint64_t total = parameters_number(&options->parameters, KVBENCH_TOTAL_BUFFER_SIZE);

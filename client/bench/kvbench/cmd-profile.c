@@ -4,7 +4,7 @@
  * Each configuration runs one job (profile-job.h) for each block and batch size between start and
  * max. A failed configuration does not stop the others; Ctrl-C stops all, and cleans up.
  *
- * Every option that was given is obeyed, refused, or listed on stderr as unused. */
+ * An option that has no effect on the run is refused, or listed on stderr as unused. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ static void say_not_used(const struct kvbench_parameters *p)
         for (unsigned i = 0; i < ARRAY_SIZE(not_used); i++)
                 if (parameters_given(p, not_used[i]))
                         add_name(list, sizeof(list), not_used[i]);
-        /* I/O is always direct if possible. */
+        /* This option has no effect: I/O is always direct if the file system supports it. */
         if (parameters_given(p, KVBENCH_STORAGE_ENABLE_DIRECT) &&
             parameters_number(p, KVBENCH_STORAGE_ENABLE_DIRECT) == 0)
                 add_name(list, sizeof(list), KVBENCH_STORAGE_ENABLE_DIRECT);

@@ -35,9 +35,9 @@ static bool program_directory(char ret[static DATA_FILE_BYTES])
         return true;
 }
 
-/* Adds a directory unless it equals the one before it, or lies beside the program and does not
- * exist. An error message thus lists every directory that was named. Returns the number of
- * directories. */
+/* Adds a directory unless it equals the one before it, or is the one beside the program and does
+ * not exist. Other directories that do not exist are added, so that an error message lists them.
+ * Returns the number of directories. */
 static size_t add_directory(const char *base, const char *data, const char *folder,
                             char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], size_t n)
 {
@@ -67,7 +67,7 @@ size_t data_file_directories(const char *folder,
         if (program_directory(self))
                 n = add_directory(self, "/" KVCACHE_DATADIR_FROM_BIN, folder, ret, n);
         n = add_directory("", KVCACHE_DATADIR, folder, ret, n);
-        if (program_directory(self)) /* in the source tree, BUILD/client/bench/ */
+        if (program_directory(self)) /* may be BUILD/client/bench/ of a source tree */
                 n = add_directory(self, "/../../../conf", folder, ret, n);
         return n;
 }

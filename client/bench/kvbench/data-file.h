@@ -21,7 +21,7 @@ bool data_file_find(const char *folder, const char *name, char ret[static DATA_F
 /* Returns the name or pattern in our directories for one of KVBench's examples, or NULL if `name`
  * is not one of them. */
 const char *data_file_of_example(const char *name);
-/* Prints which file of ours takes the place of an example; prints nothing for another name. */
+/* Prints a note if `name` is an example of KVBench: which of our files is used in its place. */
 void data_file_note(const char *name, const char *path);
 /* Lists the directories that are searched. Returns their number. */
 size_t data_file_directories(const char *folder,

@@ -26,7 +26,7 @@ struct kvbench_deployment {
         struct {
                 struct kvbench_number num_requests, isl, osl;
         } runtime;
-        /* "" means not given. */
+        /* Empty texts mean that the file does not have the key. */
         struct {
                 char backend[KVBENCH_WORD_BYTES]; /* the engine: SGLANG or VLLM */
                 char hardware[KVBENCH_WORD_BYTES];

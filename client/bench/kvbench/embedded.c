@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts the daemon's binary, waits until it answers, and cleans up after it.
  *
- * The temporary directory is locked while this process or its caretaker lives. An unlocked
- * directory of that name owned by this user is left over from a machine crash, or from a caretaker
- * that was killed, too: the next run removes it. */
+ * The temporary directory is locked while this process or its caretaker (embedded.h) lives. An
+ * unlocked directory of that name that belongs to this user was left by a crash of the machine,
+ * or by a run whose caretaker was killed, too; the next run removes it. */
 #include "embedded.h"
 
 #include <dirent.h>
@@ -170,7 +170,7 @@ __attribute__((noreturn)) static void become_daemon(const char *binary, char *co
 
         if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
                 _exit(127);
-        setpgid(0, 0); /* this process handles Ctrl-C */
+        setpgid(0, 0); /* a separate process group: only this process handles Ctrl-C */
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
                 _exit(127);
@@ -180,8 +180,9 @@ __attribute__((noreturn)) static void become_daemon(const char *binary, char *co
         _exit(127);
 }
 
-/* Waits until the daemon, which the kernel is ending, has ended. `fd` is its pidfd; -1: the kernel
- * is older than 5.3, and a process id alone does not justify killing its present owner. */
+/* Waits until the daemon, which the kernel signals when its parent ends, has ended, and kills
+ * the daemon after STOP_MS. `fd` is the daemon's pidfd, or -1 on a kernel before 5.3: the daemon
+ * is then not killed, because its process id may already belong to another process. */
 static void wait_for_end(pid_t pid, int fd)
 {
         struct pollfd ended = { .fd = fd, .events = POLLIN };
@@ -196,16 +197,19 @@ static void wait_for_end(pid_t pid, int fd)
                 pause_ms(LOOK_MS);
 }
 
-/* Runs the caretaker. embedded_stop() kills it unless this process is killed first. */
+/* Runs the caretaker, a child process: waits until its parent has ended, then until the daemon
+ * has, and removes the directory. A parent that ends normally cleans up itself, and kills the
+ * caretaker in embedded_stop(). */
 __attribute__((noreturn)) static void become_caretaker(const struct embedded *e, int alive)
 {
         int null = open("/dev/null", O_RDWR), daemon_fd = (int)syscall(SYS_pidfd_open, e->pid, 0);
         ssize_t n;
         char c;
 
-        setsid(); /* signals to our terminal or process group must not end it */
+        setsid(); /* signals to the parent's terminal or process group must not end the caretaker */
         for (int fd = 0; null >= 0 && fd < 3; fd++)
-                (void)dup2(null, fd); /* readers of our output must not wait for it */
+                (void)dup2(null, fd); /* programs that read the parent's output must not wait for
+                                         the caretaker */
         close(e->alive_fd);
         signal(SIGHUP, SIG_IGN);
         do
@@ -216,8 +220,8 @@ __attribute__((noreturn)) static void become_caretaker(const struct embedded *e,
         _exit(0);
 }
 
-/* Starts the caretaker. Without one the run continues: if this process is then killed, the next run
- * cleans up. */
+/* Starts the caretaker. If that fails, the run continues; if this process is then killed, the
+ * next run cleans up. */
 static void start_caretaker(struct embedded *e)
 {
         int ends[2];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A private daemon, for a run that finds no running one. Its store is in a temporary directory, or
- * in a directory that the user named, where it stays.
+/* A private daemon, for a run that finds no running daemon. The store is in a temporary directory,
+ * or in a directory that the user named and that is kept.
  *
  * The daemon ends with this process in any case. embedded_stop() stops it and removes temporary
- * files. If this process is killed, the kernel ends the daemon (PR_SET_PDEATHSIG). A third process,
- * the caretaker, sees this process's end of a pipe close, waits for the daemon's end and removes
- * the directory. */
+ * files. If this process is killed, the kernel ends the daemon (PR_SET_PDEATHSIG). A third
+ * process, the caretaker, sees this process's end of a pipe close, waits for the daemon's end
+ * and removes the directory. */
 #pragma once
 
 #include <stdatomic.h>
@@ -24,7 +24,7 @@ struct embedded_options {
 struct embedded {
         pid_t pid, caretaker;
         int lock_fd;
-        int alive_fd;        /* the caretaker waits until it closes */
+        int alive_fd;        /* write end of a pipe; the caretaker waits until it is closed */
         char directory[256]; /* temporary: socket, log, and the store unless it is kept */
         char socket[300];
         char store[512];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The products below use doubles, in this order, because KVBench does: the sizes must be equal to
- * the last bit. */
+/* Computes the bytes of KV cache for each family of models. The products use doubles, in the
+ * same order as KVBench, so that the sizes are equal to the last bit. */
 #include "family.h"
 
 #include <ctype.h>
@@ -48,7 +48,7 @@ static double generic_latent_bytes(const struct kvbench_model *m, double precisi
         return trunc(values * precision * (double)m->num_layers) * tokens;
 }
 
-/* Searched from the top: the first family whose `part` is in the name. */
+/* All families. A model belongs to the first one whose `part` its name contains. */
 static const struct kvbench_family families[] = {
         {
                 .name = "llama3.1",

@@ -13,7 +13,7 @@ struct kvbench_model {
         char *name;
         const struct kvbench_family *family;
 
-        /* 0 means not in the file. */
+        /* A member is 0 if the file does not have the key. */
         uint64_t num_layers;
         uint64_t num_query_heads;
         uint64_t query_head_dimension;
@@ -39,8 +39,10 @@ enum { KVBENCH_FAMILY_KEYS = 8 };
 
 /* How one layer's bytes are divided among GPUs. */
 enum kvbench_rounding {
-        KVBENCH_ROUND_LATE,  /* exact until the end; layers of a pipeline stage are rounded up */
-        KVBENCH_ROUND_EARLY, /* whole bytes at each step; a stage may have part of a layer */
+        KVBENCH_ROUND_LATE,  /* the division is exact until the end; the number of layers of a
+                                pipeline stage is rounded up */
+        KVBENCH_ROUND_EARLY, /* each step is rounded to whole bytes; a pipeline stage may have a
+                                part of a layer */
 };
 
 struct kvbench_family {

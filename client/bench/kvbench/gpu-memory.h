@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a GPU for one thread, in place of an engine's memory. The CUDA driver is loaded at run
+/* GPU memory of one thread, which stands for an engine's memory. The CUDA driver is loaded at run
  * time; a build needs no CUDA.
  *
  * Each memory has a mirror in host memory, through which its bytes are written and read. Both

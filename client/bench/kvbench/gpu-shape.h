@@ -13,9 +13,9 @@
 struct gpu_shape {
         enum kvcache_layout_kind kind;
         uint32_t layers, outer, page_tokens;
-        uint64_t inner;        /* bytes of a token, in one layer and one of keys and values */
+        uint64_t inner;        /* bytes of a token in one layer, of the keys or of the values */
         uint64_t region_bytes; /* bytes of page_tokens tokens */
-        bool whole;            /* one piece, because the block is not a whole number of layers */
+        bool whole; /* the block is one piece, because it does not have a whole number of layers */
 };
 
 /* Returns "contiguous", "block-first" or "outer-first". */

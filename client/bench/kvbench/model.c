@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a model file in two steps, because the family determines the allowed keys, and a key
- * determines the family: first every key that any family has, then the keys of the model's own
- * family. */
+ * determines the family. The first step reads every key that any family has; the second rejects
+ * keys that the model's family does not have. */
 #include "model.h"
 
 #include <errno.h>

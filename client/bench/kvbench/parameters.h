@@ -95,10 +95,11 @@ struct kvbench_parameters {
                 uint64_t number; /* COUNT; FLAG: 0 or 1 */
                 const char *text;
         } value[KVBENCH_N_PARAMETERS];
-        uint64_t given; /* bit KVBENCH_X: given on the command line */
+        uint64_t given; /* bit i: parameter i was given on the command line */
 };
 
-void parameters_init(struct kvbench_parameters *p); /* all defaults, none given */
+/* Sets all parameters to their defaults; none counts as given. */
+void parameters_init(struct kvbench_parameters *p);
 
 static inline bool parameters_given(const struct kvbench_parameters *p, enum kvbench_parameter id)
 {

@@ -29,7 +29,8 @@ enum {
         DEFAULT_ITERATIONS = 3,
         DEFAULT_WARMUP = 1,
         BLOCK_ALIGN = 4096,
-        ENDING_MS = 500, /* a connection breaks a little before its daemon has ended */
+        ENDING_MS = 500, /* ms to wait for the end of a daemon after its connection broke, which
+                            happens a little earlier */
 };
 
 struct bar {
@@ -159,7 +160,7 @@ static int start_embedded(struct run *run)
                 return complain(KVBENCH_FAILED, "%s: the workload is too large",
                                 run->workload->shown);
         limit = payload + payload / 8 + (256 << 20) + 96 * block;
-        if (filepath(run)) /* data of other workloads stays there */
+        if (filepath(run)) /* with --filepath, the store may also have data of other workloads */
                 limit += embedded_kept_bytes(filepath(run));
         pool = MAX((uint64_t)512 << 20, 16 * block);
         pool = MAX(MIN(pool, available_memory() / 4), 8 * block);
@@ -351,7 +352,7 @@ static int find_blocks(struct run *run)
                             present, run->job.n_blocks, write_source(run));
 }
 
-/* Writes RAW's own blocks, because its file is new unless it was kept. */
+/* Writes the blocks to RAW's file, unless the file was kept from an earlier job that wrote them. */
 static int fill_raw(struct run *run, struct raw *raw, bool beside)
 {
         if (run->job.write ? run->job.warmup > 0 : !raw->fresh)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a job on its sides.
  *
- * profile_run() coordinates. Each side has a crew: a thread for every client, which creates its
- * client, waits for a task, performs it, and frees the client at the end; resources of one thread
- * (a ring, a connection) stay with it. The coordinator cuts a pass into windows of pieces, lets the
- * crew move a window, and later check it. The time of a window is from handing out its task until
- * the last client has moved its share.
+ * profile_run() is the coordinator. Each side has a crew: a thread for every client, which creates
+ * its client, waits for a task, performs it, and frees the client at the end; resources of one
+ * thread (a ring, a connection) stay with it. The coordinator cuts a pass into windows of pieces,
+ * lets the crew move a window, and later check it. The time of a window is from handing out its
+ * task until the last client has moved its share.
  *
- * Failures: a thread that fails calls profile_fail() and sets `stop`; all others return from their
- * waits within a fraction of a second. All threads of the crew finish every task, so that nothing
- * is freed while in use. */
+ * Failures: a thread that fails calls profile_fail() and sets `stop`; all others return from
+ * their waits within a fraction of a second. All threads of the crew finish every task, so that
+ * nothing is freed while in use. */
 #include "profile.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct member {
 
         struct profile_piece *pieces; /* pieces of the pass, in order */
         size_t n_pieces, room;
-        size_t next; /* first piece of the next window */
+        size_t next; /* index of the first piece of the next window */
         struct profile_work work;
 };
 
@@ -317,7 +317,8 @@ static uint64_t cut(struct profile *p, struct profile_side *const *sides, unsign
                 most = decides->piece_blocks;
         }
         window_blocks = MAX(window / stride, (uint64_t)1);
-        /* At least four pieces are in flight, and every client has some. */
+        /* Choose pieces so small that at least four are in flight, and that every client has
+         * some. */
         piece = MIN(MIN(depth, window_blocks), job->n_blocks / job->clients) / 4;
         piece = MIN(MIN(piece, bytes / stride), most);
         p->piece_blocks = MAX(piece, (uint64_t)1);
@@ -339,8 +340,9 @@ static int member_add(struct member *m, const struct profile_piece *piece)
         return 0;
 }
 
-/* Distributes all blocks: the first piece of each user, then the second of each, and so on. All
- * pieces of a user go to one client, unless there are fewer users than clients. */
+/* Divides all blocks among the clients as pieces: the first piece of each user, then the second
+ * of each, and so on. All pieces of a user go to one client, unless there are fewer users than
+ * clients. */
 static int pass_deal(struct crew *crew)
 {
         const struct profile_job *job = crew->profile->job;
@@ -395,7 +397,7 @@ static void pass_shuffle(struct crew *crew, uint64_t seed)
         }
 }
 
-/* Takes the next window of each client. Returns false after the last. */
+/* Advances each client to its next window. Returns false after the last window. */
 static bool pass_window(struct crew *crew, uint64_t window_blocks)
 {
         bool any = false;
@@ -419,8 +421,8 @@ static bool pass_window(struct crew *crew, uint64_t window_blocks)
         return any;
 }
 
-/* Runs a pass. `counts`: the pass is measured. `generation` is that of the contents to write, or to
- * expect. */
+/* Runs a pass. `counts`: the pass counts in the results. `generation` is that of the contents to
+ * write, or to expect. */
 static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass pass,
                     uint64_t generation, uint64_t seed, bool counts)
 {

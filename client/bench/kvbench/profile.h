@@ -4,16 +4,16 @@
  * A workload is `n_blocks` blocks of `io_size` bytes. They belong to `users`, each with one chain
  * of blocks. `clients` threads move them in pieces, which are short runs of one user's chain. A
  * pass moves all blocks once. A side is a way to move them: through the daemon (through.h), or
- * directly to a file (raw.h). With two sides, passes alternate, so that a machine whose speed
- * drifts affects both.
+ * directly to a file (raw.h). With two sides, passes alternate, so that changes in the machine's
+ * speed affect both sides equally.
  *
- * Only moving is measured. A write streams all its blocks: a place in shared memory is filled once,
- * and stamped for each block. From GPU memory, a write goes in windows, which are generated first.
- * A read goes in windows: the clock runs while a window is fetched, and stops while every byte of
- * it is compared.
+ * Only the time of moving blocks is measured. A write streams all its blocks: a place in shared
+ * memory is filled once, and stamped for each block. A write from GPU memory proceeds in windows,
+ * whose blocks are generated first. A read proceeds in windows: the clock runs while a window is
+ * fetched, and stops while its bytes are compared.
  *
- * Every function that returns int returns 0, or a negative errno after it has called profile_fail()
- * with the reason: the first reason is printed, and ends all threads. */
+ * Every function that returns int returns 0, or a negative errno after it has called
+ * profile_fail() with the reason: the first reason is printed, and ends all threads. */
 #pragma once
 
 #include <stdatomic.h>
@@ -28,15 +28,16 @@
 
 enum {
         PROFILE_TEXT_BYTES = 1024,
-        PROFILE_DEPTH = 64, /* I/Os of RAW at the device, for all clients together */
+        PROFILE_DEPTH = 64, /* RAW's I/Os in flight at the device, of all clients together */
         PROFILE_MAX_DEPTH = 1024,
-        PROFILE_REQUESTED = 512,   /* blocks requested from the daemon, for all clients together */
+        PROFILE_REQUESTED = 512,   /* blocks in requests to the daemon that are in flight, of all
+                                      clients together */
         PROFILE_PIECE_BLOCKS = 16, /* maximum blocks of a piece */
         PROFILE_PIECE_BYTES = 2 << 20,
         PROFILE_MAX_CLIENTS = 256,
-        PROFILE_WINDOW_BYTES = 128 << 20,     /* window of a read, for all clients together */
-        PROFILE_GPU_WINDOW_BYTES = 512 << 20, /* window of blocks in GPU memory, likewise for all
-                                                 clients */
+        PROFILE_WINDOW_BYTES = 128 << 20, /* bytes of a window of a read, of all clients together */
+        /* bytes of a window of blocks in GPU memory, of all clients together */
+        PROFILE_GPU_WINDOW_BYTES = 512 << 20,
         PROFILE_GPU_REQUESTED = 2048,
         PROFILE_GPU_PIECE_BLOCKS = 512,
         PROFILE_GPU_PIECE_BYTES = 16 << 20,
@@ -48,7 +49,7 @@ struct profile_job {
         const char *fingerprint; /* canonical text of the namespace */
         uint64_t io_size, n_blocks;
         bool write;
-        bool cold;      /* blocks in memory are dropped before each read */
+        bool cold;      /* blocks are dropped from the daemon's memory before each read pass */
         bool check_all; /* read back after every write, rather than only after the last */
         uint64_t users;
         unsigned clients;
@@ -65,7 +66,7 @@ struct profile_piece {
 
 /* Counters of one client in measured passes. */
 struct profile_tally {
-        uint64_t operations, blocks, bytes; /* moved */
+        uint64_t operations, blocks, bytes; /* totals of moves */
         uint64_t bytes_memory, bytes_disk;  /* bytes read from either tier of the daemon */
         uint64_t bytes_verified;
         struct latency latency, prepare, post, transfer; /* per operation, ns */
@@ -76,7 +77,7 @@ struct profile_tally {
 struct profile_work {
         const struct profile_piece *pieces;
         size_t n_pieces;
-        size_t n_blocks; /* sum over all pieces */
+        size_t n_blocks; /* number of blocks in all pieces */
         bool write;
         uint64_t generation;         /* generation of the contents; writes count down to 0 */
         struct profile_tally *tally; /* counters of the client */
@@ -92,9 +93,10 @@ struct profile {
         atomic_bool stop;
         uint64_t piece_blocks; /* maximum blocks of a piece */
         _Atomic uint64_t done_blocks;
-        uint64_t all_blocks; /* in all passes, including those that are not measured */
+        uint64_t all_blocks; /* number of blocks to move in all passes, including passes that are
+                                not measured */
         void (*on_progress)(void *userdata, uint64_t done,
-                            uint64_t all); /* called now and then; may be NULL */
+                            uint64_t all); /* called at most ten times a second; may be NULL */
         void *userdata;
         uint64_t shown_ns;
         atomic_flag told;
@@ -110,7 +112,7 @@ struct profile_side {
         void *self;
         uint64_t window_bytes; /* maximum that one client can hold between move and check */
         uint64_t piece_bytes;  /* maximum of a piece; 0: any */
-        uint64_t depth;        /* blocks in flight per client */
+        uint64_t depth;        /* maximum number of blocks in flight per client */
         uint64_t piece_blocks; /* maximum of a piece, if this side determines it; 0: any */
 
         int (*client_new)(void *self, struct profile *p, void **ret);
@@ -150,7 +152,7 @@ static inline double profile_bandwidth(const struct profile_result *r) /* GB/s *
 /* Computes keys and allocates contents. Returns 0 or -ENOMEM. */
 int profile_init(struct profile *p, const struct profile_job *job, const atomic_int *interrupted);
 void profile_fini(struct profile *p);
-/* Ends the job; the first reason is kept. Returns -ECANCELED. */
+/* Ends the job with a reason; later calls keep the first reason. Returns -ECANCELED. */
 int profile_fail(struct profile *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool profile_should_stop(struct profile *p);
 /* Counts one operation of `blocks` blocks. `at`: start of preparing, start and end of posting, and

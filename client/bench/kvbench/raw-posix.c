@@ -16,14 +16,14 @@ struct crowd {
         struct raw_client *client;
         const struct profile_work *work;
         pthread_mutex_t lock;
-        size_t piece; /* protected by `lock` */
+        size_t piece; /* index of the piece of the next block; protected by `lock` */
         uint32_t within;
 };
 
 struct hand {
         struct crowd *crowd;
         pthread_t thread;
-        uint64_t slot; /* slot, for writes */
+        uint64_t slot; /* slot of the thread's block, for writes */
         struct profile_tally tally;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of RAW, the memory of its clients, and the choice of the I/O method. A short read is an
- * error, whatever its reason: a file truncated during the measurement would otherwise be read at
- * the speed of memory. */
+/* Creates the file of RAW and the memory of its clients, and chooses the I/O method. Every short
+ * read is an error: reads beyond the end of a file that was truncated during the measurement
+ * would take almost no time. */
 #include "raw.h"
 
 #include <errno.h>
@@ -105,7 +105,8 @@ static int client_check(void *userdata, const struct profile_work *work)
                                         " bytes, the first at offset %zu",
                                         c->raw->path, piece->first + k, wrong, io_size, first);
                         work->tally->bytes_verified += io_size;
-                        /* An invalid generation, so that a later match proves a read. */
+                        /* Stamp an invalid generation, so that a valid one after the read proves
+                         * that the block was read. */
                         content_stamp(&p->content, slot, piece->first + k, UINT64_MAX);
                 }
                 if (profile_should_stop(p))
@@ -114,7 +115,8 @@ static int client_check(void *userdata, const struct profile_work *work)
         return 0;
 }
 
-/* Checks for room on the disk, so that its absence is reported in advance and in words. */
+/* Checks that the disk has room for the file, so that a full disk is reported before the
+ * measurement. */
 static int check_room(struct raw *raw, struct profile *p, uint64_t bytes)
 {
         struct statvfs fs;
@@ -171,8 +173,8 @@ static int open_file(struct raw *raw, struct profile *p)
         return 0;
 }
 
-/* Chooses a number near the golden section of n: steps of this size visit every block, and stay
- * away from recently visited places. */
+/* Chooses a step near the golden section of n without a common factor with n: such steps, modulo
+ * n, visit every block once, and consecutive positions are far apart. */
 static uint64_t choose_spread(uint64_t n)
 {
         uint64_t spread = MAX((uint64_t)((double)n * 0.6180339887), (uint64_t)1);

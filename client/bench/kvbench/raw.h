@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The side RAW: the same blocks directly on one file, without a daemon, to show the limit of the
- * disk.
+/* The side RAW reads and writes the same blocks in one file, without a daemon, to show the limit of
+ * the disk.
  *
- * The file has room for all blocks, each rounded up to 4 KiB, and they are spread over it. I/O is
- * O_DIRECT if the file system supports it. Memory consists of ordinary pages, as the daemon's does.
- * With io_uring, a client is one ring with registered memory and file, if permitted; with POSIX
- * calls, it is threads that read and write. */
+ * The file has room for all blocks, each rounded up to 4 KiB, and they are spread over it. I/O
+ * is O_DIRECT if the file system supports it. Memory consists of ordinary pages, as the daemon's
+ * does. With io_uring, a client is one ring with registered memory and file, if permitted; with
+ * POSIX calls, it is threads that read and write. */
 #pragma once
 
 #include "profile.h"
@@ -18,20 +18,22 @@ struct raw_options {
         const char *file; /* name in the directory; NULL: a file without a name, which is deleted
                              when closed */
         enum raw_io io;
-        uint64_t window_bytes, depth; /* per client, as on the other side; 0: RAW's own */
+        uint64_t window_bytes, depth; /* values per client of the side KVCACHE, so that both sides
+                                         are comparable; 0: RAW's own */
 };
 
 struct raw {
         struct raw_options options;
         struct profile_side side;
         int fd;
-        char path[512]; /* for messages */
+        char path[512]; /* path of the file, for messages */
         bool direct;
         bool uring;
         bool fresh;     /* the file has no data of this job yet */
         char note[256]; /* deviation from what was requested; "": none */
         uint64_t stride;
-        uint64_t spread; /* a number that has no common factor with the number of blocks */
+        uint64_t spread; /* distance of consecutive blocks in the file, in blocks; has no common
+                            factor with the number of blocks */
 };
 
 /* Returns a block's offset in the file. Neighbours in a chain are not neighbours in the file, so

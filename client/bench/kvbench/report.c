@@ -19,7 +19,7 @@ void report_init(struct report *r, const struct kvbench_options *options)
                 r->array = cJSON_CreateArray();
 }
 
-/* The time of an operation, and its parts. */
+/* One row of the times of operations: the whole operation, or a part of it. */
 struct split {
         const char *name;              /* name in JSON and CSV */
         double average, p50, p90, p99; /* µs */
@@ -27,7 +27,8 @@ struct split {
 
 static void splits_of(const struct profile_result *result, struct split ret[static SPLITS])
 {
-        struct profile_tally tally = result->tally; /* a copy, because quantiles sort */
+        /* a copy, because computing quantiles sorts the samples */
+        struct profile_tally tally = result->tally;
         double n = tally.operations > 0 ? (double)tally.operations : 1;
         struct {
                 const char *name;
@@ -63,8 +64,8 @@ static const char *op_name(const struct report_entry *e)
         return e->job->write ? "WRITE" : "READ";
 }
 
-/* Returns the name of the source or of the destination. If the option is unset, the end at the
- * store is a file, and the other end is the memory that the job uses. */
+/* Returns the name of the source or of the destination. If the option was not given, the name is
+ * "file" for the end at the store, and that of the job's memory for the other end. */
 static const char *place_name(const struct report_entry *e, bool source)
 {
         enum kvbench_place place = source ? e->workload->source : e->workload->destination;

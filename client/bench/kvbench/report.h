@@ -10,13 +10,14 @@
 struct report_entry {
         const struct kvbench_workload *workload;
         const struct profile_job *job;
-        const struct profile_result *results; /* the requested side, then RAW beside it */
+        const struct profile_result *results; /* results of the requested side, and behind them
+                                                 those of RAW, if RAW ran */
         unsigned n_results;
         const char *daemon;   /* "embedded" or "running"; NULL: none */
         const char *where;    /* socket and store of the daemon, or directory of RAW, for people */
         const char *io[2];    /* for each result: "io_uring, O_DIRECT" */
-        const char *raw_note; /* why RAW is missing or deviates; NULL: nothing */
-        const char *error;    /* failure, without results; NULL: none */
+        const char *raw_note; /* why RAW was not run, or deviates from the options; NULL: neither */
+        const char *error;    /* reason of the failure, without results; NULL: the run succeeded */
         const struct through_gpu_options *gpu; /* blocks in GPU memory; NULL: in host memory */
         const struct through_gpu *gpu_counts;
         const char *gpu_name;

@@ -5,10 +5,10 @@
 
 #include "kvcache.h"
 
-enum { REST_LOOK_MS = 5 /* interval between two checks */ };
+enum { REST_LOOK_MS = 5 /* interval between two checks, ms */ };
 
 struct rest {
-        double operations; /* I/O operations at the last check */
+        double operations; /* number of I/O operations of the daemon at the last check */
         unsigned quiet;    /* consecutive checks without background activity */
 };
 

@@ -37,7 +37,8 @@ struct client {
         struct flight *flights;
         uint32_t *idle;
         size_t n_flights, n_idle;
-        struct kvcache_result *results; /* reads: of a window; writes: of each flight */
+        struct kvcache_result *results; /* results: for reads of the blocks of a window, for writes
+                                           of each request in flight */
         size_t results_room;
         struct kvcache_entry *entries; /* entries of one request */
 };
@@ -54,7 +55,8 @@ void through_client_free(void *userdata)
         free(c);
 }
 
-/* Acquires as many places as the depth requires, or as the staging area has. */
+/* Acquires as many places in the staging area as the depth requires, or fewer if the area is too
+ * small. */
 static int client_take_places(struct client *c)
 {
         struct profile *p = c->profile;

@@ -5,8 +5,8 @@
  * Runs in its own thread, and owns its connection, its attachment to the GPU, and device memory for
  * a window of blocks in the requested layout. Before a window is moved, outside of measured time,
  * its blocks are generated there; before a read, all of the memory is set to a value that no block
- * has, so that missing bytes are detected. After a read the memory is copied back at once, and
- * every byte of every block is compared.
+ * has, so that missing bytes are detected. After a read, all of the memory is copied to the host at
+ * once, and every byte of every block is compared.
  *
  * A request that is lost, refused or incomplete ends the job, as in through-client.c. */
 #include <errno.h>

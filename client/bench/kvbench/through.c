@@ -20,8 +20,9 @@
 
 enum {
         CALL_KEYS = 1024,
-        REST_OWN_MS = 60000,  /* time to wait for rest: an embedded daemon */
-        REST_OTHER_MS = 2000, /* another daemon, which may have other work */
+        REST_OWN_MS = 60000, /* maximum wait for an embedded daemon to be at rest, ms */
+        /* maximum wait for another daemon, which may have other clients, ms */
+        REST_OTHER_MS = 2000,
 };
 
 /* --- the daemon's properties --- */
@@ -79,8 +80,8 @@ static int lost(struct through *t, struct profile *p, int r, const char *what)
         return profile_fail(p, "%s: %s", what, kvcache_error(t->options.kv));
 }
 
-/* Waits until the daemon is at rest. A daemon with other clients may never be, and is then measured
- * as it is. */
+/* Waits until the daemon is at rest. A daemon with other clients may never be at rest; after the
+ * maximum wait it is measured nevertheless. */
 static int wait_for_rest(struct through *t, struct profile *p)
 {
         uint64_t deadline = profile_now_ns() +
@@ -359,9 +360,9 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                  * leave half of it free. */
                 .window_bytes =
                         MIN((uint64_t)PROFILE_WINDOW_BYTES, info.pool_bytes / 4) / job->clients,
-                /* Blocks being copied, checked or acknowledged are not at the device. The daemon
-                 * therefore has more requests, so that the device's queue is as deep as with
-                 * RAW. */
+                /* Blocks that are being copied, checked or acknowledged are not at the device.
+                 * Therefore the depth is larger than RAW's, so that the device's queue is as
+                 * deep as with RAW. */
                 .depth = MAX((uint64_t)PROFILE_REQUESTED / job->clients, (uint64_t)1),
                 .client_new = through_client_new,
                 .client_free = through_client_free,

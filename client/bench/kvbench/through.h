@@ -27,8 +27,8 @@ struct through_options {
         struct kvcache *kv;                    /* borrowed */
         bool own_daemon;                       /* no other clients use the daemon */
         const struct through_gpu_options *gpu; /* NULL: blocks are in host memory */
-        bool gds; /* use cuFile even if it copies through host memory; reports then call this side
-                     "GDS" */
+        bool gds; /* use cuFile even if it copies through host memory; the reports then name this
+                     side "GDS" */
 };
 
 /* Counters of all clients in all passes. */
@@ -47,7 +47,7 @@ struct through {
         struct through_options options;
         struct profile_side side;
         uint32_t namespace_handle;
-        struct kvcache_result *results; /* for calls on all keys, in batches */
+        struct kvcache_result *results; /* results of calls on all keys, made in batches */
         uint8_t instance[16];           /* daemon's instance at the beginning of the job */
         struct through_gpu gpu;
 };
@@ -99,5 +99,5 @@ int through_connect(struct through *t, struct profile *p, struct kvcache **ret_k
  * is updated if something has. */
 enum { THROUGH_REAP_MS = 100 };
 int through_reaped(struct profile *p, int n, const char *error, uint64_t *last_ns);
-/* Checks that the daemon is still the one of the beginning. */
+/* Checks that the daemon is the process that ran at the beginning of the job. */
 int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes workloads from files: one model, and each deployment that the command line names, by
- * name or by pattern, once. Owns the models and deployments until kvbench_set_fini(). */
+/* Computes workloads from files: one model, and each deployment that the command line names by
+ * name or by pattern. A deployment that is named twice is used once. Owns the models and
+ * deployments until kvbench_set_fini(). */
 #include "workload.h"
 
 #include <errno.h>
@@ -94,7 +95,7 @@ static int names_add_pattern(struct names *names, const char *pattern)
         return status;
 }
 
-/* Finds all named files. A missing one causes a warning, and an error only if there is no other. */
+/* Finds all named files. A missing file causes a warning, or an error if no file is found. */
 static int find_files(const struct kvbench_options *options, struct names *names)
 {
         char path[DATA_FILE_BYTES];

@@ -40,10 +40,10 @@ enum kvbench_target {
         KVBENCH_TARGET_KVCACHE_BENCH,
 };
 
-/* The backend whose rules for source and destination apply. */
+/* A backend of KVBench, which determines the rules for source and destination. */
 enum kvbench_backend {
-        KVBENCH_BACKEND_KVCACHE, /* through the daemon */
-        KVBENCH_BACKEND_RAW,     /* directly to a file */
+        KVBENCH_BACKEND_KVCACHE, /* moves blocks through the daemon */
+        KVBENCH_BACKEND_RAW,     /* reads and writes a file directly */
         KVBENCH_BACKEND_GDS,
         KVBENCH_BACKEND_GDS_MT,
         KVBENCH_BACKEND_POSIX, /* profile: another name of RAW */
@@ -83,7 +83,7 @@ struct kvbench_options {
          * one was on the command line. profile has its own defaults for some that were not. */
         struct kvbench_parameters parameters;
 
-        /* profile only */
+        /* Members for profile only. */
         enum kvbench_io io;
         bool cold;
         bool no_raw;                     /* KVCACHE alone, without RAW */
@@ -92,7 +92,7 @@ struct kvbench_options {
         bool gpu_given;                  /* `layout` or `gpu` was given */
 };
 
-/* One configuration, computed. */
+/* One model and deployment, and the numbers computed from them. */
 struct kvbench_workload {
         char *config_file;                    /* name as given, or as found by the pattern */
         char shown[KVBENCH_SHOWN_BYTES];      /* name for messages: yaml_file_shown() */
@@ -102,13 +102,13 @@ struct kvbench_workload {
 
         /* For plan and profile. `source`: --source, else the file's value, else file;
          * `destination`: --destination, else the file's value, else UNSET. */
-        enum kvbench_backend backend; /* without --backend: KVCACHE for profile */
+        enum kvbench_backend backend; /* value of --backend; profile's default is KVCACHE */
         enum kvbench_place source, destination;
-        enum kvbench_op op; /* for a storage backend, determined by source */
+        enum kvbench_op op; /* direction; the source determines it for a storage backend */
 
         /* The options with all computed values, which plan prints. start_block_size,
-         * max_block_size, start_batch_size, max_batch_size and total_buffer_size are the figures;
-         * for profile only those that were not given on the command line. */
+         * max_block_size, start_batch_size, max_batch_size and total_buffer_size come from
+         * `figures`; for profile, values that were given on the command line take precedence. */
         struct kvbench_parameters parameters;
 };
 
@@ -121,7 +121,7 @@ struct kvbench_set {
                             not 0 */
 };
 
-/* The options of the commands, for their struct command; profile's include its own. */
+/* The tables of options of the four commands, for their struct command. */
 extern const struct option_row kvbench_plan_options[], kvbench_profile_options[],
         kvbench_figures_options[];
 

@@ -19,8 +19,8 @@
 #include "common.h"
 
 enum {
-        SHOWN_BYTES = 48, /* maximum of a foreign text in a message */
-        MOST_KEYS = 64,   /* maximum of one mapping */
+        SHOWN_BYTES = 48, /* maximum bytes of a text of the file in a message */
+        MOST_KEYS = 64,   /* maximum number of keys of one mapping */
 };
 
 /* Returns the bytes of a printable character, a complete UTF-8 sequence, or 0 if it is

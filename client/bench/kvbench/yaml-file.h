@@ -2,7 +2,7 @@
 /* Reads a YAML file written by people: one mapping. Every fault is reported with its position:
  * "FILE:LINE:COLUMN: fault".
  *
- * Errors and warnings are printed on stderr here; callers only pass the failure on. */
+ * These functions print errors and warnings on stderr; callers only return the failure. */
 #pragma once
 
 #include <stdbool.h>
