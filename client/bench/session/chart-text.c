@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Charts of lines in characters, 80 columns wide. A point is the mark of its line, so that lines
- * differ without colour; dots connect points. Where the points of several lines meet,
- * there is a mark of its own. */
+ * differ without colour; dots connect points. A separate mark shows where points of several
+ * lines coincide. */
 #include <math.h>
 #include <string.h>
 
@@ -18,13 +18,13 @@ enum {
         EMPTY = 0,
         DOT = 1,
         SEVERAL = 2,
-        FIRST_MARK = 3, /* cells: a mark of line i is FIRST_MARK plus its series */
+        FIRST_MARK = 3, /* value of a cell with a point: FIRST_MARK plus the series of its line */
 };
 
 static const char marks[CHART_SERIES] = { 'o', 'x', '#', '*', '+' };
 
 struct canvas {
-        unsigned char cells[HEIGHT][WIDTH]; /* from the top */
+        unsigned char cells[HEIGHT][WIDTH]; /* cells by row, from the top */
         unsigned char series[HEIGHT][WIDTH];
         double least_x, most_x, most_y;
         bool is_log;
@@ -162,7 +162,8 @@ static void print_rows(const struct chart_panel *p, const struct canvas *c, bool
 /* Prints the labels of the x axis that have room. */
 static void print_axis(const struct chart_panel *p, const struct canvas *c, FILE *out)
 {
-        const struct chart_line *first = &p->lines[0]; /* all lines have the same x */
+        /* all lines have points at the same values of x */
+        const struct chart_line *first = &p->lines[0];
         char ticks[WIDTH + 1], labels[LEFT + WIDTH + 8];
         int free_from = 0, between = first->n > FEW_POINTS ? 6 : 2;
 

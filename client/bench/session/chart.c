@@ -9,19 +9,20 @@
 enum {
         WIDTH = 900,
         MARGIN = 28,
-        LABELS = 250, /* x position of the bars */
-        BARS = 500,   /* length of the longest bar; its value follows it */
+        LABELS = 250, /* x position at which bars begin, behind their labels */
+        BARS = 500,   /* length of the longest bar; the text of a bar follows it */
         HEAD = 96,
         TITLE = 40, /* height of a panel's title */
         BAR = 24,   /* distance between bars */
         GROUP = 28,
-        AXIS = 52, /* height, with the space to the next panel */
+        AXIS = 52, /* height of the axis, with the space to the next panel */
         PLOT_LEFT = 78,
         PLOT_RIGHT = WIDTH - MARGIN - 10,
         PLOT_HEIGHT = 380,
         PLOT_AXIS = 76,
         LABEL_ROOM = 8, /* minimum distance of two labels on the x axis */
-        LOG_FROM = 8,   /* ratio of the ends from which the x axis is logarithmic */
+        /* ratio of the largest to the smallest x from which the x axis is logarithmic */
+        LOG_FROM = 8,
 };
 
 static const char style[] =
@@ -177,13 +178,15 @@ static struct plot plot_of(const struct chart_panel *p, double y)
         double step = chart_grid_step(p);
 
         chart_limits(p, &plot.least_x, &plot.most_x, &plot.most_y, &plot.is_log);
-        plot.most_y = ceil(plot.most_y / step - 1e-9) * step; /* the topmost grid line */
+        plot.most_y = ceil(plot.most_y / step - 1e-9) *
+                      step; /* the largest y of the axis is the topmost grid line */
         return plot;
 }
 
 static void draw_axes(const struct chart_panel *p, const struct plot *plot, FILE *out)
 {
-        const struct chart_line *first = &p->lines[0]; /* all lines have the same x */
+        /* all lines have points at the same values of x */
+        const struct chart_line *first = &p->lines[0];
         double step = grid_step(most_of(p)), free_from = 0;
         char label[32];
 

@@ -13,7 +13,7 @@ enum { CHART_SERIES = 5, CHART_GREY = 3 };
 struct chart_bar {
         const char *group; /* heading, printed if it differs from that of the previous bar */
         const char *label;
-        unsigned series; /* index of the colour, below CHART_SERIES */
+        unsigned series; /* index of the series, which determines the colour; below CHART_SERIES */
         double value;
         char text[40]; /* text at the end of the bar */
 };
@@ -31,18 +31,20 @@ struct chart_line {
 };
 
 struct chart_panel {
-        const char *title, *unit; /* `unit` belongs to the axis */
+        const char *title, *unit; /* `unit` is that of the axis of the values */
         struct chart_bar *bars;   /* NULL: the panel has lines */
         size_t n;
         const struct chart_line *lines;
         size_t n_lines;
-        const char *x_title; /* with lines, where `unit` is that of y */
+        const char *x_title; /* title of the x axis of a panel with lines; `unit` is that of the y
+                                axis */
         bool is_linear;      /* the x axis is never logarithmic */
 };
 
 struct chart {
         const char *title, *subtitle;
-        const char *series[CHART_SERIES]; /* the legend; NULL: not used in any panel */
+        const char *series[CHART_SERIES]; /* text of each series in the legend; NULL: no panel uses
+                                             the series */
         bool is_line[CHART_SERIES], is_dashed[CHART_SERIES];
         const struct chart_panel *panels;
         size_t n;

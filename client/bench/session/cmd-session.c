@@ -31,7 +31,8 @@ enum action {
 static const char *const action_names[] = { "init",  "status", "report",  "export", "compare",
                                             "reset", "enable", "disable", "list",   "delete",
                                             "test",  "run",    NULL };
-/* An action that requires sessions has exactly this number of operands. */
+/* Maximum number of operands of each action. An action that requires sessions must have exactly
+ * this number. */
 static const int most_operands[ACTIONS] = { 1, 1, 1, 2, 2, 1, 1, 1, 0, 1, 0, 0 };
 
 enum option {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs the rows of two sessions, and computes for each pair how much relevant figures are worse.
+/* Pairs the rows of two sessions, and computes for each pair by how many percent its relevant
+ * figures are worse.
  *
- * By key, pairs have the same path, layout and technology; technologies are summed if one of the
- * sessions does not tell them apart. By layout, technologies are summed; the
- * base of a path is the fully contiguous layout, of A if A has it, otherwise of B, and every other
- * layout of both is compared with it. Relevant are the rate, transfers/block (for equal layouts),
- * and errors per transfer. Latencies are only shown: they grow with the number of transfers in
- * flight, which is no regression. */
+ * In a comparison by key, the rows of a pair have the same path, layout and technology;
+ * technologies are summed if one of the sessions does not distinguish them. In a comparison by
+ * layout, technologies are summed. The base of a path is its fully contiguous layout, of session
+ * A if A has it, otherwise of B, and every other layout of both sessions is compared with the
+ * base. The relevant figures are the rate, transfers/block (for equal layouts), and errors per
+ * transfer. Latencies are shown but not compared, because they grow with the number of transfers
+ * in flight, which is no regression. */
 #include "compare.h"
 
 #include <errno.h>
@@ -22,19 +24,19 @@ struct row {
 };
 
 struct pair {
-        const struct row *base, *other; /* NULL: missing */
+        const struct row *base, *other; /* NULL: the session lacks the row */
 };
 
 struct comparison {
-        struct row *rows[2]; /* rows of session A, of session B */
+        struct row *rows[2]; /* rows of session A, and of session B */
         size_t n[2];
         struct pair *pairs;
         size_t n_pairs;
-        bool is_summed; /* technologies are not told apart */
+        bool is_summed; /* technologies are summed */
 };
 
-/* A relevant figure. Latencies are not compared, as explained above. Its change is in percent,
- * positive if worse. */
+/* A relevant figure of a pair. worse_percent() computes its change in percent, positive if it is
+ * worse. */
 struct change {
         const char *name;
         double base, other;
@@ -53,7 +55,8 @@ static void changes_of(const struct pair *p, struct change ret[static CHANGES])
         ret[1] = (struct change){ "transfers/block", a->transfers_per_block, b->transfers_per_block,
                                   false };
         if (p->base->group.sum.layout != p->other->group.sum.layout)
-                ret[1].other = ret[1].base; /* expected for this layout; the rate shows its cost */
+                ret[1].other = ret[1].base; /* more transfers are expected of this layout, and no
+                                               regression; the rate shows their cost */
         ret[2] = (struct change){
                 "errors/transfer",
                 figures_ratio((double)a->errors, (double)(ca->transfers + a->errors)),

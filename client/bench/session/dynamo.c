@@ -112,8 +112,8 @@ static bool copy_member(cJSON *to, const char *name, const cJSON *from, const ch
         return !item || cJSON_AddItemToObject(to, name, cJSON_Duplicate(item, true));
 }
 
-/* Adds a metric in the form of the snapshot. The time for which transfers were under way follows
- * from their rate. */
+/* Adds a metric in the form of the snapshot. The time during which transfers were in progress is
+ * computed from their bytes and rate. */
 static bool add_metric(cJSON *to, const cJSON *m, unsigned path, unsigned layout)
 {
         static const char *const same[] = { "transfer_count", "total_blocks", "total_bytes",
@@ -146,7 +146,8 @@ static bool add_metric(cJSON *to, const cJSON *m, unsigned path, unsigned layout
                cJSON_AddArrayToObject(o, "latency_histogram");
 }
 
-/* Makes the text of a snapshot. Returns 0, -EBADMSG with the fault, or -ENOMEM. */
+/* Converts the object to the text of a snapshot. Returns 0; -EBADMSG, with a message that names
+ * the fault; -ENOMEM. */
 static int convert(const cJSON *from, const char *what, char **ret,
                    char ret_error[static SNAPSHOT_ERROR_BYTES])
 {
@@ -179,7 +180,7 @@ static int convert(const cJSON *from, const char *what, char **ret,
                         return -EBADMSG;
                 }
                 if (cJSON_IsNumber(n) && n->valuedouble == 0)
-                        continue; /* the smallest size of no transfer is not a size */
+                        continue; /* a metric without transfers has no smallest size */
                 if (!(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(
                               metric, "transfer_rate_bps")) >= 0)) {
                         snprintf(ret_error, SNAPSHOT_ERROR_BYTES,

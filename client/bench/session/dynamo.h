@@ -10,7 +10,8 @@
 
 /* Writes the object; technologies are summed. Returns 0 or -ENOMEM. */
 int dynamo_export(const struct snapshot *s, FILE *out);
-/* Parses a file of that form into a snapshot, in which what the file lacks is 0 and `is_summed` is
- * set, and any other text as snapshot_parse() does. Returns what snapshot_parse() returns. */
+/* Parses the text of such a file into a snapshot, in which counters that the file lacks are 0
+ * and `is_summed` is set. Parses any other text as snapshot_parse() does. Returns as
+ * snapshot_parse(). */
 int dynamo_parse(const char *text, size_t bytes, const char *what, struct snapshot **ret,
                  char ret_error[static SNAPSHOT_ERROR_BYTES]);

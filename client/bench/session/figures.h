@@ -12,13 +12,15 @@ extern const struct figures_quantile {
 } figures_quantiles[FIGURES_QUANTILES];
 
 struct figures {
-        double transfers_per_block;  /* fragmentation: 1 is one transfer for each block */
-        double regions_per_transfer; /* coalescing: at best all regions of a block */
+        double transfers_per_block;  /* number of transfers for each block: a measure of
+                                        fragmentation, at best 1 */
+        double regions_per_transfer; /* number of regions in each transfer: a measure of coalescing,
+                                        at best all regions of a block */
         double mean_bytes;           /* mean size of a transfer */
         double rate;                 /* bytes per second while at least one transfer was in
                                         flight */
-        double block_rate;           /* blocks per second, likewise */
-        double wall_rate;            /* bytes per second while the session was enabled */
+        double block_rate; /* blocks per second while at least one transfer was in flight */
+        double wall_rate;  /* bytes per second while the session was enabled */
         double mean_latency_secs;
         double latency_secs[FIGURES_QUANTILES]; /* upper bound of the bucket, a power of two */
         uint64_t errors;
@@ -30,7 +32,7 @@ void figures_of(const struct snapshot_metric *m, double enabled_secs, struct fig
 /* The counters of a path and layout, summed over technologies. busy_secs is also summed, so that
  * time in which two technologies were busy counts twice. */
 struct figures_group {
-        struct snapshot_metric sum; /* `technology` is that of the first summand */
+        struct snapshot_metric sum; /* `technology` is that of the first metric in the sum */
         struct figures figures;
 };
 /* Groups the metrics of a session, in their order. `ret` has room for as many groups as there are

@@ -64,7 +64,7 @@ static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, con
                 (void)complain_admin("sessions");
                 return SESSION_FAILED;
         }
-        /* Without a name, ENOENT refers to the daemon's socket. */
+        /* ENOENT of a call without a name means that the daemon's socket is missing. */
         if (r == -ENOENT && name && action != KVCACHE_BENCH_INIT)
                 return complain(SESSION_UNKNOWN,
                                 "the daemon has no session %s: \"session list\" shows those that "

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Controls the sessions of a daemon by name. A function that fails has reported the failure, and
- * returns a status of this command: absence and refusal of the daemon, which other commands
- * distinguish, are 1 here. Main thread; ctl owns the connection, which the first call opens. */
+ * returns an exit status of `session`: SESSION_FAILED both if no daemon answers and if the
+ * daemon refuses, which other commands distinguish. Main thread; ctl owns the connection, which
+ * the first call opens. */
 #pragma once
 
 #include "common.h"
@@ -16,7 +17,7 @@ enum session_status {
         SESSION_PAST_THRESHOLD = 5,
 };
 
-/* Gets the session that the environment names for commands without a name: KVCACHE_BENCH_SESSION,
+/* Gets the name of the session that commands without a name use: KVCACHE_BENCH_SESSION,
  * otherwise DYNAMO_BENCHMARK_SESSION. `*ret` is NULL if neither is set. Returns SESSION_OK or
  * SESSION_WRONG_USAGE. */
 int live_environment(const char **ret);

@@ -57,7 +57,7 @@ int output_close(struct output *o, bool keep)
         bool good;
 
         if (!o->path)
-                return EXIT_OK; /* main() checks standard output */
+                return EXIT_OK; /* main() reports errors of standard output */
         good = !ferror(o->file) && fflush(o->file) == 0 && fsync(fileno(o->file)) == 0;
         if (keep && !good)
                 status = complain(EXIT_LOCAL, "%s: %s", o->path, strerror(errno));

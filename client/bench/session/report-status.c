@@ -9,7 +9,8 @@
 
 struct sums {
         uint64_t transfers, blocks, bytes, errors;
-        uint64_t paths, keys; /* numbers of distinct ones; a key is a path and a layout */
+        uint64_t paths, keys; /* number of distinct paths, and of distinct keys; a key is a path and
+                                 a layout */
 };
 
 static int sums_of(const struct snapshot *s, struct sums *ret)

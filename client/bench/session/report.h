@@ -14,7 +14,7 @@ struct report_options {
         enum report_format format;
         bool no_clock;    /* omit figures that change while the session is idle */
         bool one_line;    /* JSON without line breaks */
-        int path, layout; /* select one; -1: all */
+        int path, layout; /* report only this path and this layout; -1: all */
 };
 
 /* Writes the report. Returns 0 or -ENOMEM. */

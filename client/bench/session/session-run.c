@@ -134,7 +134,8 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-/* Finds the daemon's session that counts the run; `wanted` (may be NULL) names it. */
+/* Finds the benchmark session of the daemon that counts the run; `wanted` (may be NULL) is the
+ * name that it must have. */
 static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
 {
         char name[SNAPSHOT_TEXT];
@@ -188,8 +189,8 @@ static void show_progress(void *userdata, double part, uint64_t measured)
         progress_note(userdata, part, "measuring", measured, "step");
 }
 
-/* Runs a sweep; the caller frees the results in `ret`. `session`: must be active; NULL: any
- * session, or none. */
+/* Runs a sweep; the caller frees the results in `ret`. `session`: name of the session that must
+ * be active; NULL: any session may be active, or none. */
 static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *session, struct host *h,
                      struct sweep_result *ret)
 {

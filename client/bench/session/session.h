@@ -27,7 +27,7 @@ bool session_is_file(const char *name);
 
 /* session-live.c: sessions of the daemon */
 int session_init(struct ctl *ctl, const struct session_arguments *a);
-/* Changes a session. `verb` and `done` are words for messages, such as "reset" and "reset". */
+/* Changes a session. `verb` and `done` are words for messages, such as "delete" and "deleted". */
 int session_change(struct ctl *ctl, const struct session_arguments *a,
                    enum kvcache_bench_action action, const char *verb, const char *done);
 int session_list(struct ctl *ctl);

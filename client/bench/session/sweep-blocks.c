@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of host memory in a layout. The positions of regions are computed here by the formulas of
- * the layouts, independently of the library, so that contents which the library puts in a wrong
- * place are detected. */
+/* Allocates blocks of host memory in a layout, and fills and checks them. The positions of
+ * regions are computed by the formulas of the layouts, without the library, so that contents
+ * that the library puts in a wrong place are detected. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +49,8 @@ int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_byt
                         return -ENOMEM;
                 }
                 b->bases[i] = (uint64_t)(uintptr_t)b->buffers[i];
-                memset(b->buffers[i], 0, b->info.buffer_bytes); /* take the page faults before
-                                                                   measuring */
+                memset(b->buffers[i], 0, b->info.buffer_bytes); /* touch all pages, so that no page
+                                                                   faults occur while measuring */
         }
         return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the sweep, in its own thread during a pass. Keeps `depth` blocks in flight, a request
- * each. A block that is refused, lost or of another length ends the sweep, because an incomplete
- * measurement is worthless. */
+/* A client of the sweep, in its own thread during a pass. Keeps `depth` blocks in flight, each
+ * in its own request. A block that is refused, lost or of another length ends the sweep, because
+ * an incomplete measurement is worthless. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -39,8 +39,9 @@ __attribute__((format(printf, 3, 4))) static int failed(struct sweep_client *c, 
         return r;
 }
 
-/* Selects the block and direction of a step. Mixed: gets the first half, which was put before, and
- * puts the second half. */
+/* Selects the block of a step, and whether to get or to put it. In the operation mixed, the
+ * blocks of the first half, which were put before, are got, and those of the second half are
+ * put. */
 static bool step(const struct sweep_pass *pass, uint64_t i, uint64_t *ret_block)
 {
         if (pass->op != SWEEP_MIXED) {
@@ -56,7 +57,8 @@ static uint64_t steps_of(const struct sweep_pass *pass)
         return pass->op == SWEEP_MIXED ? pass->blocks / 2 * 2 : pass->blocks;
 }
 
-/* Records a gather or scatter and its time, here and in the daemon's session. */
+/* Records a gather or scatter and its time, in the client's calls and in the daemon's benchmark
+ * session. */
 static void note_call(struct sweep_client *c, uint64_t begun_ns,
                       const struct kvcache_layout_moved *moved)
 {
@@ -74,7 +76,8 @@ static void note_call(struct sweep_client *c, uint64_t begun_ns,
                 .duration_ns = call.ended_ns - call.begun_ns,
         };
 
-        (void)kvcache_count_transfer(c->kv, &transfer); /* older daemons do not count it */
+        /* The call fails with older daemons, which do not count such transfers. */
+        (void)kvcache_count_transfer(c->kv, &transfer);
         c->calls[c->n_calls++] = call;
         c->moved.blocks += moved->blocks;
         c->moved.regions += moved->regions;

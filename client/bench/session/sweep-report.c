@@ -8,8 +8,8 @@
 #include "common.h"
 #include "units.h"
 
-/* Returns the number of pieces of a block in memory, each of which gather and scatter copy
- * separately. */
+/* Returns the number of contiguous pieces of a block in memory, each of which gather and scatter
+ * copy separately. */
 static uint64_t pieces_of(const struct sweep_options *o, const struct sweep_point *p)
 {
         switch (p->kind) {

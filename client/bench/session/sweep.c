@@ -22,7 +22,7 @@ struct sweep {
         struct sweep_result *result;
         char *error;
         char namespace_name[64];
-        /* The current sizes: */
+        /* The current sizes of the sweep. */
         uint64_t region_bytes, blocks, depth, n_clients;
         struct sweep_client clients[SWEEP_MAX_CLIENTS];
         struct sweep_blocks blocks_of[SWEEP_MAX_CLIENTS][SWEEP_LAYOUTS];
@@ -31,7 +31,7 @@ struct sweep {
         struct latency latencies[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t got[SWEEP_LAYOUTS][SWEEP_OPS], from_disk[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t verified[SWEEP_LAYOUTS][SWEEP_OPS];
-        uint64_t measured; /* passes that are done, for the progress */
+        uint64_t measured; /* number of passes that are done, for the progress */
 };
 
 const char *sweep_kind_name(uint32_t kind)

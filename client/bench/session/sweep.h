@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The active sweep: clients whose blocks lie in memory in different layouts put and get the same
- * chunks through the daemon. Only the layout differs: a block is gathered into staging and put, or
- * got in place and scattered; the client copies each byte once in both cases.
+ * chunks through the daemon. Only the layout differs between measurements: a block is gathered into
+ * staging and put, or got in place and scattered. The client copies each byte once in both cases.
  *
  * Layouts alternate within an iteration, so that other load of the host affects all of them; a
  * point is the median of its iterations. Clients are threads with one connection each. */
@@ -54,12 +54,12 @@ struct sweep_point {
         enum sweep_op op;
         double rate;             /* bytes per second: the median */
         double slowest, fastest; /* extremes of all iterations */
-        /* Rate relative to the fully contiguous layout in the same iteration, the median; 0: not
-         * measured. */
+        /* Median over the iterations of the rate divided by that of the fully contiguous layout
+         * in the same iteration; 0: not measured. */
         double of_contiguous;
-        uint64_t p50_ns, p99_ns; /* time of a block, from its gather to its reply, or to its
-                                    scatter */
-        double from_disk;        /* share of the blocks got */
+        uint64_t p50_ns, p99_ns; /* time of a block: for a put from the gather to the reply, for a
+                                    get from the request to the end of the scatter */
+        double from_disk;        /* share of the blocks got that came from disk */
         uint64_t verified_bytes;
 };
 
@@ -125,7 +125,7 @@ struct sweep_client {
         struct sweep_call *calls; /* calls of the pass, with room for all its blocks */
         size_t n_calls;
         struct kvcache_layout_moved moved; /* totals of these calls */
-        int error;                         /* -errno, with `message` */
+        int error; /* -errno of the first failure, which `message` describes; 0: none */
         char message[SWEEP_ERROR_BYTES];
 };
 
