@@ -310,7 +310,7 @@ static int remove_if_empty(const char *path, const struct stat *s, int type, str
         return 0;
 }
 
-/* Removes empty directories; engines of objects have none. */
+/* Removes the empty directories of a shared directory; object stores have no directories. */
 static void remove_directories(const struct remote_job *job)
 {
         char path[4096];
@@ -355,7 +355,7 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
 
         if (status != EXIT_OK || end)
                 return status;
-        interrupt_catch(); /* the command deletes its objects before it ends */
+        interrupt_catch(); /* on a signal the command still deletes its objects */
         status = measure(&a, &writes, &reads);
         if (status == EXIT_INTERRUPTED)
                 complain(EXIT_INTERRUPTED, "interrupted");

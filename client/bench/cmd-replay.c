@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay: options, choice of the workload, and the report; replay.c does the rest. */
+/* replay: reads the options, chooses the workload, and prints the report; replay.c runs the
+ * replay. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -331,7 +332,7 @@ static void report_blocks(const struct arguments *a, const struct replay_counts 
         }
 }
 
-/* Prints errors, refusals and other deviations. */
+/* Prints the numbers of errors, of refused blocks and of other deviations from a perfect replay. */
 static void report_failures(const struct replay_result *result)
 {
         const struct replay_counts *n = &result->counts;
@@ -548,13 +549,13 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 if (r)
                         return r;
         }
-        if (a.played) { /* before the replay, which may take hours */
+        if (a.played) { /* fails before the replay, which may take hours */
                 r = output_open(&played, a.played);
                 if (r)
                         return r;
         }
 
-        interrupt_catch(); /* ends the replay after the current request */
+        interrupt_catch(); /* a signal ends the replay after the current request */
         progress_init(&progress);
         a.replay.socket_path = ctl->socket_path;
         a.replay.block_bytes = a.block_bytes;

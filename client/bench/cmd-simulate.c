@@ -32,7 +32,7 @@ struct run {
         const char *policy;
         const struct capacity *capacity;
         struct simulation_result result;
-        struct simulation_result silent; /* with --liars: while they give no hints */
+        struct simulation_result silent; /* with --liars: result if the liars give no hints */
 };
 
 static void add_writes(cJSON *object, const struct simulate_arguments *a,
@@ -109,7 +109,7 @@ static int report_json(const struct simulate_arguments *a, const struct run *run
         return print_json(array);
 }
 
-/* Returns the bytes that may be written during the workload. */
+/* Returns the bytes that the write budget allows during the whole workload. */
 static double budget_bytes(const struct simulate_arguments *a, const struct simulation *s)
 {
         const struct workload_request *requests = s->workload->requests;
@@ -156,7 +156,7 @@ static int print_writes(const struct simulate_arguments *a, const struct simulat
         return EXIT_OK;
 }
 
-/* Prints how the liars' hints change the hits of both users. */
+/* Prints the hits of the liars and of the other user, with the liars' hints and without them. */
 static int print_liars(const struct simulate_arguments *a, const struct run *runs)
 {
         _cleanup_(text_table_freep) struct text_table *table = text_table_new("rlrrrr");

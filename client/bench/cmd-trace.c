@@ -24,7 +24,7 @@
 enum {
         MOST_KEYS = 512,
         MOST_BATCHES = 100000,
-        MOST_BYTES = 64 << 20, /* maximum of a batch */
+        MOST_BYTES = 64 << 20, /* maximum bytes of a batch */
         PAGE = 4096,
         BAR = 40,
 };
@@ -45,7 +45,7 @@ struct tracer {
         unsigned long long block_bytes, keys, batches;
         uint32_t namespace_handle;
         uint8_t seed[16];
-        uint8_t *memory; /* registered: room for a batch */
+        uint8_t *memory; /* registered memory with room for a batch */
         uint64_t place;  /* distance between blocks, in bytes */
         struct kvcache_entry entries[MOST_KEYS];
         struct kvcache_result results[MOST_KEYS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table has a row for each decision, and a few words of its reason. Hits in a row are one row.
- * A block that many requests ask for has too many decisions for a person, so the table leaves out
- * those in the middle. */
+/* Prints an explanation; see explain-report.h. The table has a row for each decision, with its
+ * reason in a few words, and one row for consecutive hits. If there are too many rows to read,
+ * the table leaves out those in the middle. */
 #include "explain-report.h"
 
 #include <inttypes.h>
@@ -44,7 +44,7 @@ static bool is_by_recency(const struct explain_decision *d)
         return d->class == EVICT_CLASS_RECENCY;
 }
 
-/* Prints why the block stayed until this decision. */
+/* Adds a row that says why the block stayed in the cache until this decision. */
 static void add_kept(struct text_table *table, const struct explain_decision *d, uint64_t passed,
                      double closest, bool by_recency)
 {
@@ -150,8 +150,8 @@ static void add_request(struct text_table *table, const struct explanation *e, s
         row(table, d, d->kind == EXPLAIN_HIT ? "hit" : "miss", why);
 }
 
-/* Returns the index of the last of the hits in a row that begin at `i`, and sums up the evictions
- * that they survived. */
+/* Returns the index of the last of the consecutive hits that begin at `i`, and adds up the
+ * evictions of other blocks between them. */
 static size_t last_hit(const struct explanation *e, size_t i, uint64_t *ret_passed,
                        double *ret_closest)
 {
@@ -190,7 +190,7 @@ static size_t add_decision(struct text_table *table, const struct simulation *s,
         return last + 1;
 }
 
-/* Counts the rows of decisions, hits in a row being one. */
+/* Counts the rows of the table, in which consecutive hits are one row. */
 static size_t count_rows(const struct explanation *e)
 {
         uint64_t passed;

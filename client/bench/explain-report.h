@@ -5,7 +5,7 @@
 #include "explain.h"
 #include "simulate-arguments.h"
 
-/* Return an exit status. */
+/* Print the explanation as text or as JSON. Return an exit status. */
 int explain_report_text(const struct simulate_arguments *a, const struct simulation *s,
                         uint32_t block, const struct explanation *e);
 int explain_report_json(const struct simulate_arguments *a, const struct simulation *s,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Observes the policy while it decides: at each eviction it compares the block with the victim, by
- * the worth that the policy itself computes. */
+/* Explains the decisions about one block; see explain.h. An observer of the simulated cache
+ * compares the block with the victim at each eviction, by the worth that the policy computes. */
 #include "explain.h"
 
 #include <errno.h>
@@ -16,10 +16,12 @@ struct observer {
         const struct simulation *simulation;
         struct explanation *explanation;
         uint32_t block;
-        size_t asked_at;                /* index of the decision of the current request, or NONE */
-        size_t *asks;                   /* requests for the block, in order */
-        size_t n_asks, next_ask;        /* next_ask: the first one after the current request */
-        struct explain_decision passed; /* evictions of others since the last decision */
+        size_t asked_at; /* index of the decision about the current request, or NONE if the request
+                            does not ask for the block */
+        size_t *asks;    /* indices of the requests that ask for the block, in order */
+        size_t n_asks,
+                next_ask; /* next_ask: index in `asks` of the first one after the current request */
+        struct explain_decision passed; /* evictions of other blocks since the last decision */
         int error;
 };
 
@@ -119,10 +121,12 @@ static void after_request(void *userdata, const struct simulated_cache *c, size_
 
 /* --- evictions --- */
 
-/* Finds the first of the blocks worth least that could have been evicted instead. */
+/* Search for the block that would have been evicted instead: the first one of those with the
+ * least worth. */
 struct search {
         const struct simulated_cache *cache;
-        uint32_t not, found; /* blocks; found: UINT32_MAX if there is none */
+        uint32_t not, found; /* `not`: the evicted block, which is skipped; `found`: the block
+                                found, or UINT32_MAX */
 };
 
 static void look_for_next(void *userdata, uint32_t item)
@@ -174,7 +178,7 @@ static void explain_eviction(struct observer *o, const struct simulated_cache *c
         d->next_ratio = own.density > 0 ? next.density / own.density : (double)NAN;
 }
 
-/* Notes that the policy takes another block while it has this one. */
+/* Records that the policy evicts another block while the explained block is cached. */
 static void compare(struct observer *o, const struct simulated_cache *c, uint32_t victim)
 {
         struct evict_standing own, other;

@@ -12,44 +12,52 @@
 
 enum explain_kind {
         EXPLAIN_HIT,
-        EXPLAIN_BEHIND_A_MISS, /* cached, but a block before it was missing: no hit */
+        EXPLAIN_BEHIND_A_MISS, /* the block was cached, but is no hit, because an earlier block of
+                                  the request was missing */
         EXPLAIN_MISS,
         EXPLAIN_EVICTED,
 };
 
 enum explain_cause {
         EXPLAIN_WORTH_LEAST,
-        EXPLAIN_END_OF_CHAIN, /* the block worth least is continued by this one */
-        EXPLAIN_GAVE_WAY,     /* was worth less than chains known to return soon when it came in */
-        EXPLAIN_UNLEARNED,    /* no hits of its class are known yet */
-        EXPLAIN_OLDEST,       /* the policy judges by recency */
+        EXPLAIN_END_OF_CHAIN, /* this block continues the chain of a block that is worth less, and
+                                 is evicted before that block */
+        EXPLAIN_GAVE_WAY,  /* when the block was to be inserted, it was worth less than chains that
+                              are known to return soon */
+        EXPLAIN_UNLEARNED, /* the policy knows no hits of the block's class yet */
+        EXPLAIN_OLDEST,    /* the policy judges by recency */
 };
 
 struct explain_decision {
         enum explain_kind kind;
-        size_t request; /* asked for the block, or made room for another by evicting it */
-        double seconds; /* since the first request */
+        size_t request; /* index of the request that asked for the block, or for whose blocks it was
+                           evicted */
+        double seconds; /* time since the workload's first request, s */
 
-        /* The evictions of other blocks since the previous decision. `closest`: the least ratio of
-         * this block's worth to the victim's; INFINITY if no victim was worth anything. Those
-         * during the block's own requests are `spared`. */
+        /* Evictions of other blocks since the previous decision. `passed`: their number while
+         * the block could have been evicted; `spared`: their number during requests for the
+         * block itself, which protect it. `closest`: the least ratio of the block's worth to a
+         * victim's; INFINITY if the worth of all victims was 0. */
         uint64_t passed, spared;
         double closest;
-        bool is_closest_continued; /* cached blocks continued it then, and go first */
+        bool is_closest_continued; /* at the eviction of `closest`, cached blocks continued the
+                                      chain of this one, and are evicted before it */
 
-        /* After a request: */
-        bool is_cached, gives_way, is_refused; /* is_refused: by the write budget */
-        enum evict_class class;                /* also at an eviction */
-        double gap_s;                          /* mean gap of its chain; 0: unknown */
+        /* Members for a request: state of the block after it. */
+        bool is_cached, gives_way,
+                is_refused;     /* is_refused: not inserted because of the write budget */
+        enum evict_class class; /* class in the policy; also set for an eviction */
+        double gap_s;           /* mean time between uses of the block's chain, s; 0: unknown */
 
-        /* An eviction: */
+        /* Members for an eviction. */
         enum explain_cause cause;
-        double unused_s;  /* since its last use */
-        double returns_s; /* until the next request for it; NAN: there is none */
-        bool has_next;    /* another block could have been evicted: */
-        uint32_t next;    /* its number */
+        double unused_s;  /* time since the block's last use, s */
+        double returns_s; /* time until the next request for the block, s; NAN: there is none */
+        bool has_next;    /* another block, `next`, could have been evicted instead */
+        uint32_t next;    /* number of that block */
         enum evict_class next_class;
-        double next_ratio; /* ratio of its worth to this block's; NAN: this one has none */
+        double next_ratio; /* worth of block `next` divided by that of the evicted block; NAN: the
+                              evicted block's worth is 0 */
 };
 
 struct explanation {

@@ -26,10 +26,14 @@ static const char *const route_names[] = {
 /* Figures of the shared tier, in bytes, or in blocks if the size of a block is not known. NAN: not
  * known. */
 struct figures {
-        double read, busiest, written; /* per second */
-        double stored;
-        double saved_s;    /* seconds of computing */
-        double break_even; /* bytes per second of a load; INFINITY: loading is never faster */
+        /* Read from the shared tier per second, on average and in the busiest window; written to it
+         * per second. */
+        double read, busiest, written;
+
+        double stored;     /* size of the shared tier's contents at the end */
+        double saved_s;    /* time of computing that hits in the shared tier save, s */
+        double break_even; /* rate of one load from which loading is faster than computing, in bytes
+                              per second; INFINITY: loading is never faster */
 };
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -37,8 +41,8 @@ static double ratio(uint64_t part, uint64_t whole)
         return whole > 0 ? (double)part / (double)whole : 0;
 }
 
-/* Returns how unequal the work is: the blocks that the busiest host computes, over the mean of all
- * hosts. 1 if nothing is computed. */
+/* Returns the skew of the work: the number of blocks that the busiest host computes, divided by
+ * the mean of all hosts. Returns 1 if no host computes a block. */
 static double skew_of(const struct simulate_arguments *a, size_t run, const struct fleet_result *r)
 {
         uint64_t computed = r->blocks_asked - r->blocks_hit;
@@ -55,8 +59,9 @@ static double trace_seconds(const struct fleet *f)
         return (double)(end_ms - MIN(begin_ms, end_ms)) / 1e3;
 }
 
-/* All loads together take their latencies, plus their bytes at the given rate; computing the same
- * blocks takes their tokens at the rate of prefill. */
+/* Computes the figures. The time of all loads is the sum of their latencies plus their bytes
+ * divided by the rate of a load; the time of computing the same blocks is their tokens divided
+ * by the rate of prefill. */
 static void compute_figures(const struct simulate_arguments *a, const struct fleet *f,
                             const struct fleet_result *r, struct figures *ret)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The known contents are a set of hosts for each block. The set of the hosts that have a whole
- * prefix is the intersection of the sets of its blocks, so that one walk along a request finds the
- * known prefix of every host. */
+/* Implements fleet-router.h. The router keeps for each block the set of hosts that are known to
+ * have it. A prefix is known to be on the hosts in the intersection of its blocks' sets, so one
+ * pass over a request finds the known prefix of every host. */
 #include "fleet-router.h"
 
 #include <errno.h>
@@ -20,7 +20,8 @@ struct event {
 struct sent {
         uint64_t at_ns;
         uint32_t host;
-        uint32_t blocks; /* that the host had to compute, as far as was known */
+        uint32_t blocks; /* number of blocks that the host had to compute, as far as the router knew
+                          */
 };
 
 /* A queue in one array: the entries from `first` to `end`. */
@@ -30,13 +31,13 @@ struct queue {
 };
 
 struct router {
-        uint32_t hosts, words; /* words of a set of hosts */
+        uint32_t hosts, words; /* number of hosts; number of 64-bit words of a set of hosts */
         uint64_t lag_ns;
         uint64_t *holders;  /* by block: the set of hosts that are known to have it */
         uint64_t *alive;    /* scratch: the hosts that have the whole prefix so far */
         uint32_t *known;    /* scratch, by host: length of the known prefix */
         uint64_t *load;     /* by host: blocks sent to compute within the window */
-        uint64_t *requests; /* by host */
+        uint64_t *requests; /* by host: number of its requests so far */
         struct queue events, sent;
 };
 
@@ -108,8 +109,8 @@ int router_publish(struct router *r, uint32_t host, uint32_t block, bool is_cach
         return 0;
 }
 
-/* Takes the events in that have arrived. Subtracts the times, because their sum with the lag may
- * overflow. */
+/* Applies the events that have arrived. Compares the lag with the difference of the times,
+ * because the sum of a time and the lag may overflow. */
 static void receive(struct router *r, uint64_t now_ns)
 {
         struct queue *q = &r->events;

@@ -31,8 +31,9 @@ static uint32_t find_session(const struct tails *t, const uint32_t *blocks, size
         return NONE;
 }
 
-/* Sets the tail of a session: the block before the last, which may be partial. If another session
- * has used that block first, many may share it, and the last block is the tail. */
+/* Sets the tail of a session, by which its next request is recognized: the last block but one,
+ * because the last block may be partial. If another session used that block first, several
+ * sessions may share it, and the tail is the last block instead. */
 static void set_tail(struct tails *t, uint32_t session, const uint32_t *blocks, size_t n)
 {
         uint32_t tail = NONE;
@@ -131,8 +132,9 @@ struct host {
         struct simulated_cache cache;
         struct simulated_observer observer;
         struct hosts *all;
-        uint32_t *blocks; /* by the host's number: the block of the fleet; only with a router */
-        uint32_t room;    /* of `blocks` */
+        uint32_t *blocks; /* the fleet's number of each block of the host, indexed by the host's
+                             number; only with a router */
+        uint32_t room;    /* number of entries for which `blocks` has room */
         uint64_t computed;
 };
 
@@ -141,10 +143,11 @@ struct hosts {
         struct host *hosts;
         uint32_t n;
         struct host_blocks numbers;
-        uint32_t *own;         /* like simulation.blocks, with the host's numbers */
+        uint32_t *own; /* blocks of all requests, as simulation.blocks, but with the numbers of the
+                          request's host */
         struct router *router; /* NULL unless the route follows events */
         uint64_t now_ns;
-        int error; /* the first one that an observer met; 0: none */
+        int error; /* first -errno of an observer; 0: none */
 };
 
 static void hosts_fini(struct hosts *h)
@@ -183,8 +186,8 @@ static int number_request(struct hosts *h, size_t request, uint32_t host)
         return error;
 }
 
-/* Makes the numbers of a routed request known to its host, which learns of its blocks one by one.
- * The arrays grow by half, so that this costs little on the whole. */
+/* Allocates records for blocks that a routed request uses for the first time on its host. The
+ * arrays grow by half, so that the total cost of growing is linear. */
 static int learn_blocks(struct hosts *h, size_t request, uint32_t host)
 {
         const struct simulation *s = h->fleet->simulation;
@@ -227,8 +230,8 @@ static void on_evicting(void *userdata, const struct simulated_cache *c, uint32_
         publish(userdata, block, false);
 }
 
-/* Creates the router, and the caches of the hosts among which it chooses. With a lag longer than
- * the workload, hosts publish no events, because none would arrive in time. */
+/* Creates the router, and the caches of the hosts among which it chooses. If the lag is longer
+ * than the workload, hosts publish no events, because no event would arrive in time. */
 static int begin_routing(struct hosts *h)
 {
         const struct fleet *f = h->fleet;
@@ -319,7 +322,7 @@ static int hosts_init(struct hosts *h, const struct fleet *f, uint32_t n)
         return f->route == FLEET_ROUTE_EVENTS ? begin_routing(h) : begin_fixed(h);
 }
 
-/* Finds the host of the next request; its blocks have numbers afterwards. */
+/* Finds the host of the next request, and numbers the request's blocks for that host. */
 static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size_t *ret_expected)
 {
         const struct fleet *f = h->fleet;
@@ -344,7 +347,8 @@ static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size
 /* The hits of a request, and its traffic with the shared tier. */
 struct plan {
         size_t local, hits, reads, writes;
-        uint8_t *use; /* by block of the request: belongs in the shared tier afterwards */
+        uint8_t *use; /* for each block of the request: whether it is to be in the shared tier
+                         afterwards */
 };
 
 static void make_plan(const struct fleet *f, const struct simulated_cache *own,
@@ -390,7 +394,7 @@ struct busiest {
         uint64_t window, blocks, most;
 };
 
-/* Adds reads; a timestamp before the current window counts for it. */
+/* Adds reads. A timestamp before the current window counts towards the current window. */
 static void busiest_add(struct busiest *b, uint64_t ms, uint64_t blocks)
 {
         if (ms / FLEET_WINDOW_MS > b->window)
@@ -399,7 +403,7 @@ static void busiest_add(struct busiest *b, uint64_t ms, uint64_t blocks)
         b->most = MAX(b->most, b->blocks);
 }
 
-/* Returns 0 or -ENOMEM. */
+/* Plays the workload on the hosts. Returns 0 or -ENOMEM. */
 static int play(const struct fleet *f, struct hosts *hosts, struct simulated_cache *shared,
                 const uint8_t *ends, struct plan *p, struct fleet_result *ret)
 {

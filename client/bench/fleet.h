@@ -29,14 +29,15 @@ enum fleet_route {
 };
 
 struct fleet {
-        const struct simulation *simulation; /* `announced` is used, the write budget is not */
+        const struct simulation *simulation; /* the workload; its `announced` is used, and its write
+                                                budget is ignored */
         const char *policy;                  /* policy of the hosts' caches; not "opt" */
         uint32_t capacity;                   /* size of each host's cache, in blocks, 1 or more */
         uint32_t shared;                     /* size of the shared tier, in blocks; 0: no shared
                                                 tier */
         enum fleet_write write;
         enum fleet_route route;
-        uint64_t lag_ns;    /* time until an event reaches the router, of FLEET_ROUTE_EVENTS */
+        uint64_t lag_ns;    /* FLEET_ROUTE_EVENTS: time until an event reaches the router */
         uint32_t *sessions; /* session of each request; owned */
         uint32_t n_sessions;
         uint64_t blocks_bound; /* hits of a single cache for the whole fleet */
@@ -53,20 +54,21 @@ void fleet_fini(struct fleet *f);
 
 struct fleet_result {
         uint64_t blocks_asked;
-        uint64_t blocks_hit_local; /* prefix found in the host's cache: all hits without a shared
-                                      tier */
-        uint64_t blocks_hit;       /* prefix found in either */
-        uint64_t loads;            /* requests that read from the shared tier */
+        uint64_t blocks_hit_local; /* blocks of prefixes found in the host's cache: without a shared
+                                      tier, all hits */
+        uint64_t blocks_hit; /* blocks of prefixes found in the host's cache or the shared tier */
+        uint64_t loads;      /* number of requests that read from the shared tier */
         uint64_t blocks_read, blocks_written;
-        uint64_t most_computed; /* blocks that one host computes: the most of all hosts */
-        /* Leading blocks that the router counted on at the chosen hosts, and those of them that
-         * were evicted. Only of FLEET_ROUTE_EVENTS. */
+        uint64_t most_computed; /* number of blocks that the host with the most work computes */
+        /* FLEET_ROUTE_EVENTS: number of leading blocks that the router expected on the chosen
+         * hosts, and number of these blocks that were no longer there. */
         uint64_t blocks_expected, blocks_stale;
-        uint64_t busiest_read;             /* blocks, largest number within a window of
-                                              FLEET_WINDOW_MS */
-        uint64_t blocks_stored, evictions; /* shared tier: blocks at the end; evictions */
+        uint64_t busiest_read; /* largest number of blocks read from the shared tier within a window
+                                  of FLEET_WINDOW_MS */
+        uint64_t blocks_stored,
+                evictions; /* shared tier: number of blocks at the end; number of evictions */
         uint64_t touches;
-        double seconds; /* CPU time */
+        double seconds; /* CPU time of the simulation, s */
 };
 
 /* Simulates `hosts` hosts, 1 to FLEET_MAX_HOSTS. Returns 0, -EINVAL or -ENOMEM. */

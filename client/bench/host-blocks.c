@@ -7,7 +7,7 @@
 #include "checked.h"
 
 struct host_block {
-        uint32_t block, host_plus_one; /* 0: empty */
+        uint32_t block, host_plus_one; /* 0 in host_plus_one: the entry is empty */
         uint32_t number;
 };
 
@@ -28,7 +28,7 @@ void host_blocks_fini(struct host_blocks *b)
         *b = (struct host_blocks){ 0 };
 }
 
-/* Returns the entry of a block, or the empty one that it would get. */
+/* Returns the entry of a block, or the empty entry at which the block would be inserted. */
 static struct host_block *find(const struct host_blocks *b, uint32_t host, uint32_t block)
 {
         uint64_t hash = ((uint64_t)host << 32 | block) * UINT64_C(0x9e3779b97f4a7c15);

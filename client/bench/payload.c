@@ -10,7 +10,7 @@ enum {
         WORD_BYTES = 8,
         LANES = 4,
         STRIDE_BYTES = LANES * WORD_BYTES,
-        LOOK_BYTES = 4096, /* bytes compared before the result is checked */
+        LOOK_BYTES = 4096, /* number of bytes that are compared before the result is checked */
 };
 
 struct seeds {

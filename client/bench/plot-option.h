@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options that plot a report: --plot in characters, --plot=FILE.svg and --svg FILE as SVG. */
+/* Handles the options that plot a report: --plot prints characters, and --plot=FILE.svg and
+ * --svg FILE write SVG. */
 #pragma once
 
 #include "options.h"

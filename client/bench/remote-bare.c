@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures an engine alone; see remote-bare.h. Each slot has memory for one object and one
- * operation; when its operation ends, a slot takes the next object. Payloads are generated before
- * measuring, except the stamps that identify the object. Headers equal those of the daemon, except
- * that the checksum of the payload, which the daemon computes, is 0. */
+/* Measures a back end without a daemon; see remote-bare.h. Each slot has memory for one object
+ * and one operation; when its operation ends, a slot takes the next object. Payloads are
+ * generated before measuring, except the stamps that identify the object. Headers equal those of
+ * the daemon, except that the checksum of the payload, which the daemon computes, is 0. */
 #include "remote-bare.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ enum { REAP_MOST = 1024, WAIT_MS = 100 };
 struct slot {
         struct backend_op op;
         struct remote_bare *bare;
-        uint8_t *memory; /* header and payload */
+        uint8_t *memory; /* the slot's memory: header and payload of the object */
         uint64_t object, submitted_ns;
 };
 
@@ -35,9 +35,10 @@ struct remote_bare {
         uint8_t *memory;
         struct slot *slots;
         unsigned in_flight;
-        bool hangs; /* some operations are still in flight, and their memory is not freed */
+        bool hangs; /* some operations never completed; their memory is not freed, because the back
+                       end may still use it */
 
-        /* The current pass: */
+        /* State of the current pass. */
         enum backend_op_kind kind;
         struct remote_figures *figures;
         uint64_t next;

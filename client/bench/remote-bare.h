@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures a back end of the shared tier by the daemon's own code for it, without a daemon: `depth`
- * operations in flight, on objects with the header that the daemon writes.
+/* Measures a back end of the shared tier with the code of the daemon, but without a daemon: `depth`
+ * operations are in flight, on objects with the header that the daemon writes.
  *
- * The header and the stamps of a payload (remote-job.h) are compared after each read, while others
- * continue. One thread submits and reaps; the back end has its own. */
+ * The header and the stamps of a payload (remote-job.h) are compared after each read, while
+ * other operations continue. One thread submits and reaps; the back end has its own. */
 #pragma once
 
 #include "remote-job.h"

@@ -20,7 +20,7 @@ struct remote_job {
         const atomic_int *interrupted;
 };
 
-/* Results of processing all objects once. */
+/* Results of one pass, which writes or reads every object once. */
 struct remote_figures {
         bool measured;
         uint64_t objects, bytes, ns;
@@ -35,11 +35,11 @@ static inline double remote_rate(const struct remote_figures *f)
 
 enum { REMOTE_ERROR_BYTES = 512, REMOTE_STAMP_BYTES = 4096 };
 
-/* Computes an object's key. Keys are distributed over the folders of a directory, and over an
- * engine's servers. */
+/* Computes an object's key. The keys are distributed over the folders of a shared directory, and
+ * over the servers of an object store. */
 void remote_key_of(uint64_t object, uint8_t ret[static KEY_BYTES]);
-/* Fills memory with incompressible bytes, because an engine that compresses would otherwise seem
- * faster. */
+/* Fills memory with incompressible bytes, because a back end that compresses would otherwise
+ * seem faster. */
 void remote_fill(void *memory, uint64_t bytes);
 /* Stamp a payload as that of an object, and check the stamps. */
 void remote_stamp(uint64_t object, void *payload, uint64_t bytes);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures objects through daemons; see remote-through.h. The first daemon has an empty store with
- * room for all chunks. Its status tells how many it has written to the back end, so the figure
- * covers all of them from the first put on, and there is none for a single object. The second
- * daemon has room for all, too, and each chunk is got once. Both have temporary stores in $TMPDIR.
- */
+/* Measures objects through daemons; see remote-through.h. The first daemon has an empty store
+ * with room for all chunks. Its status has the number of chunks that it has written to the back
+ * end, so the figure is the time from the first put until all of them are written; there is no
+ * figure for a single object. The second daemon has room for all chunks, too, and each chunk is
+ * got once. Both have temporary stores in $TMPDIR. */
 #include "remote-through.h"
 
 #include <inttypes.h>
@@ -27,7 +27,7 @@ enum {
         REAP_MOST = 64,
         REAP_MS = 100,
         LOOK_MS = 10,
-        STUCK_MS = 60000, /* without any progress */
+        STUCK_MS = 60000, /* time without progress after which the command gives up, ms */
         MOST_POOL = 1 << 30,
 };
 
@@ -143,8 +143,8 @@ static int start(struct through *t, bool writes)
         return EXIT_OK;
 }
 
-/* Returns a number of the status's section `remote`, or -1 after reporting that it cannot be
- * had. */
+/* Returns a number of the status's section `remote`, or -1 after reporting why it is not
+ * available. */
 static double remote_number(struct through *t, const char *name)
 {
         _cleanup_(freep) char *text = NULL;
@@ -165,7 +165,8 @@ static double remote_number(struct through *t, const char *name)
         return -1;
 }
 
-/* Waits until the daemon's number `name` is `wanted`, as long as it keeps changing. */
+/* Waits until the number `name` of the daemon's status is `wanted`. Fails if the number does not
+ * change for STUCK_MS. */
 static int wait_for_number(struct through *t, const char *name, double wanted, const char *what)
 {
         uint64_t last_ns = latency_now_ns();
@@ -207,7 +208,8 @@ static int wait_for_rest(struct through *t)
                         return complain(EXIT_REFUSED, "the daemon does not tell its statistics: %s",
                                         kvcache_error(t->kv));
                 if (r > 0 || latency_now_ns() - begun > STUCK_MS * UINT64_C(1000000))
-                        return EXIT_OK; /* otherwise measure it as it is */
+                        return EXIT_OK; /* after the maximum wait, measure the daemon although it is
+                                           not at rest */
                 if (*t->job->interrupted)
                         return EXIT_INTERRUPTED;
                 clock_nanosleep(CLOCK_MONOTONIC, 0,

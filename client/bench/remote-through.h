@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the same objects through daemons. A client puts them to a daemon with remote.write all,
- * until all are on the engine. Then a client gets them from a second daemon, whose store is
- * empty. */
+/* Measures the same objects through daemons. A client puts the objects to a daemon with
+ * `remote.write: all`, and waits until all are on the back end. Then a client gets them from a
+ * second daemon, whose store is empty. */
 #pragma once
 
 #include "remote-bare.h"

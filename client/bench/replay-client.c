@@ -2,13 +2,13 @@
 /* One client of a replay.
  *
  * Runs in its own thread and owns its connection, its counters and the blocks of the current
- * request. Each block has a state: a pass takes all blocks in one state in rounds and changes their
- * state. Functions return 0, or a negative errno if the replay is over and replay_fail() has the
- * reason.
+ * request. Each block has a state (enum replay_block): a pass processes all blocks in one state, in
+ * rounds, and changes their state. Functions return 0, or a negative errno if the replay must end
+ * and replay_fail() has been called.
  *
- * Failures: a block that fails counts as a miss. If the daemon ends, the client tries for a while
- * to reconnect between rounds. If it is refused for lack of room or leases, it releases all its
- * leases and tries once more; if refused again, it continues without that block. */
+ * Failures: a block that fails counts as a miss. If the daemon ends, the client tries for a
+ * while to reconnect between rounds. If it is refused for lack of room or leases, it releases
+ * all its leases and tries once more; if refused again, it continues without that block. */
 #include "replay-client.h"
 
 #include <errno.h>
@@ -24,9 +24,9 @@
 #include "checked.h"
 
 enum {
-        WAIT_MS = 100,    /* between checks whether to stop */
-        RETRY_MS = 50,    /* between attempts to reconnect */
-        SEARCH_MS = 2000, /* maximum time of a search of the shared tier */
+        WAIT_MS = 100,    /* ms between checks whether to stop */
+        RETRY_MS = 50,    /* ms between attempts to reconnect */
+        SEARCH_MS = 2000, /* maximum time of a search of the shared tier, ms */
 };
 
 static void sleep_ms(unsigned ms)
@@ -147,7 +147,7 @@ static void client_failed_block(struct replay_client *c, int status)
                 c->counts.lost++;
                 c->lost = true;
         } else if (status == KVCACHE_PENDING) {
-                c->lost = true; /* find out whether the daemon has ended */
+                c->lost = true; /* check before the next round whether the daemon has ended */
         }
 }
 
@@ -265,8 +265,9 @@ static int client_write_acks(struct replay_client *c, size_t at, size_t n)
         return 0;
 }
 
-/* Finds a place for up to `*n` blocks in the staging area, fewer if it is short. If there is none,
- * uses private memory for one block, which the library copies when the staging area has room. */
+/* Acquires a place for up to `*n` blocks in the staging area, or for fewer if its room is short.
+ * If there is no room, uses private memory for one block; the library copies the block to the
+ * staging area once there is room. */
 static int client_find_place(struct replay_client *c, size_t *n, void **ret_place,
                              bool *ret_in_staging)
 {
@@ -475,8 +476,8 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         return 0;
 }
 
-/* Announces what is known of the session after this request. The last block may be partial, so that
- * the session continues from the one before. */
+/* Sends the hint that the workload has for this request. A hint that the session returns leaves
+ * out the last block, which may be partial: the session continues from the block before it. */
 static int client_announce(struct replay_client *c)
 {
         bool is_final = c->advice == KVCACHE_ADVICE_FINAL;

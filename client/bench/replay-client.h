@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One client of a replay, which sends requests over one connection, and the state that all clients
- * share. For replay.c, which creates the clients and runs each in its own thread. */
+/* One client of a replay, which sends requests over one connection, and the state that all
+ * clients share. Used by replay.c, which creates the clients and runs each in its own thread. */
 #pragma once
 
 #include <pthread.h>
@@ -34,7 +34,8 @@ struct replay_shared {
 enum replay_block {
         REPLAY_TO_GET,
         REPLAY_TO_PUT,
-        REPLAY_REFUSED, /* no room, or too many leases: tried once more with nothing held */
+        REPLAY_REFUSED, /* refused for lack of room or leases: tried once more after the client has
+                           released all its leases */
         REPLAY_HIT,
         REPLAY_DONE,
 };
@@ -46,7 +47,7 @@ struct replay_client {
         uint32_t namespace;
         bool lost; /* the daemon has ended: reconnect before the next request */
 
-        /* The current request: */
+        /* State of the current request. */
         const uint64_t *ids;
         size_t n_blocks;
         size_t room; /* size of each array below, in blocks */
@@ -56,7 +57,7 @@ struct replay_client {
         struct kvcache_result *results;
         struct kvcache_lease *held;
         size_t n_held;
-        enum kvcache_advice advice; /* announced after the request, with `return_s` */
+        enum kvcache_advice advice; /* advice sent after the request, with `return_s` */
         uint32_t return_s;
         bool hold;   /* keep leases; false once the daemon has refused */
         void *spare; /* buffer for contents when the staging area has no room */
@@ -68,7 +69,8 @@ struct replay_client {
 };
 
 bool replay_should_stop(struct replay_shared *s);
-/* Ends the whole replay; the first reason is printed. Returns a negative errno. */
+/* Ends the whole replay with a reason; later calls keep the first reason. Returns a negative
+ * errno. */
 int replay_fail(struct replay_shared *s, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 

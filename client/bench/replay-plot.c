@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A point stands for a part of the workload. Parts of which nothing was replayed have none. */
+/* Plots a replay; see replay-plot.h. Each point shows one part of the workload (struct
+ * replay_part); parts without a replayed request have no point. */
 #include "replay-plot.h"
 
 #include <string.h>

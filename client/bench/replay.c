@@ -176,7 +176,7 @@ static bool same_instance(const struct kvcache_info *a, const struct kvcache_inf
 
 static void merge(struct replay_result *to, const struct replay_client *from)
 {
-        /* All members have one type, so they can be added as an array. */
+        /* All members of the structure are uint64_t, so they can be added as an array. */
         uint64_t *sums = (uint64_t *)&to->counts;
         const uint64_t *parts = (const uint64_t *)&from->counts;
 
@@ -312,7 +312,7 @@ static void play(struct replay_shared *s, struct replay_client *clients, struct 
                         clients[i].counts.reconnects = info.reconnects;
                 merge(ret, &clients[i]);
         }
-        /* A restarted daemon counts from zero. */
+        /* The counters of a restarted daemon start at zero, so the difference would be wrong. */
         if (known && s->status != EXIT_UNREACHABLE && read_evictions(control, &after) &&
             kvcache_get_info(control, &last) >= 0) {
                 ret->evictions_known = true;

@@ -20,14 +20,15 @@
 
 struct replay_result {
         struct replay_counts counts;
-        struct latency match, get, put; /* per call: a round of blocks, not one block */
+        struct latency match, get,
+                put; /* latency of each call, which handles a round of several blocks */
         struct replay_part parts[REPLAY_PARTS];
         double seconds;
         bool evictions_known;
-        uint64_t evictions; /* from the store, as counted by the daemon */
+        uint64_t evictions; /* evictions during the replay, as counted by the daemon */
         bool interrupted;
-        int status;                          /* exit status; unless EXIT_OK: */
-        char error[REPLAY_TEXT_BYTES];       /* reason for the early end */
+        int status;                    /* exit status of the replay */
+        char error[REPLAY_TEXT_BYTES]; /* reason for the early end, unless `status` is EXIT_OK */
         char first_wrong[REPLAY_TEXT_BYTES]; /* first wrong block and position; "" if all bytes
                                                 were right */
 };
