@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and checks the options of simulate. Errors are reported on stderr here. */
+/* Reads and checks the options of simulate. These functions report errors on stderr. */
 #pragma once
 
 #include "fleet.h"
@@ -9,7 +9,7 @@
 enum {
         SIMULATE_POLICIES = 8,
         SIMULATE_CAPACITIES = 32,
-        SIMULATE_HOSTS = 32, /* numbers of hosts in a list */
+        SIMULATE_HOSTS = 32, /* maximum number of entries in a list of numbers of hosts */
         SIMULATE_CELL_BYTES = 96,
 };
 
@@ -18,7 +18,7 @@ extern const struct option_row simulate_options[];
 /* The size of a cache, as given. */
 struct capacity {
         char text[24];
-        double share;   /* share of the distinct blocks, if `is_share` */
+        double share;   /* size as a share of the number of distinct blocks, if `is_share` */
         uint64_t bytes; /* size of --disk, or of --shared with a unit; otherwise 0 */
         uint64_t blocks;
         bool is_share;
@@ -32,13 +32,14 @@ struct simulate_arguments {
         unsigned long long block_bytes, write_budget;
         double announced, returns, stops, liars;
         const char *svg;
-        bool plots;          /* in characters, to standard output */
+        bool plots;          /* plot in characters on standard output */
         const char *explain; /* the block to explain: an id or a key; NULL: none */
 
-        /* Fleets, which have one policy and one capacity: */
-        const char *of_fleet; /* an option that only fleets have; NULL: none was given */
+        /* Members for fleets, which have one policy and one capacity. */
+        const char
+                *of_fleet; /* name of a given option that only fleets have; NULL: none was given */
         uint32_t hosts[SIMULATE_HOSTS];
-        size_t n_hosts; /* 0: not a fleet */
+        size_t n_hosts; /* number of entries in the list of numbers of hosts; 0: not a fleet */
         struct capacity shared;
         bool shared_is_limited; /* `shared` is a limit */
         enum fleet_write write;

@@ -32,8 +32,8 @@ struct number {
 };
 
 /* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so
- * requests with the same one are spread over the time until the next, at most a second. If all are
- * equal, the workload has no times. Returns 0 or -ENOMEM. */
+ * requests with equal timestamps are spread over the time until the next timestamp, at most over
+ * a second. If all timestamps are equal, the workload has no times. Returns 0 or -ENOMEM. */
 static int find_times(struct simulation *s)
 {
         enum { MOST_MS = 1000, MS = 1000000 };
@@ -226,8 +226,9 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
 
 /* --- the optimum --- */
 
-/* A heap of the cached blocks, with the next one to evict at its top. An entry whose block has been
- * used since is stale, and is dropped when it reaches the top. */
+/* An entry of a heap of the cached blocks, which has the next block to evict at its top. An
+ * entry is stale if its block was used after the entry was added; stale entries are dropped when
+ * they reach the top. */
 struct use {
         uint32_t next;  /* request that uses the block next, or NEVER */
         uint32_t depth; /* position in its chain */

@@ -20,15 +20,19 @@ struct simulated_observer;
 /* A workload whose ids are numbered from 0 on, in the order of their first use. */
 struct simulation {
         const struct workload *workload;
-        uint32_t *blocks;   /* like workload.ids, with numbers */
+        uint32_t *blocks;   /* blocks of all requests, as workload.ids, but with numbers in place of
+                               ids */
         uint32_t n_blocks;  /* number of distinct blocks */
         uint64_t *times_ns; /* times of the requests; all 0 if the workload has no times */
         double announced;   /* announced share of the ends of sessions; set after init */
         double returns;     /* announced share of the returns of sessions; set after init */
-        double stops;       /* share of the other requests with the reason of the stop; likewise */
-        double liars;       /* share of the sessions that announce a return in a second; likewise */
-        /* Bytes per day that may be written, according to the workload's timestamps, and bytes of a
-         * block. 0: unlimited. "opt" ignores them. Set after init. */
+        double stops;       /* share of the other requests after which the reason of the stop is
+                               announced; set after init */
+        double liars; /* share of the sessions that falsely announce a return in a second after each
+                         request; set after init */
+        /* `write_budget`: bytes that may be written per day of the workload's timestamps; 0:
+         * unlimited. `block_bytes`: bytes of a block. The policy "opt" ignores both. Set after
+         * init. */
         uint64_t write_budget, block_bytes;
 };
 
@@ -38,9 +42,9 @@ struct simulation_result {
         uint64_t writes;                     /* blocks inserted */
         uint64_t refused_first, refused_dry; /* blocks not inserted, by reasons of
                                                 evict/admission.h */
-        uint64_t liars_asked, liars_hit;     /* the liars' part of the blocks */
-        struct announced_stats announced;    /* how far announced returns came true */
-        double seconds;                      /* CPU time */
+        uint64_t liars_asked, liars_hit;     /* the liars' part of blocks_asked and blocks_hit */
+        struct announced_stats announced; /* number of announced returns, and how many came true */
+        double seconds;                   /* CPU time of the simulation */
 };
 
 /* Numbers the ids of `workload`, which must outlive the simulation. Returns 0; -ENOMEM; -E2BIG if
@@ -49,14 +53,14 @@ int simulation_init(struct simulation *s, const struct workload *workload);
 void simulation_fini(struct simulation *s);
 
 /* Chooses, for each request of the workload, whether it is announced as its session's last. A
- * session continues with a request that repeats all but the last, partial block of this one. Of the
- * requests without a continuation, a fixed share is announced. `*ret` is NULL if none is. Returns 0
- * or -ENOMEM. */
+ * session continues with a request that repeats all but the last, partial block of this one. Of
+ * the requests without a continuation, a fixed share is announced. `*ret` has an entry for each
+ * request, or is NULL if no end is announced. Returns 0 or -ENOMEM. */
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
 
 /* Chooses what is announced after each request, by the shares of `s`. `lying`: liars announce a
- * return in a second; otherwise nothing. `*ret` is NULL if there is nothing. Returns 0 or
- * -ENOMEM. */
+ * return in a second; if false, liars announce nothing. `*ret` is NULL if no request has a hint.
+ * Returns 0 or -ENOMEM. */
 struct simulated_hint;
 int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret);
 
@@ -70,7 +74,8 @@ bool simulation_policy_exists(const char *policy);
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
 
-/* Calls an observer before and after each request; `hits` is the request's hit prefix. */
+/* Calls an observer before and after each request; `hits` is the number of blocks in the
+ * request's hit prefix. */
 struct simulation_watch {
         void (*before)(void *userdata, const struct simulated_cache *c, size_t request,
                        size_t hits);

@@ -114,7 +114,8 @@ void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_p
         }
 }
 
-/* The turn is one more than that of the last block that an earlier request inserted. */
+/* The turn of the request is one more than that of its last block that an earlier request has
+ * used. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n)
 {
@@ -136,10 +137,10 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
         return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
 }
 
-/* A hint in the form that the policy takes. */
+/* A hint, converted to the arguments of evict_promise() or evict_hint(). */
 struct advice {
         bool is_final, is_expected;
-        enum evict_hint hint; /* used if no time is known */
+        enum evict_hint hint; /* used if the promise has no time */
         struct evict_promise promise;
 };
 
@@ -166,7 +167,7 @@ static struct advice advice_of(const struct simulated_hint *hint, float belief, 
         return a;
 }
 
-/* Records the hint of a request. Returns whether it is believed. */
+/* Records the hint of a request and converts it. Returns whether the hint is believed. */
 static bool believe(struct simulated_cache *c, const struct simulated_hint *hint,
                     const uint32_t *blocks, size_t n, uint64_t now_ns, struct advice *ret)
 {
@@ -186,8 +187,8 @@ static bool believe(struct simulated_cache *c, const struct simulated_hint *hint
         return belief > 0;
 }
 
-/* Applies a hint to the cached blocks of a chain from its end on. That of an end stops at a block
- * from which another session continues. */
+/* Applies a hint to the cached blocks of a chain, from its end to its root. The hint that a
+ * session has ended stops at the first block from which another session continues. */
 static void apply(struct simulated_cache *c, const uint32_t *blocks, size_t n,
                   const struct advice *advice)
 {
@@ -222,7 +223,8 @@ static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, u
         }
 }
 
-/* Returns the mean gap of the chain from its deepest known block, if that covers half of it. */
+/* Returns the mean gap that the policy has for the deepest known block of the chain, if that
+ * block is in the chain's second half. */
 static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks, size_t n)
 {
         uint8_t gap = EVICT_NO_GAP;
@@ -265,8 +267,9 @@ static void link_chain(struct simulated_cache *c, const uint32_t *blocks, size_t
         }
 }
 
-/* Inserts from the root on, so that blocks that give way leave a prefix. Then the whole request is
- * touched again, because a block must be older than its predecessors. */
+/* Inserts missing blocks from the root on, so that the blocks that are not inserted are at the
+ * end of the chain. Then all blocks of the request are touched again, because each block must be
+ * less recently used than the blocks before it. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, const struct simulated_hint *hint)
 {

@@ -14,9 +14,10 @@
 
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
-        uint32_t request; /* last request that used it */
+        uint32_t request; /* number of the last request that used the block */
         uint32_t turn;    /* turn of its session in which it first appeared; 0: not used yet */
-        uint32_t refused; /* last request for which it was not written */
+        uint32_t refused; /* number of the last request for which the write budget refused the block
+                           */
 };
 
 struct simulated_cache;
@@ -37,11 +38,11 @@ struct simulated_cache {
         uint32_t n_items, capacity;
         uint32_t request;            /* current request; 0: none yet */
         struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
-        uint64_t block_bytes;        /* for the admission */
+        uint64_t block_bytes;        /* bytes of a block, for the admission */
         const struct simulated_observer *observer; /* borrowed; may be NULL. Set after init */
         struct announced *announced; /* borrowed; NULL: hints are ignored. Set after init */
         uint64_t touches, evictions;
-        uint64_t writes; /* blocks inserted */
+        uint64_t writes; /* number of blocks inserted */
 };
 
 /* Initializes a cache of `capacity` blocks, 1 or more; memory is allocated for at most `n_blocks`,
@@ -63,12 +64,13 @@ static inline bool simulated_cache_has(const struct simulated_cache *c, uint32_t
 }
 
 /* Begins a request; numbers start at 1 and ascend. Its blocks are not evicted until the next
- * request. Returns the turn of its session, as far as its blocks show it. */
+ * request. Returns the request's turn in its session, derived from the turns of its blocks. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n);
 /* Touches a block of the current request, or inserts it if it is missing and there is room. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
-/* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
- * the first `capacity`. `hint`: what its client says of it; NULL: nothing. */
+/* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones
+ * among the first `capacity`. `hint`: the hint that the client gives after the request; NULL:
+ * none. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, const struct simulated_hint *hint);

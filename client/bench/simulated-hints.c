@@ -25,9 +25,10 @@ static size_t last_block(const struct workload_request *r)
         return r->first_id + r->n_ids - (r->n_ids > 1 ? 2 : 1);
 }
 
-/* Returns the chance that an engine which returns after this gap had stopped for a tool call. A
- * trace does not say so; the medians and the 90th percentiles of both kinds of gaps are those of
- * sessions of coding agents. A session that does not return had ended its turn. */
+/* Returns the chance that an engine which returns after this gap had stopped for a tool call.
+ * Traces do not record the reason of a stop. The medians and the 90th percentiles of both kinds
+ * of gaps are those of sessions of coding agents. A session that does not return is taken to
+ * have ended its turn. */
 static double tool_call_chance(double gap_s)
 {
         const double share = 0.85, tool_s = 17, tool_width = 1.29, turn_s = 209, turn_width = 1.96;

@@ -27,15 +27,15 @@ struct simulated_hint {
         uint32_t user;
 };
 
-/* The shares that are announced, as in struct simulation. */
+/* The shares of requests and sessions with hints, as in struct simulation. */
 struct simulated_shares {
         double returns, stops, liars;
 };
 
 /* Chooses the hint of each request. `next`: for each position in workload.ids, the next request
  * with the same block, or UINT32_MAX. `ends`: the requests whose ends are announced; NULL: none.
- * `lying`: the share of liars lies; otherwise it gives no hints. `*ret` is an array of the
- * requests. Returns 0 or -ENOMEM. */
+ * `lying`: liars announce a return in a second after each request; if false, liars give no
+ * hints. `*ret` has an entry for each request. Returns 0 or -ENOMEM. */
 int simulated_hints_choose(const struct workload *w, const struct simulated_shares *shares,
                            const uint32_t *next, const uint8_t *ends, bool lying,
                            struct simulated_hint **ret);

@@ -130,7 +130,7 @@ static bool is_count(const cJSON *item)
         return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= MAX_EXACT;
 }
 
-/* Checks the beginning of the file, which says what it is instead of a trace. */
+/* Checks the beginning of the file, and names the kind of file if it is not a trace. */
 static int check_kind(const struct trace *t, size_t length, char *ret_error)
 {
         static const struct {
@@ -195,7 +195,7 @@ static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *r
         return 0;
 }
 
-/* Without a timestamp, the request comes at the time of the line before. */
+/* A request without a timestamp gets that of the line before. */
 static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, char *ret_error)
 {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, "timestamp");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads block traces in the Mooncake format, a JSON object per line:
  *
- *     {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [id, ...]}
+ * {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [id, ...]}
  *
- * where an id stands for a block of tokens together with all tokens before it. Only `hash_ids` is
- * required. Other members and blank lines are ignored. The reader keeps one line at a time. It
- * refuses a malformed line, and a trace in units other than expected, with file, line and reason: a
- * trace that is half understood measures nothing. */
+ * where an id stands for a block of tokens together with all tokens before it. Only `hash_ids`
+ * is required. Other members and blank lines are ignored. The reader keeps one line at a time.
+ * The reader refuses a malformed line, and a trace in units other than expected, with file, line
+ * and reason, because results of a trace that is partly misread would be meaningless. */
 #pragma once
 
 #include <stddef.h>
@@ -24,21 +24,22 @@ enum { TRACE_BLOCK_TOKENS = 512 };
 
 struct trace_format {
         enum trace_unit unit;
-        /* Tokens of a block. 0: TRACE_BLOCK_TOKENS, and a request whose number of blocks does not
-         * fit its input_length is refused. */
+        /* Number of tokens in a block. 0: TRACE_BLOCK_TOKENS, and the reader refuses a request
+         * whose number of blocks does not fit its input_length. */
         uint64_t block_tokens;
 };
 
 struct trace_request {
-        uint64_t timestamp_ms; /* never falls; without one: that of the line before */
-        uint64_t input_tokens, output_tokens; /* 0: not said */
-        const uint64_t *ids;                  /* the reader's, until the next call */
+        uint64_t timestamp_ms; /* not less than that of the line before; a line without a timestamp
+                                  has that of the line before */
+        uint64_t input_tokens, output_tokens; /* 0: the line does not have it */
+        const uint64_t *ids;                  /* memory of the reader, valid until the next call */
         size_t n_ids;
 };
 
 enum { TRACE_ERROR_BYTES = 512 };
 
-/* "-" is standard input. 0, -errno; ret_error gets a sentence. */
+/* Opens a trace; "-" is standard input. Returns 0, or -errno with a sentence in `ret_error`. */
 int trace_open(struct trace **ret, const char *path, const struct trace_format *format,
                char ret_error[static TRACE_ERROR_BYTES]);
 struct trace *trace_close(struct trace *t);

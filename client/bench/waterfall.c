@@ -120,10 +120,11 @@ static int find_batch(struct passage *p, const cJSON *events, const char *operat
                 if (strcmp(batch->valuestring, operation) != 0 || number(event, "keys") != keys ||
                     at[1] < p->begin || at[1] > end_ns)
                         continue;
-                /* If the loop was already awake, its first stamp may precede the call. */
+                /* If the loop thread was already awake, its first stamp may be earlier than the
+                 * call. */
                 p->at[WATERFALL_RECEIVED] = MAX(at[0], p->begin);
                 p->at[WATERFALL_SUBMITTED] = at[2];
-                /* The client may have read the reply before the loop read the clock. */
+                /* The client may have read the reply before the loop thread read the clock. */
                 p->at[WATERFALL_REPLIED] = MIN(at[3], end_ns);
                 p->replied = at[3];
         }

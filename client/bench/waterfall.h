@@ -11,8 +11,8 @@
 
 /* Points in the life of a batch; each is the last of all keys unless it is the first. */
 enum waterfall_point {
-        WATERFALL_RECEIVED,  /* the loop has the request */
-        WATERFALL_SUBMITTED, /* the loop has begun all of its keys */
+        WATERFALL_RECEIVED,  /* the loop thread has received the request */
+        WATERFALL_SUBMITTED, /* the loop thread has begun all keys of the request */
         WATERFALL_COPY_BEGUN,
         WATERFALL_COPY_DONE,
         WATERFALL_COPY_TAKEN,

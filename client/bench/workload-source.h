@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options and the operand that select a trace or a synthetic workload. Errors are reported on
- * stderr here. */
+/* The options and the operand that select a trace or a synthetic workload. These functions
+ * report errors on stderr. */
 #pragma once
 
 #include "options.h"
@@ -8,7 +8,8 @@
 
 struct workload_source {
         const char *trace, *synthetic; /* exactly one is set */
-        unsigned long long requests;   /* only the first ones; 0: all, or the command's default */
+        unsigned long long requests; /* number of requests to use, from the first on; 0: all, or the
+                                        command's default */
         unsigned long long seed;
         struct trace_format format;
 };

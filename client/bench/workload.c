@@ -207,7 +207,8 @@ static int play_turn(struct workload *w, struct rng *rng, struct session *s, uin
         return 0;
 }
 
-/* Decides whether a session continues, which is more likely the longer it has lasted. */
+/* Decides whether a session continues; the more turns a session has had, the likelier it
+ * continues. */
 static bool goes_on(struct rng *rng, const struct session *s)
 {
         return s->tokens < CHAT_MAX_TOKENS && rng_unit(rng) < fmin(0.5 + 0.1 * s->turns, 0.9);
@@ -237,8 +238,8 @@ int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed)
                         s = &sessions[live++];
                         *s = (struct session){
                                 .number = ++n_sessions,
-                                .next_ms = MAX(arrival_ms, now_ms), /* a user who arrives while all
-                                                                       sessions are taken waits */
+                                .next_ms = MAX(arrival_ms, now_ms), /* a user that arrives while all
+                                                                       sessions are in use waits */
                                 .prompt = pick_prompt(&rng),
                         };
                         s->tokens = prompt_tokens[s->prompt];

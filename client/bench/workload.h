@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The workload of a replay: requests in order of time, each a chain of block ids, root first. A
- * workload comes from a trace file or from the generator of chat sessions, and is held in memory as
- * a whole: a malformed trace is refused before anything is sent, and a trace of 300,000 ids takes 2
- * MB. */
+ * workload comes from a trace file or from the generator of chat sessions, and is held in memory
+ * as a whole, so that a malformed trace is refused before any request is sent. A trace of
+ * 300,000 ids takes 2 MB. */
 #pragma once
 
 #include <stddef.h>
@@ -40,10 +40,10 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
                   uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);
 
-/* Generates chat sessions: they arrive at random, begin with one of a few shared system prompts of
- * different popularity, last for one or more turns, pause between turns, and carry their whole
- * history along; some users paste a document. Requests contain only full blocks of a prompt. The
- * same seed gives the same workload. */
+/* Generates chat sessions. Sessions arrive at random, begin with one of a few shared system
+ * prompts of different popularity, last for one or more turns, and pause between turns. Each
+ * request repeats the whole history of its session; some users paste a document. Requests
+ * contain only full blocks of a prompt. The same seed gives the same workload. */
 int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed);
 
 /* Writes the workload as a trace, with these times of its requests, which may be out of order:
