@@ -36,7 +36,7 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
         r = kvcache_report(ctl->kv, what, &text);
         if (r < 0)
                 return complain_call(ctl, r, name);
-        if (ctl->json) { /* print as received: parsing would round large numbers */
+        if (ctl->json) { /* print the text as received, because parsing would round large numbers */
                 cJSON_Minify(text);
                 puts(text);
                 return EXIT_OK;

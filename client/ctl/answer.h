@@ -10,13 +10,15 @@
 #include "common.h"
 #include "human.h"
 
-/* How much of a host's name the tools print, without its domain, so that the line fits a terminal.
- */
+/* Maximum bytes of a host's name, without its domain, that the tools print, so that the line
+ * fits a terminal. */
 enum { HOST_SHOWN = 32 };
 
-/* Rejects operands from `first` on. Returns an exit status. */
+/* Checks that there are no operands from `first` on. Returns EXIT_OK, or the status of wrong
+ * usage after a message. */
 int answer_no_operands(const struct command *self, int argc, char **argv, int first);
-/* Rejects operands and options. Returns false if the command must end with ctl->exit_status. */
+/* Checks that there are neither operands nor options. Returns false if the command must end with
+ * ctl->exit_status. */
 bool answer_no_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv);
 
 /* Fetches and parses a report. With --json, prints it as received and leaves `*ret` NULL. Returns
@@ -29,12 +31,12 @@ int answer_volumes(struct ctl *ctl, cJSON **ret);
 /* Returns the number of the volume named by its directory or by its number from 0, or -1. */
 int answer_volume_number(const cJSON *volumes, const char *wanted);
 
-/* Return a member of an object; "" or 0 if it is missing. */
+/* Return a member of an object; "" or 0 if the object does not have it. */
 const char *answer_text(const cJSON *object, const char *name);
 uint64_t answer_count_of(const cJSON *object, const char *name);
 /* Converts a JSON number to a count, clamped to the range of the type. */
 uint64_t answer_count(double value);
 /* Formats a number by its name: "pool_bytes", 1024 becomes "1 KiB". */
 void answer_format_number(const char *name, double value, char ret[static HUMAN_BYTES]);
-/* Formats any item other than an object by its own name. */
+/* Formats an item that is not an object, with the unit that its name ends with. */
 void answer_format(const cJSON *item, char *ret, size_t room);

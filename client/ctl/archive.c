@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See archive.h. */
+/* Writes a tar archive; see archive.h. */
 #include "archive.h"
 
 #include <assert.h>
@@ -11,7 +11,8 @@
 
 enum { BLOCK = 512 };
 
-/* POSIX.1-2017, pax, "ustar Interchange Format". Numbers are octal digits. */
+/* The header of a file, as POSIX.1-2017 defines it (pax, "ustar Interchange Format"). Numbers
+ * are octal digits. */
 struct header {
         char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], checksum[8], type;
         char link[100], magic[6], version[2], user[32], group[32], device[16], prefix[155];
@@ -20,7 +21,7 @@ struct header {
 
 static_assert(sizeof(struct header) == BLOCK, "a header is one block");
 
-/* Fills a field with the number's last digits and '\0'. */
+/* Fills a field with the number's last octal digits and '\0'. */
 static void put_octal(char *field, size_t bytes, uint64_t n)
 {
         field[--bytes] = '\0';
@@ -55,7 +56,8 @@ int archive_add(FILE *out, const char *name, const char *bytes, size_t length, t
         put_octal(h.size, sizeof(h.size), length);
         put_octal(h.mtime, sizeof(h.mtime), (uint64_t)MAX(modified, 0));
         memset(h.checksum, ' ', sizeof(h.checksum));
-        put_octal(h.checksum, sizeof(h.checksum) - 1, checksum(&h)); /* a blank stays behind it */
+        put_octal(h.checksum, sizeof(h.checksum) - 1,
+                  checksum(&h)); /* the last of the field's blanks remains behind the '\0' */
         fwrite(&h, sizeof(h), 1, out);
         fwrite(bytes, 1, length, out);
         fwrite(zeros, 1, (BLOCK - length % BLOCK) % BLOCK, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See check.h. */
+/* Adds checks to a diagnosis; see check.h. */
 #include "check.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checks of a diagnosis (doctor, gds), in JSON. */
+/* Adds checks to the JSON array of a diagnosis (commands doctor and gds). */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -7,9 +7,9 @@
 
 enum { CHECK_TEXT = 512 };
 
-/* Adds a check {name, VERDICT, found, remedy} to an array. `verdict` is the name of the member that
- * tells how the check ended; its value is taken over. Control characters in `found`, which other
- * users and the daemon can choose, are replaced. */
+/* Adds a check {name, VERDICT, found, remedy} to an array. `verdict` is the name of the member
+ * with the check's result; the function takes ownership of `value`. Control characters in
+ * `found`, which other users and the daemon can choose, are replaced. */
 void check_add(cJSON *checks, const char *name, const char *verdict, cJSON *value,
                const char *remedy, const char *format, va_list arguments)
         __attribute__((format(printf, 6, 0)));

@@ -14,11 +14,15 @@
 
 #define TOOL "kvcache-bench"
 
-enum { MOST_BEFORE = 7 }; /* the tool, four options and an argument, the command */
+enum {
+        MOST_BEFORE = 7
+}; /* arguments before the command's own: the tool, four options and an argument, the command */
 
 static int run_bench(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        static const char *const directories[] = { "", "../bench", NULL }; /* installed; built */
+        static const char *const directories[] = {
+                "", "../bench", NULL
+        }; /* relative to this program: as installed, and as built */
         _cleanup_(freep) char **arguments = calloc((size_t)argc + MOST_BEFORE, sizeof(*arguments));
         char path[PATH_MAX];
         int n = 0;

@@ -79,8 +79,8 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
         return EXIT_OK;
 }
 
-/* Opens the existing namespace, or with a fingerprint the one that has it, creating it if
- * necessary. */
+/* Opens an existing namespace. If a fingerprint is given, the namespace must have it, and is
+ * created if it does not exist. */
 static int open_for_put(struct ctl *ctl, const char *name, const char *fingerprint, uint32_t *ret)
 {
         _cleanup_(freep) char *canonical = NULL;
@@ -268,8 +268,9 @@ static int write_output(const char *path, const void *data, size_t bytes)
 
 struct get_arguments {
         const char *namespace_name;
-        const char *output;                /* NULL: standard output */
-        unsigned long long offset, length; /* 0: from the start, to the end */
+        const char *output; /* NULL: standard output */
+        unsigned long long offset,
+                length; /* 0 for `offset`: from the start; 0 for `length`: to the end */
         const char *key_text;
         struct kvcache_key key;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `doctor`: checks what an operator would check, and says for each finding what to do. */
+/* `doctor`: checks the daemon and this host for common faults, and says for each finding what to
+ * do. */
 #include <errno.h>
 #include <stdarg.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
 
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
 {
-        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* tests set it */
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* set by tests only */
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
         _cleanup_(freep) char *text = NULL;
         char error[CTL_ERROR_BYTES];

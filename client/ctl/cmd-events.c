@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events: prints which chunks appear in memory and on disk, and which leave. */
+/* events: prints the chunks that are stored in memory and on disk, and those that are removed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ struct printer {
         struct ctl *ctl;
         struct kvcache_events_position at;
         bool follow, snapshot;
-        cJSON *objects; /* with --json and without --follow: an array, else NULL */
+        cJSON *objects; /* with --json and without --follow, the array of all events; else NULL */
 };
 
 static const char *kind_text(const struct kvcache_event *e, bool is_snapshot)
@@ -50,8 +50,8 @@ static const char *tier_text(uint32_t tier)
         return tier == KVCACHE_TIER_MEMORY ? "memory" : tier == KVCACHE_TIER_DISK ? "disk" : "-";
 }
 
-/* Prints a JSON object in one line, or without --follow keeps it for the one object that is printed
- * at the end. Takes the object. */
+/* With --follow, prints a JSON object in one line; without, adds it to the array that is printed
+ * at the end. Takes ownership of the object. */
 static int emit(const struct printer *p, cJSON *object)
 {
         _cleanup_(freep) char *text = NULL;
@@ -168,7 +168,8 @@ static int print_snapshot(struct printer *p, struct kvcache_event *events, bool 
         return print_mark(p, "snapshot_end", NULL);
 }
 
-/* Continues behind a gap: with a snapshot, or at the oldest event that is left. */
+/* Continues after events were lost: with a snapshot, or at the oldest event that the daemon
+ * still has. */
 static int cross_gap(struct printer *p, struct kvcache_event *events, bool is_first)
 {
         bool is_stale = false;
@@ -184,7 +185,9 @@ static int cross_gap(struct printer *p, struct kvcache_event *events, bool is_fi
         }
         r = print_snapshot(p, events, &is_stale);
         if (is_stale)
-                p->at = (struct kvcache_events_position){ 0 }; /* asking again finds the new one */
+                p->at = (struct kvcache_events_position){
+                        0
+                }; /* the next request returns -ESTALE and the position of the restarted daemon */
         return r;
 }
 

@@ -27,7 +27,7 @@ static const struct option_row evict_options[] = {
 
 struct eviction {
         uint32_t tiers;
-        cJSON *keys; /* with --json, result of each operand; may be NULL */
+        cJSON *keys; /* with --json, the results of the operands; NULL otherwise */
         bool each;   /* print a line for every key */
         uint64_t evicted, missing, unwritten;
 };
@@ -83,7 +83,8 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
         return EXIT_OK;
 }
 
-/* Collects all keys before evicting them: a listing may skip chunks while others are removed. */
+/* Collects all keys before evicting them, because a listing may skip chunks while other chunks
+ * are removed. */
 static int evict_all(struct ctl *ctl, const char *namespace_name, struct eviction *e)
 {
         enum { PAGE = 512, BATCH = 4096 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `gds`: reports what this host and the daemon support of GPUDirect Storage, what limits it, and
- * the remedies. The answer is built as JSON, which --json prints; for people it is printed as
- * lines. If the daemon does not answer, its part is missing and a warning is printed. */
+/* `gds`: reports whether this host and the daemon support GPUDirect Storage, what prevents or
+ * limits it, and the remedies. The answer is built as JSON. --json prints the JSON; otherwise
+ * the answer is printed as lines. If the daemon does not answer, a warning is printed, and the
+ * answer is about the host only. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 #include "human.h"
 #include "units.h"
 
-/* Gets the value of `key` in the configuration, which only admins may read; "": not known. */
+/* Gets the value of `key` in the daemon's configuration, or "" if it is not known, because only
+ * admins may read the configuration. */
 static void policy_of(struct ctl *ctl, const char *key, char *ret, size_t room)
 {
         _cleanup_(freep) char *yaml = NULL;
@@ -50,7 +52,7 @@ static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct 
                 cJSON_AddStringToObject(daemon, "policy", policy);
 }
 
-/* Checks puts by cuFile separately, because the verdict is about gets. */
+/* Adds checks of puts by cuFile, without an effect on the verdict, which is about gets. */
 static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
 {
         struct kvcache_info info = { .size = sizeof(info) };

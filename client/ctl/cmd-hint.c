@@ -8,7 +8,7 @@
 #include "keys.h"
 
 enum { OPTION_FROM = OPTION_LONG };
-enum { RETURN = 1 }; /* in hint_actions[] */
+enum { RETURN = 1 }; /* index in hint_actions[] */
 
 static const struct option_row hint_options[] = {
         NAMESPACE_OPTION,
@@ -19,7 +19,8 @@ static const struct option_row hint_options[] = {
 struct hint {
         uint32_t return_s;
         enum kvcache_advice advice;    /* NONE: a hint of `return_s` */
-        uint64_t found, missing, busy; /* busy: not demoted, in use or not on disk */
+        uint64_t found, missing, busy; /* numbers of keys; busy: not demoted, because the chunk is
+                                          in use or not on disk */
 };
 
 static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
@@ -52,7 +53,8 @@ static const enum kvcache_advice advice_of_action[] = {
         KVCACHE_ADVICE_TURN_END, KVCACHE_ADVICE_DEMOTE, KVCACHE_ADVICE_SHARE,
 };
 
-/* Parses the kind of hint, for `return` with its seconds, and advances `*first` past it. */
+/* Parses the kind of hint and, for `return`, the seconds that follow; advances `*first` past
+ * them. */
 static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, char **argv,
                       int *first, struct hint *ret)
 {

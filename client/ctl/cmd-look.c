@@ -140,10 +140,11 @@ static const struct option_row stat_options[] = {
 struct stat_output {
         struct text_table *table, *standings, *keys;
         cJSON *array;
-        uint64_t missing, named; /* missing keys; keys named otherwise than by their digits */
+        uint64_t missing, named; /* number of missing keys, and of keys that were not named by their
+                                    hex digits */
 };
 
-/* Returns the ratio to the least valuable chunk of its size. */
+/* Returns the worth of a chunk as the ratio to that of the least valuable chunk of its size. */
 static double worth_ratio(const struct kvcache_standing *s)
 {
         return exp2(s->worth / 256.0);
@@ -159,7 +160,7 @@ static void worth_text(const struct kvcache_standing *s, char ret[static HUMAN_B
                 snprintf(ret, HUMAN_BYTES, "%.3g", worth_ratio(s));
 }
 
-/* Returns the cost in ns per byte, rounded to two digits. */
+/* Returns the declared cost of computing a chunk again, in ns per byte, rounded to two digits. */
 static double cost_of(const struct kvcache_standing *s)
 {
         double cost = 0.05 * exp2(((s->flags >> KVCACHE_STANDING_COST_BIT) - 1) / 2.0);
@@ -212,7 +213,8 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
                 cJSON_AddNumberToObject(object, "cost_ns_per_byte", cost_of(s));
         else
                 cJSON_AddNullToObject(object, "cost_ns_per_byte");
-        /* "pinned" has always meant leases, loans and I/O. */
+        /* The member "pinned" means in use by leases, loans or I/O, for compatibility with
+         * earlier versions; "retained" is a client's pin. */
         cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
         cJSON_AddBoolToObject(object, "pinned_by_client", s->flags & KVCACHE_STANDING_RETAINED);
         cJSON_AddBoolToObject(object, "continued", s->flags & KVCACHE_STANDING_CONTINUED);
@@ -265,7 +267,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                 units_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
-                if (!strstr(name, hex)) { /* "hex:..." contains the digits */
+                if (!strstr(name, hex)) { /* a name "hex:..." has the digits, too */
                         text_table_row(out->keys, name, hex);
                         out->named++;
                 }

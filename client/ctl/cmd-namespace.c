@@ -16,7 +16,9 @@
 
 enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 
-enum { EXIT_DIFFERENT = 1 }; /* namespace diff, as diff(1) has it */
+enum {
+        EXIT_DIFFERENT = 1
+}; /* exit status of namespace diff if the two differ, as that of diff(1) */
 
 static const struct option_row namespace_options[] = {
         { OPTION_TENANT, "tenant", "TENANT",
@@ -45,8 +47,8 @@ static int compare_sizes(const void *a, const void *b)
 }
 
 /* Gets all namespaces that this user may see, the largest first; `tenant` as for
- * kvcache_namespace_list(). `what` names the command in messages. The caller frees `*ret`. Returns
- * an exit status. */
+ * kvcache_namespace_list(). `what` is the name of the command in messages. The caller frees
+ * `*ret`. Returns an exit status. */
 static int namespaces_fetch(struct ctl *ctl, const char *what, const char *tenant,
                             struct kvcache_namespace_info **ret, size_t *ret_n)
 {
@@ -276,7 +278,7 @@ struct field {
         const char *key, *value;
 };
 
-/* Takes the next line of a fingerprint. Returns false at its end. */
+/* Splits off the next line of a fingerprint. Returns false at the end of the text. */
 static bool take_field(char **rest, struct field *ret)
 {
         char *line = strsep(rest, "\n"), *value;
@@ -442,7 +444,8 @@ static int set_lifetime(struct ctl *ctl, const struct arguments *a)
 static const char *const action_names[] = { "ls", "stat", "show", "diff", "lifetime", "rm", NULL };
 static const struct action {
         int arguments;
-        const char *needs; /* for a message about their number */
+        const char *needs; /* names of the operands that the action needs, for the message if their
+                              number is wrong */
         int (*run)(struct ctl *ctl, const struct arguments *a);
 } actions[] = {
         { 0, "takes no argument", list_all },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pin and unpin: exempt chunks on disk from eviction, and end that. */
+/* pin and unpin: exempt chunks on disk from eviction, and end the exemption. */
 #include <stdlib.h>
 
 #include "commands.h"

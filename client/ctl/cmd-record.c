@@ -39,7 +39,7 @@ struct record {
         uint64_t lost;
         struct progress progress;
         bool has_ended; /* the daemon has sent an END */
-        size_t n;       /* bytes in `buffer` */
+        size_t n;       /* number of bytes in `buffer` */
         uint8_t buffer[64 * 1024];
 };
 
@@ -125,8 +125,8 @@ static int take_entries(struct record *r)
         return 0;
 }
 
-/* Reads until the recording ends, or after a signal until no more data has arrived. Returns 0 or
- * -errno. */
+/* Reads until the recording ends. After a signal, reads the data that has already arrived.
+ * Returns 0 or -errno. */
 static int read_recording(struct record *r)
 {
         uint64_t began_ns = latency_now_ns();
@@ -141,7 +141,7 @@ static int read_recording(struct record *r)
                         progress_note(&r->progress,
                                       (double)(latency_now_ns() - began_ns) / 1e9 / r->duration_s,
                                       "recording", r->lines.requests, "request");
-                /* The timeout is for a signal that arrives just before the call. */
+                /* The timeout bounds the wait if a signal arrives just before the call. */
                 result = poll(&ready, 1, interrupted ? 0 : 500);
                 if (result == 0 && interrupted)
                         break;

@@ -29,7 +29,7 @@ static int remote_status(struct ctl *ctl)
         cJSON *remote;
         int r;
 
-        ctl->json = false; /* JSON would print the whole status */
+        ctl->json = false; /* with --json, answer_fetch() would print the whole status */
         r = answer_fetch(ctl, KVCACHE_REPORT_STATUS, "remote status", &status);
         ctl->json = json;
         if (r)

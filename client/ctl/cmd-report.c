@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `report`: one archive for a bug report. It holds no keys, no bytes of chunks, no tokens, and no
- * names of users, tenants and namespaces. */
+/* `report`: writes an archive for a bug report. The archive has no keys, no bytes of chunks, no
+ * tokens, and no names of users, tenants and namespaces. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static const char readme[] =
         "not an admin. Read the files before you send them. The daemon's log is not here, because\n"
         "it names users and namespaces: journalctl -u kvcache prints it.\n";
 
-/* The archive while it is written. */
+/* The state of the archive while it is written. */
 struct report_writer {
         FILE *out;
         time_t now;   /* modification time of its files */
@@ -67,7 +67,8 @@ static int add_json(struct report_writer *w, const char *name, const cJSON *obje
 
 /* --- omissions --- */
 
-/* Leaves the key of each change: the values and the names of tenants are left out. */
+/* Keeps only the key of each pending change, because values and names of tenants are to be left
+ * out. */
 static void remove_pending_values(cJSON *changes)
 {
         for (int i = 0; i < cJSON_GetArraySize(changes); i++) {
@@ -99,8 +100,8 @@ static void remove_names(cJSON *status)
         }
 }
 
-/* Copies the lines of `text` that `keep` wants; `state` is 0 at first. The caller frees the copy;
- * NULL: no memory. */
+/* Copies the lines of `text` for which `keep` returns true; `*state`, which `keep` may change,
+ * is 0 at first. The caller frees the copy. Returns NULL if memory is short. */
 static char *filter(const char *text, bool (*keep)(const char *line, size_t length, size_t *state))
 {
         char *copy = malloc(strlen(text) + 1), *to = copy;
@@ -117,9 +118,9 @@ static char *filter(const char *text, bool (*keep)(const char *line, size_t leng
         return copy;
 }
 
-/* Leaves out the keys whose values name users, tenants, namespaces or hosts, with all that belongs
- * to them: lines of a deeper indentation, and items of a list. `state` is 1 more than the
- * indentation of the key that is being left out, or 0. */
+/* Returns false for the lines of keys whose values name users, tenants, namespaces or hosts: the
+ * key's line, lines with a deeper indentation that follow, and items of its list. `*state` is
+ * the indentation of the key that is being left out plus 1, or 0. */
 static bool keep_setting(const char *line, size_t length, size_t *state)
 {
         static const char *const keys[] = { "access:", "tenants:", "local_namespaces:", "hosts:",
@@ -162,7 +163,8 @@ static int add_versions(struct report_writer *w)
         return add(w, "versions.txt", text);
 }
 
-/* Adds a report of the daemon through a filter. Omits a report that this user may not have. */
+/* Adds a report of the daemon that was passed through a filter. Adds nothing if this user may
+ * not read the report. */
 static int add_filtered(struct ctl *ctl, struct report_writer *w, enum kvcache_report what,
                         const char *name,
                         bool (*keep)(const char *line, size_t length, size_t *state))
@@ -205,7 +207,7 @@ static int add_parts(struct ctl *ctl, struct report_writer *w)
         return r;
 }
 
-/* Takes the list of names. */
+/* Prints the path and the names of the files in the archive. Takes ownership of `names`. */
 static void print_result(struct ctl *ctl, const char *path, cJSON *names)
 {
         cJSON *answer;

@@ -97,7 +97,7 @@ static const struct option_row stats_options[] = {
         { 0 },
 };
 
-/* Tables for texts, numbers and distributions. */
+/* One table each for texts, numbers and distributions. */
 struct metrics {
         struct text_table *texts, *numbers, *distributions;
         bool any_text;
@@ -115,8 +115,9 @@ static void add_number(struct metrics *m, const char *name, const char *label, c
         text_table_row(m->numbers, name, label, text);
 }
 
-/* Formats a quantile as a bound, of two digits, because the daemon knows it to an eighth of an
- * octave. The buckets of bytes end at round sizes anyway. */
+/* Formats a quantile as an upper bound of two digits, because the daemon's buckets are an eighth
+ * of an octave wide. Quantiles of bytes are printed exactly, because their buckets end at round
+ * sizes. */
 static void format_bound(const char *name, double value, char ret[static HUMAN_BYTES])
 {
         char number[HUMAN_BYTES];
@@ -126,7 +127,7 @@ static void format_bound(const char *name, double value, char ret[static HUMAN_B
 }
 
 /* Adds a distribution: {"count": n, "sum": x, "p50": x, ...}. Returns false if the metric is not
- * one. */
+ * a distribution. */
 static bool add_distribution(struct metrics *m, const char *name, const char *label,
                              const cJSON *metric)
 {

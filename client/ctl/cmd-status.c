@@ -20,7 +20,8 @@
 #include "suggest.h"
 #include "watch.h"
 
-/* The sections in the order of printing: on one screen, sections of one line come first. */
+/* The sections in the order of printing. Sections of one line come first, which matters for the
+ * output on one screen. */
 static const struct {
         const char *name;
         void (*print)(cJSON *status, bool detail);
@@ -44,8 +45,8 @@ static_assert(ARRAY_SIZE(section_names) == ARRAY_SIZE(sections) + 1, "each has a
 
 struct status_wanted {
         bool all;
-        unsigned sections; /* one bit each; 0: what fits on a screen */
-        char *text;        /* the last answer */
+        unsigned sections; /* one bit for each wanted section; 0: a summary that fits on a screen */
+        char *text;        /* text of the daemon's last answer */
 };
 
 static void print_head(cJSON *status)
@@ -93,7 +94,7 @@ static void print_head(cJSON *status)
         }
 }
 
-/* Prints the file of the configuration where it has drop-ins, and with all details. */
+/* Prints the file of the configuration if it has drop-ins, or if all details are wanted. */
 static void print_configuration(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *configuration =
@@ -126,7 +127,8 @@ static void print_place(cJSON *status, bool detail)
         print_configuration(status, detail);
 }
 
-/* Prints the members of a newer daemon: objects as sections, the others as lines. */
+/* Prints the remaining members, which a newer daemon has added: objects as sections, and other
+ * members as lines. */
 static void print_rest(cJSON *status)
 {
         const cJSON *item, *next;
@@ -195,7 +197,7 @@ static void print_again(void *userdata, unsigned lines, bool colored, FILE *out)
         const struct status_wanted *wanted = userdata;
         _cleanup_(cJSON_Deletep) cJSON *status = cJSON_Parse(wanted->text);
 
-        (void)lines; /* the screen cuts text that is too long */
+        (void)lines; /* unused, because the screen cuts text that is too long */
         section_to(out, colored);
         if (status)
                 print_status(wanted, status);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `store check`: reports before an upgrade or a downgrade whether this version can open a store. It
- * reads superblocks itself, whether or not a daemon has the store open, and changes nothing.
- * Without an operand, it asks a running daemon for its volumes. */
+/* `store check`: reports before an upgrade or a downgrade whether this version can open a store.
+ * The command reads the superblocks itself, whether or not a daemon has the store open, and
+ * changes nothing. Without an operand, it gets the directories of the volumes from a running
+ * daemon. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -56,7 +57,7 @@ static cJSON *flags_json(uint64_t compat, uint64_t ro_compat, uint64_t incompat)
         cJSON *o = cJSON_CreateObject();
 
         for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-                char text[24]; /* all 64 bits: a JSON number has only 53 */
+                char text[24]; /* a text, because a JSON number is exact to 53 bits only */
 
                 snprintf(text, sizeof(text), "%#" PRIx64, rows[i].flags);
                 cJSON_AddStringToObject(o, rows[i].name, text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `top`: shows live rates, refreshed every interval. Each interval fetches the page of metrics and
- * shows the changes since the last one. After a lost connection, the rates start again like the
- * daemon's counters. */
+/* `top`: shows live rates, refreshed every interval. Each interval fetches the page of metrics
+ * and shows the changes since the last one. After a lost connection the rates start again,
+ * because the daemon's counters may have. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 struct top {
         struct samples pages[2]; /* pages of the last interval and the one before */
         uint64_t taken_ns[2];    /* when they were fetched; 0: no page */
-        cJSON *figures;          /* figures of the last answer */
+        cJSON *figures;          /* figures of the last interval */
         char host[256];          /* the daemon's host; empty: not asked for yet */
 };
 

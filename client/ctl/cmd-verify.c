@@ -20,7 +20,8 @@
 #include "checked.h"
 #include "interrupt.h"
 
-/* Statuses differ from those of other commands, because scripts ask whether all is well. */
+/* Exit statuses of verify. They differ from those of other commands, so that a script can tell
+ * damage from a run that was not completed. */
 enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
 
 enum { OPTION_VOLUME = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_VOLUMES };
@@ -57,14 +58,16 @@ struct run {
         struct ctl *ctl;
         struct offline *offline; /* NULL: the daemon verifies */
         bool verbose;
-        bool hopeless; /* the failure affects every volume */
+        bool hopeless; /* the failure affects every volume, so the command ends */
         struct progress progress;
         double began, part_before,
-                part_of; /* start and share of the current volume, as parts of the whole */
+                part_of; /* began: start of the run, s; part_before, part_of: start and length of
+                            the current volume's share of the progress, 0 to 1 */
         struct counts sum;
         uint64_t segments, skipped_pages, lost_files;
-        cJSON *json, *json_volume; /* all volumes; the current one */
-        struct text_table *table;  /* table of the current volume */
+        cJSON *json,
+                *json_volume; /* `json`: array of all volumes; `json_volume`: the current volume */
+        struct text_table *table; /* table of the current volume */
         bool table_used;
 };
 
@@ -178,7 +181,8 @@ static int verify_volume(struct run *run, unsigned volume, struct counts *ret, u
                 int r = step(run, &v);
 
                 if (r == -EBUSY) {
-                        /* Other clients are verifying, too. */
+                        /* The daemon is busy with verifying for other clients, so try again
+                         * later. */
                         nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
                         continue;
                 }
@@ -259,7 +263,7 @@ static int verify_online(struct run *run, const char *wanted)
         r = ctl_connect(run->ctl);
         if (r)
                 return EXIT_NOT_RUN;
-        (void)answer_volumes(run->ctl, &volumes); /* without names, numbers are printed */
+        (void)answer_volumes(run->ctl, &volumes); /* if this fails, volumes are printed by number */
         n = MAX((uint32_t)cJSON_GetArraySize(volumes), UINT32_C(1));
         if (wanted) {
                 r = answer_volume_number(volumes, wanted);
@@ -480,7 +484,7 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
                 complain_memory();
                 return EXIT_NOT_RUN;
         }
-        interrupt_catch(); /* a store must be closed properly */
+        interrupt_catch(); /* a signal must not end the process before the store is closed */
         run.began = now_seconds();
         progress_init(&run.progress);
         r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, volume);
