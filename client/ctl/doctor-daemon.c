@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See doctor.h. Checks of the daemon's status: what has failed, and what the daemon does without.
- * A member that a daemon of another version does not report counts as absent. */
+/* Checks the daemon's status for failures, and for features that the daemon does without; see
+ * doctor.h. A member that a daemon of another version does not report counts as absent. */
 #include "doctor.h"
 
 #include <inttypes.h>
@@ -63,7 +63,7 @@ static bool has_finding(const cJSON *checks, const char *name)
         return false;
 }
 
-/* Returns whether another check has found the cause of a degradation. */
+/* Returns whether an earlier check has found the cause of the degradation `reason`. */
 static bool is_found(const cJSON *checks, const char *reason)
 {
         static const struct {
@@ -141,7 +141,8 @@ int doctor_pending_key(const cJSON *change, const char **ret_key)
         return key[length] == ':' || !key[length] ? (int)length : 0;
 }
 
-/* Names the keys only: values name users and paths, which a report leaves out. */
+/* Adds a check of pending changes that names only their keys: the values may name users and
+ * paths, which the command `report` must leave out. */
 static void check_reload(const cJSON *status, cJSON *checks)
 {
         const cJSON *pending = member(status, "reload_pending"), *one;
@@ -181,7 +182,8 @@ static void check_volume_state(const cJSON *volume, cJSON *checks)
         const char *state = answer_text(volume, "state"), *reason = answer_text(volume, "reason");
         bool up = strcmp(state, "up") == 0;
         bool asked = strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0;
-        bool repeats = strncmp(reason, state, strlen(state)) == 0; /* "suspended by an admin" */
+        /* A reason such as "suspended by an admin" repeats the state. */
+        bool repeats = strncmp(reason, state, strlen(state)) == 0;
 
         doctor_add(checks,
                    up      ? DOCTOR_OK
@@ -310,7 +312,8 @@ static void check_limits(const cJSON *status, cJSON *checks)
                            names);
         else
                 doctor_add(checks, DOCTOR_OK, "limits", "", "no request was refused by a limit");
-        /* The daemon's own warning names users and namespaces, which a report leaves out. */
+        /* The text of the daemon's warning is not used, because it names users and namespaces,
+         * which the command `report` must leave out. */
         if (*answer_text(usage, "warning"))
                 doctor_add(checks, DOCTOR_WARNING, "namespaces",
                            "remove unused namespaces: kvcachectl namespace ls",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See doctor.h. Checks of what the host gives the daemon. They run as any user: what that user may
- * not read is DOCTOR_UNKNOWN. */
+/* Checks the resources that this host gives the daemon; see doctor.h. Any user may run the
+ * checks; a check of a file that the user may not read is DOCTOR_UNKNOWN. */
 #include "doctor.h"
 
 #include <errno.h>
@@ -25,8 +25,8 @@ static const cJSON *member(const cJSON *object, const char *name)
 
 /* --- the store's volumes --- */
 
-/* Repeats the daemon's sentence about the file system. The sentence has the finding in front of
- * its "; ", and the remedy behind it. */
+/* Repeats the daemon's sentence about the file system. The part of the sentence before "; " is
+ * the finding, and the part behind it is the remedy. */
 static void check_file_system(const cJSON *volume, const char *path, cJSON *checks)
 {
         const char *type = answer_text(volume, "file_system");
@@ -134,7 +134,7 @@ bool doctor_read_process(const char *root, uint64_t pid, const char *name,
         return host_read_file(path, ret) >= 0;
 }
 
-/* Returns whether the daemon calls this a degradation. */
+/* Returns whether the daemon's status lists the degradation `reason`. */
 static bool is_degraded(const cJSON *status, const char *reason)
 {
         const cJSON *one;
@@ -147,8 +147,9 @@ static bool is_degraded(const cJSON *status, const char *reason)
         return false;
 }
 
-/* Checks that the pool is registered with io_uring, if it is to be. CAP_IPC_LOCK exempts a process
- * from the limit, and POSIX I/O registers nothing. */
+/* Checks that the pool is registered with io_uring, if the daemon wanted to register it.
+ * CAP_IPC_LOCK exempts a process from the limit on locked memory, and with POSIX I/O nothing is
+ * registered. */
 static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");

@@ -2,10 +2,10 @@
 /* Compares the memory nodes (NUMA) that the daemon may use with those of the host's GPUs. A copy
  * between a GPU and the memory of another node crosses the link between the sockets.
  *
- * The answer is about the nodes that the daemon's cpuset and the host allow. The memory policy of
- * the process, such as NUMAPolicy= of its unit, cannot be read from outside; the remedy names it.
- * Hosts with one node, without a GPU of the driver "nvidia" or without known nodes have no check.
- */
+ * The check is about the nodes that the daemon's cpuset and the host allow. Other processes
+ * cannot read the memory policy of the daemon, such as NUMAPolicy= of its unit; the remedy names
+ * that setting. No check is added on hosts with one node, without a GPU of the driver "nvidia",
+ * or without known nodes. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ static uint64_t nodes_of_gpus(const char *root)
 
                 if (e->d_name[0] != '.' && length < (int)sizeof(path) &&
                     host_read_file(path, text) >= 0)
-                        nodes |= nodes_in(text); /* "-1" is malformed */
+                        nodes |= nodes_in(text); /* "-1", for an unknown node, adds no node */
         }
         if (drivers)
                 closedir(drivers);

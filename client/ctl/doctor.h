@@ -12,22 +12,23 @@
 enum doctor_level {
         DOCTOR_OK,
         DOCTOR_UNKNOWN, /* this user or this host does not allow the check */
-        DOCTOR_WARNING, /* the daemon works, but slower or with less safety than it could */
+        DOCTOR_WARNING, /* the daemon works, but is slower or less safe than it could be */
         DOCTOR_PROBLEM, /* chunks are lost or refused, or soon will be */
         DOCTOR_LEVELS
 };
 
 /* Returns the text of a level: "ok", "unknown", "warning" or "problem". */
 const char *doctor_level_name(enum doctor_level level);
-/* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
+/* Returns the level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
 enum doctor_level doctor_level_of(const cJSON *check);
 /* Adds a check. The remedy is kept unless the level is DOCTOR_OK. Control characters in the text,
  * which other users and the daemon can choose, are replaced. */
 void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Runs every check. Returns EXIT_OK and the daemon's status, which the caller deletes; or
- * EXIT_UNREACHABLE, which is a check, too; or another exit status after a message. */
+/* Runs every check. Returns EXIT_OK, and `*ret_status` is the daemon's status, which the caller
+ * deletes; EXIT_UNREACHABLE if the daemon does not answer, for which a check is added; or
+ * another exit status after a message. */
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
 
 /* Finds the key in an item of the status's reload_pending: "KEY: OLD becomes NEW ...", with
@@ -39,10 +40,10 @@ void doctor_check_daemon(const cJSON *status, cJSON *checks);
 /* Adds the degradations whose cause none of the checks so far has found. Runs last. */
 void doctor_check_health(const cJSON *status, cJSON *checks);
 
-/* Checks the resources that this host gives the daemon. `root` stands in front of /proc and /sys
- * ("", or a test's folder). */
+/* Checks the resources that this host gives the daemon. `root` is prepended to /proc and /sys:
+ * "", or a test's folder. */
 void doctor_check_host(const char *root, const cJSON *status, cJSON *checks);
-/* The part of doctor_check_host() that compares memory nodes with those of GPUs. */
+/* Compares the daemon's memory nodes with those of the GPUs; called by doctor_check_host(). */
 void doctor_check_nodes(const char *root, const cJSON *status, cJSON *checks);
 /* Reads a file of /proc that belongs to the daemon's process. Returns false if the process is not
  * the daemon's, as in another PID namespace, or if the file cannot be read. */
@@ -50,5 +51,5 @@ bool doctor_read_process(const char *root, uint64_t pid, const char *name,
                          char ret[static HOST_FILE_MOST + 1]);
 /* Checks the socket's permissions. */
 void doctor_check_socket(const char *path, cJSON *checks);
-/* `state`: what adjtimex(2) returned for this host's clock. */
+/* Checks that this host's clock is synchronized. `state`: the result of adjtimex(2). */
 void doctor_check_clock(int state, cJSON *checks);

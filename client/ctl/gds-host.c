@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks a host for GPUDirect Storage; see gds-host.h. Runs on the tool's main thread. Files are
- * read up to a limit and may contain anything; control characters do not get into a check. A file
- * that cannot be read makes its check fail, and never ends the command. */
+ * read up to a limit and may have any content; control characters are removed from the text of
+ * checks. A file that cannot be read makes its check fail, and never ends the command. */
 #include "gds-host.h"
 
 #include <dlfcn.h>
@@ -151,7 +151,7 @@ static struct compat check_settings(const char *root, cJSON *checks)
                 gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, host_read_error(n));
                 return c;
         }
-        cJSON_Minify(text); /* remove the comments, which NVIDIA's own file has */
+        cJSON_Minify(text); /* removes the comments, which NVIDIA's file has */
         json = cJSON_Parse(text);
         properties = cJSON_GetObjectItemCaseSensitive(json, "properties");
         if (!cJSON_IsObject(json)) {
@@ -253,7 +253,7 @@ static void check_file_system(const char *path, const struct host_mount *m, cJSO
                             m->type);
 }
 
-/* Gets a property's value. Returns false if there is none. */
+/* Gets the value of a property from udev's text. Returns false if it has no such property. */
 static bool udev_property(const char *text, const char *key, char *ret, size_t room)
 {
         size_t length = strlen(key);
@@ -339,7 +339,7 @@ void gds_check_volume(const char *root, const char *path, bool direct, cJSON *ch
                        "put the store on a file system with O_DIRECT, and leave io.direct at auto",
                        "%s", direct ? "works" : "does not work, so nothing is lent from here"))
                 gds_at_most(v, GDS_STAGING, "%s: no O_DIRECT", path);
-        /* A store that others may not enter is still below a mount point. */
+        /* A mount point is also found for a directory that this user may not enter. */
         if ((!seen && error != EACCES) || !host_find_mount(root, path, seen ? &st : NULL, &m)) {
                 gds_check(checks, "file system", false,
                           "run kvcachectl where the daemon runs, if that is in a container",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks what a host offers cuFile: libraries, kernel module, configuration, file systems. Only
- * reads: neither cuFile's driver nor CUDA's is initialised. Each check adds an object {name, ok,
- * found, remedy} to an array, and lowers the verdict if it rules out a way of transfer. */
+/* Checks what a host offers cuFile: libraries, kernel module, configuration, file systems. The
+ * checks only read: they initialize neither cuFile's driver nor CUDA's. Each check adds an
+ * object {name, ok, found, remedy} to an array, and lowers the verdict if it rules out a way of
+ * transfer. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -11,7 +12,7 @@
  * that all checks allow. */
 enum gds_way {
         GDS_STAGING,    /* through the daemon's pool */
-        GDS_UNKNOWN,    /* nothing known prevents GPUDirect, but no daemon could be asked */
+        GDS_UNKNOWN,    /* no check of the host rules out GPUDirect, but no daemon could be asked */
         GDS_COMPATIBLE, /* through cuFile, which copies through host memory */
         GDS_DIRECT,
 };
@@ -27,7 +28,7 @@ const char *gds_way_name(enum gds_way way);
 /* Lowers the verdict to at most `way`, and records the reason. */
 void gds_at_most(struct gds_verdict *v, enum gds_way way, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-/* Adds a check to the array; the remedy is kept only if it is not ok. Returns `ok`. */
+/* Adds a check to the array; the remedy is kept only if `ok` is false. Returns `ok`. */
 bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, const char *format,
                ...) __attribute__((format(printf, 5, 6)));
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See host.h. */
+/* Reads files and mounts of this host; see host.h. */
 #include "host.h"
 
 #include <errno.h>

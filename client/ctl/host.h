@@ -10,18 +10,20 @@
 enum { HOST_FILE_MOST = 64 * 1024 };
 
 /* Reads a regular file and appends '\0'. Opening a FIFO does not block. Returns the length, or a
- * negative errno; -EFBIG: the file is longer than HOST_FILE_MOST bytes. */
+ * negative errno: -EFBIG if the file is longer than HOST_FILE_MOST bytes. */
 ssize_t host_read_file(const char *path, char ret[static HOST_FILE_MOST + 1]);
 /* Returns the text of an error of host_read_file(). */
 const char *host_read_error(ssize_t error);
 
 struct host_mount {
-        unsigned major, minor; /* the device; major 0: the file system has no block device */
+        unsigned major, minor; /* numbers of the device; `major` is 0 if the file system has no
+                                  block device */
         char point[PATH_MAX], type[64], options[1024];
 };
 
-/* Finds the mount of `path` in /proc/self/mountinfo: of the mounts of the device in `st`, or of all
- * mounts if `st` is NULL because the directory cannot be reached, the one whose mount point is the
- * longest beginning of `path`. `root` stands in front of /proc. Returns false if there is none. */
+/* Finds the mount of `path` in /proc/self/mountinfo: the one whose mount point is the longest
+ * prefix of `path`, among the mounts of the device in `st`. If `st` is NULL, because the
+ * directory cannot be reached, all mounts are candidates. `root` is prepended to /proc. Returns
+ * false if there is no such mount. */
 bool host_find_mount(const char *root, const char *path, const struct stat *st,
                      struct host_mount *ret);

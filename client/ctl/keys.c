@@ -16,7 +16,7 @@ DEFINE_CLEANUP(struct keyfile *, keyfile_close);
 
 struct walk {
         struct ctl *ctl;
-        struct keyfile *file; /* NULL: operands */
+        struct keyfile *file; /* NULL: the keys are operands */
         struct progress progress;
         uint64_t done;
         key_batch_fn each;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that a command processes: its operands, or a file of keys (keyfile.h) of any length with
- * several namespaces. The command gets them in batches of one namespace each. The first failure
- * ends the iteration. */
+/* The keys that a command processes: its operands, or a file of keys (keyfile.h) of any length
+ * with several namespaces. The command gets the keys in batches of one namespace each. The first
+ * failure ends the iteration. */
 #pragma once
 
 #include "options.h"
@@ -34,14 +34,15 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 
-/* Returns the name of key `i` for people: as typed, otherwise its hex digits. Safe for a terminal;
- * the text may lie in `room`. */
+/* Returns the name of key `i` for people: as the user typed it, or else its hex digits. The text
+ * is safe for a terminal, and may lie in `room`. */
 enum { KEY_NAME_BYTES = 128 };
 const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES]);
 
 struct keys_wanted {
-        const char *namespace_name; /* for operands, and for lines without one */
-        const char *from;           /* a file of keys; NULL: the operands */
+        const char *namespace_name; /* namespace of the operands, and of lines of the file that name
+                                       none */
+        const char *from;           /* path of a file of keys; NULL: the keys are the operands */
         char **operands;
         int n_operands;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl: administers a kvcache-daemon. An ordinary client: it communicates with the daemon
- * only through libkvcache. */
+/* kvcachectl: administers a kvcache-daemon. The program uses the daemon only through libkvcache,
+ * like other clients. */
 #include "checked.h"
 #include "commands.h"
 #include "tool.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows what a daemon has sampled of one namespace: its hits in each of the last 15 minutes, and
- * which of its chunks leave the disk first. Numbers from the daemon are checked before they are
- * used. */
+/* Shows the daemon's samples of one namespace: its hits in each of the last 15 minutes, and the
+ * chunks that will be evicted from disk first. Numbers from the daemon are checked before they
+ * are used. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static double number(const cJSON *o, const char *name)
         return value_of(cJSON_GetObjectItemCaseSensitive(o, name));
 }
 
-/* Returns a value of a column of samples. */
+/* Returns value `i` of a column of samples. */
 static double sampled(const cJSON *samples, const char *column, int i)
 {
         return value_of(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(samples, column), i));

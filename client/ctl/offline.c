@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a store without a daemon; see offline.h.
  *
- * It does the part of the daemon's work with a store that verifying needs: its I/O, and a loop that
- * reaps completions and iterates until the current request is complete. Owns the store, its
- * workers, and one buffer in place of the pool.
+ * Verifying needs parts of the daemon's work with a store: its I/O, and a loop that reaps
+ * completions and iterates until the current request is complete. This file does that work. Owns
+ * the store, its workers, and one buffer in place of the pool.
  *
- * Failures: a directory that is not a store, is badly damaged, has another format or is in use is
- * refused with a message, which names the process that has it open if the kernel reports it. */
+ * Failures: a directory that is not a store, is badly damaged, has another format or is in use
+ * is refused with a message, which names the process that has it open if the kernel reports it. */
 #include "offline.h"
 
 #include <errno.h>
@@ -29,7 +29,8 @@
 
 enum {
         MEMORY_BYTES = 64 * 1024,
-        LOCK_WAIT_MS = 1000, /* a dead daemon's ring holds the lock a moment longer */
+        LOCK_WAIT_MS = 1000, /* ms to wait for the lock, because the io_uring of a daemon that has
+                                died holds it for a moment */
         TABLE_PAGE = 4096,
         TABLE_PAGE_ENTRIES = 31,
 };
@@ -82,7 +83,8 @@ static int complain_in_use(const char *directory)
                         directory, who);
 }
 
-/* Checks that there is a store, and gets the number of entries that its table may hold. */
+/* Checks that the directory has a volume of a store, and gets the maximum number of entries in
+ * its table. */
 static int look_at(const char *directory, uint64_t *ret_entries, struct stat *ret_st)
 {
         char path[PATH_MAX];
@@ -108,8 +110,8 @@ static int look_at(const char *directory, uint64_t *ret_entries, struct stat *re
         return EXIT_OK;
 }
 
-/* Gives up root's rights in favour of the directory's owner, because only root could open the files
- * that root would create. */
+/* If this process runs as root, switches to the user that owns the directory, so that files
+ * which are created belong to the daemon's user. */
 static int become_owner(struct offline *o, const char *directory, const struct stat *st)
 {
         if (geteuid() != 0 || st->st_uid == 0)
@@ -129,7 +131,8 @@ int offline_open(struct offline **ret, const char *directory,
         struct store_params params = {
                 .paths = &directory,
                 .n_paths = 1,
-                .limit = UINT64_C(1) << 40, /* irrelevant: the store is opened as it is */
+                .limit = UINT64_C(1)
+                         << 40, /* not used, because the store is opened with its present files */
                 .segment_bytes = 1 << 20,
                 .direct = true,
                 .policy = "lru",
@@ -184,7 +187,8 @@ static void wait_for_io(struct offline *o)
         struct pollfd p = { .fd = kio_fd(o->io), .events = POLLIN };
 
         kio_flush(o->io);
-        (void)poll(&p, 1, -1); /* signals are checked between requests */
+        (void)poll(&p, 1,
+                   -1); /* after a signal, poll again: signals are handled between requests */
         kio_reap(o->io);
 }
 

@@ -10,10 +10,10 @@
 
 struct offline;
 
-/* Opens a volume, taking the store's lock as a daemon does. Root first takes the identity of the
- * directory's owner, so that files which are written stay the daemon's. `on_finding` is called for
- * each dropped chunk, from within offline_verify(). Returns EXIT_OK; otherwise the function has
- * reported the failure, and the caller chooses the exit status. */
+/* Opens a volume, taking the store's lock as a daemon does. A process of root first switches to
+ * the owner of the directory, so that files which are written still belong to the daemon's user.
+ * `on_finding` is called for each dropped chunk, from within offline_verify(). Returns EXIT_OK;
+ * otherwise the function has reported the failure, and the caller chooses the exit status. */
 int offline_open(struct offline **ret, const char *directory,
                  void (*on_finding)(void *userdata, const struct store_finding *finding),
                  void *userdata);

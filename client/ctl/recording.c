@@ -11,8 +11,8 @@
 
 struct recording_line {
         uint64_t session, begun_ms;
-        uint64_t parent; /* parent of its first id */
-        bool is_got;     /* no block of it was put */
+        uint64_t parent; /* id of the block before the line's first one */
+        bool is_got;     /* all of its blocks were got, and none was put */
         size_t n, room;
         uint64_t *ids;
 };
@@ -22,7 +22,10 @@ static struct recording_line *line_at(const struct recording *r, size_t i)
         return r->lines[(r->first + i) % RECORDING_OPEN_LINES];
 }
 
-enum { LINE_BYTES = 64, ID_BYTES = 18 }; /* upper bounds: the head of a line, and an id */
+enum {
+        LINE_BYTES = 64,
+        ID_BYTES = 18
+}; /* upper bounds of the bytes of a line without ids, and of an id */
 
 static void write_line(struct recording *r, const struct recording_line *line)
 {
@@ -86,9 +89,9 @@ static struct recording_line *line_new(struct recording *r, const struct wire_re
         return line;
 }
 
-/* Finds the line that the entry continues. A GET may be answered after the entries that follow it:
- * then finds the line that continues the entry, and sets `*ret_before`. Returns NULL if there is
- * none. */
+/* Finds the line to which the entry belongs: the line that the entry continues. Because a GET
+ * may be recorded after the PUT that continues its chain, also finds a line that continues the
+ * entry, and sets `*ret_before`. Returns NULL if there is neither. */
 static struct recording_line *find(const struct recording *r, const struct wire_record_entry *entry,
                                    uint64_t last, bool *ret_before)
 {

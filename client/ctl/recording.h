@@ -25,12 +25,13 @@ struct recording_line;
 
 struct recording {
         FILE *out;
-        uint64_t max_bytes;               /* 0: unlimited */
-        uint64_t requests, blocks, bytes; /* written so far */
-        uint64_t dropped;                 /* blocks dropped because the trace was full */
+        uint64_t max_bytes;               /* maximum bytes of the trace; 0: unlimited */
+        uint64_t requests, blocks, bytes; /* requests, blocks and bytes written so far */
+        uint64_t dropped; /* number of blocks dropped because the trace had reached max_bytes */
         bool is_full;
         uint64_t last_ms;
-        struct recording_line *lines[RECORDING_OPEN_LINES]; /* ring buffer */
+        struct recording_line *lines[RECORDING_OPEN_LINES]; /* ring buffer of the open lines, which
+                                                               begins at `first` */
         size_t first, n_open;
         uint64_t open_ids;
 };

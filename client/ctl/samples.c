@@ -131,7 +131,7 @@ double samples_number(const struct samples *s, const char *name, const char *val
         return sample ? sample->number : NAN;
 }
 
-/* Returns the number of the same sample on an earlier page, usually at the same index. */
+/* Returns the value of the same sample on an earlier page, where it usually has the same index. */
 static double number_before(const struct samples *before, const struct sample *now, size_t at)
 {
         if (at < before->n && is_sample(&before->list[at], now->name, now->value, now->le))

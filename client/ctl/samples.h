@@ -27,21 +27,22 @@ struct samples {
 int samples_parse(char *text, struct samples *ret);
 void samples_fini(struct samples *s);
 
-/* Finds a sample. `value`: of the first label; "": a sample without label; NULL: any sample.
- * Returns NULL if there is none. */
+/* Finds a sample. `value` is the value of the first label; "" selects a sample without label,
+ * and NULL any sample. Returns NULL if there is none. */
 const struct sample *samples_find(const struct samples *s, const char *name, const char *value);
-/* Returns the number of the sample that samples_find() finds, or NAN. */
+/* Returns the value of the sample that samples_find() finds, or NAN if there is none. */
 double samples_number(const struct samples *s, const char *name, const char *value);
 
-/* Returns by how much a counter grew from `before` to `now`, which may be the same page. Returns
- * NAN if one of them lacks it, if it fell, or if `before` is NULL. */
+/* Returns the growth of a counter from `before` to `now`, which may be the same page. Returns
+ * NAN if one of the pages lacks the counter, if its value fell, or if `before` is NULL. */
 double samples_growth(const struct samples *now, const struct samples *before, const char *name,
                       const char *value);
-/* Returns the growth of all samples of that name together. */
+/* Returns the sum of the growth of all samples with this name. */
 double samples_growth_sum(const struct samples *now, const struct samples *before,
                           const char *name);
-/* Returns the upper edge of the bucket that has the quantile (0 to 1) of the samples added to a
- * histogram from `before` to `now`: no more is known. NAN: none were added, or the quantile is
- * above *ret_above, the largest edge; otherwise, *ret_above is untouched. */
+/* Returns an upper bound of the quantile (0 to 1) of the samples that were added to a histogram
+ * from `before` to `now`: the upper edge of the bucket that contains the quantile. Returns NAN
+ * if no samples were added, or if the quantile is above the largest edge; in the latter case
+ * sets *ret_above to that edge. */
 double samples_quantile(const struct samples *now, const struct samples *before, const char *name,
                         const char *value, double quantile, double *ret_above);

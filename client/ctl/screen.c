@@ -20,14 +20,16 @@
 
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 
-/* The handlers read these members, which are set before the handlers are installed. */
+/* State of the one screen. Signal handlers read the members, which are set before the handlers
+ * are installed. */
 static struct {
         struct termios before, raw;
-        bool has_keys; /* standard input is a terminal, and `before` its original state */
+        bool has_keys; /* standard input is a terminal, and `before` is the original state of that
+                          terminal */
         bool input_ended;
         bool entered;
         volatile sig_atomic_t changed; /* the size changed, or the screen must be redrawn */
-        sigset_t waiting;              /* mask during waits, in which SIGWINCH is not blocked */
+        sigset_t waiting; /* signal mask during waits, in which SIGWINCH is not blocked */
 } screen;
 
 /* take() and give_back() are called by signal handlers and use only async-signal-safe functions. */
@@ -49,8 +51,8 @@ static void give_back(void)
                 tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
 }
 
-/* SA_RESETHAND has restored the default action, and SA_NODEFER lets raise() carry it out at
- * once. */
+/* SA_RESETHAND has restored the default action of the signal, and because of SA_NODEFER raise()
+ * performs that action at once. */
 static void on_end(int signal)
 {
         give_back();
@@ -166,7 +168,7 @@ int screen_paint(const char *text)
         return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
 }
 
-/* Reads a key, which is available. */
+/* Reads a key that has been pressed. Does not block. */
 static enum screen_event read_key(void)
 {
         char key;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A terminal that one command redraws: the alternate screen, without a cursor, with each key read
- * as it is pressed. There is one screen; the main thread owns it.
+ * as it is pressed. There is only one screen, which the main thread owns.
  *
  * A signal that ends or stops the process first restores the terminal, whatever the process is
  * waiting for; SIGCONT enters the screen again. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A section of the status for people. A command takes the members that it knows out of the object
- * and prints them as lines; section_rest() prints the remaining ones, which a newer daemon has
- * added, under their own names. There is one output at a time; the main thread owns it. */
+/* A section of the status for people. A command takes the members that it knows out of the
+ * object and prints them as lines; section_rest() prints the remaining ones, which a newer
+ * daemon has added, under their own names. There is one output stream at a time, which the main
+ * thread owns. */
 #pragma once
 
 #include <cjson/cJSON.h>

@@ -91,7 +91,7 @@ static double stored_by(const cJSON *tenant)
         return (double)answer_count_of(pair, "used");
 }
 
-/* Takes the member that has stored most out of the array. */
+/* Removes the tenant with the most stored bytes from the array and returns it. */
 static cJSON *take_largest(cJSON *tenants)
 {
         cJSON *largest = tenants->child, *tenant;
@@ -158,7 +158,8 @@ void status_print_tenants(cJSON *status, bool detail)
                         cJSON_GetArraySize(tenants));
 }
 
-/* Prints limits that have refused requests, and limits that a user has reached to four fifths. */
+/* Prints limits that have refused requests, and limits of which a user has used at least four
+ * fifths. */
 void status_print_limits(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *resources =
@@ -204,7 +205,8 @@ void status_print_limits(cJSON *status, bool detail)
                 print_table(table);
 }
 
-/* Takes the fingerprint as --fingerprint accepts it, with its lines joined: "dtype=fp8,model=x". */
+/* Takes the fingerprint in the form that --fingerprint accepts: lines joined by commas, as in
+ * "dtype=fp8,model=x". */
 static void take_fingerprint(cJSON *namespace, char *ret, size_t room)
 {
         char *text =

@@ -23,7 +23,7 @@ static void print_why(cJSON *io, const char *name, const char *reason_name, cons
                 section_line(label, "%s", reason);
 }
 
-/* Prints one line, and another one for each property that costs speed. */
+/* Prints one line about I/O, and a line for each property that makes it slower. */
 static void print_io_summary(cJSON *io)
 {
         char backend[64], text[512];
@@ -153,7 +153,8 @@ static void print_pool(cJSON *status, bool detail)
         section_rest(pool);
 }
 
-/* Prints how much of the previous daemon's memory was kept, and whether this daemon's will be. */
+/* Prints how much of the previous daemon's memory this daemon has taken over, and whether its
+ * own memory will survive a restart. */
 static void print_kept(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *kept = section_object(status, "kept_memory");
@@ -261,8 +262,8 @@ static void print_events(cJSON *status)
         section_rest(events);
 }
 
-/* Prints how much memory a chunk in the store takes, by part. The records of evicted chunks, which
- * eviction remembers, are counted apart. */
+/* Prints the bytes of memory for each chunk in the store, by part. The records of evicted
+ * chunks, which the eviction policy remembers, are printed separately. */
 static void print_entries(cJSON *status)
 {
         static const struct {
@@ -316,7 +317,7 @@ void status_print_memory(cJSON *status, bool detail)
         }
 }
 
-/* Formats an age with two digits: the daemon knows it to an eighth of an octave. */
+/* Formats an age with two digits, because the daemon's buckets are an eighth of an octave wide. */
 static void format_age(cJSON *ages, const char *name, char ret[static HUMAN_BYTES])
 {
         double seconds = 0;
@@ -382,7 +383,7 @@ static void print_prefetches(cJSON *returns)
                              chunks, used, wasted, unused);
 }
 
-/* Prints how well predicted returns came true. */
+/* Prints the share of predicted returns that came true. */
 static void print_returns(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *returns = section_object(eviction, "returns");
@@ -404,7 +405,7 @@ static void print_returns(cJSON *eviction)
         section_rest(returns);
 }
 
-/* Prints how far announced returns came true, if there were any. */
+/* Prints the share of announced returns that came true, if there were any. */
 static void print_announced(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *announced = section_object(eviction, "announced_returns");
@@ -429,7 +430,7 @@ static void print_announced(cJSON *eviction)
         section_rest(announced);
 }
 
-/* Prints what prefetching did for announced returns, if there were any. */
+/* Prints the results of prefetching for announced returns, if there were any. */
 static void print_prefetched_returns(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *o = section_object(eviction, "prefetched_returns");

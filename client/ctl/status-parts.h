@@ -13,10 +13,10 @@ void status_print_memory(cJSON *status, bool detail);
 void status_print_eviction(cJSON *status, bool detail);
 /* Prints the store: its use, its volumes, its scrubbing. */
 void status_print_store(cJSON *status, bool detail);
-/* Writes to disk, and totals since the daemon started. */
+/* Print the writes to disk, and totals since the daemon started. */
 void status_print_writes(cJSON *status, bool detail);
 void status_print_totals(cJSON *status, bool detail);
-/* Prints the tier that hosts share. */
+/* Prints the shared tier. */
 void status_print_remote(cJSON *status, bool detail);
 /* Print the daemon's users: sessions, tenants, limits that were reached, namespaces. */
 void status_print_sessions(cJSON *status, bool detail);

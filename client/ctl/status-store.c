@@ -120,7 +120,7 @@ void status_print_store(cJSON *status, bool detail)
                 return;
         section_begin("Store");
         volumes = cJSON_DetachItemFromObjectCaseSensitive(store, "volumes");
-        /* An earlier name of the volumes. */
+        /* "paths" is an earlier name of "volumes". */
         cJSON_DeleteItemFromObjectCaseSensitive(store, "paths");
         offline = print_volumes(volumes, detail);
         limit = section_count(store, "limit_bytes");
@@ -128,7 +128,7 @@ void status_print_store(cJSON *status, bool detail)
         units_bytes(section_count(store, "used_bytes"), reserved);
         units_bytes(limit, all);
         section_line("reserved", "%s of %s: chunks, preformatted space, tables", reserved, all);
-        /* Duplicates of used_bytes and payload_bytes. */
+        /* These members duplicate used_bytes and payload_bytes. */
         cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
         cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
         human_count(section_count(store, "chunks"), chunks);

@@ -182,7 +182,8 @@ void status_print_totals(cJSON *status, bool detail)
         disk = section_count(totals, "hits_disk");
         remote = section_count(totals, "hits_remote");
         misses = section_count(totals, "misses");
-        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* sum of the members above */
+        /* The member is the sum of the ones above. */
+        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets");
         human_things(memory + disk + remote, "chunk", a);
         units_bytes(section_count(totals, "bytes_got"), b);
         section_line("got", "%s, %s", a, b);

@@ -46,7 +46,7 @@ static void add_ratio(cJSON *o, const char *key, double part, double whole)
 
 struct ranked {
         cJSON *row;
-        double traffic, size; /* among rows of equal traffic, the larger comes first */
+        double traffic, size; /* order of rows: by `traffic`, and for equal traffic by `size` */
 };
 
 static int compare_ranks(const void *a, const void *b)
@@ -83,8 +83,8 @@ static void add_rows(cJSON *root, const char *key, const struct interval *t, con
                 cJSON_AddItemToArray(list, rows[i].row);
 }
 
-/* Adds KEY_seconds, which the quantile does not exceed; or null, and KEY_above_seconds, the largest
- * edge of a bucket, which it exceeds. */
+/* Adds KEY_seconds, an upper bound of the quantile. If the quantile is above the largest edge of
+ * a bucket, KEY_seconds is null, and KEY_above_seconds is that edge. */
 static void add_quantile(cJSON *o, const char *key, const struct interval *t, const char *duration,
                          const char *value, double quantile)
 {
@@ -322,7 +322,7 @@ static void add_tiers(cJSON *root, const struct interval *t)
         add_rate(o, "evictions_per_second", t, "kvcache_evictions_total", "");
 }
 
-/* Adds how well predicted returns came true, and what prefetches brought. */
+/* Adds the share of predicted returns that came true, and the results of prefetches. */
 static void add_returns(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "returns");
@@ -342,7 +342,7 @@ static void add_returns(cJSON *root, const struct interval *t)
                   rate(t, "kvcache_prefetched_chunks_total", ""));
 }
 
-/* Adds the announced returns of clients, and how many of those before came true. */
+/* Adds the rate of returns that clients announced, and the share of earlier ones that came true. */
 static void add_announced(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "announced");

@@ -79,7 +79,8 @@ static const char *format(const cJSON *o, const char *name, enum form form,
         else if (form == RATIO)
                 snprintf(number, sizeof(number), "%.1f %%",
                          100 * (value < 1 ? MIN(value, 0.999)
-                                          : 1)); /* a share below 1 is never shown as 100 % */
+                                          : 1)); /* limit the digits, so that a share below 1 is
+                                                    never shown as 100 % */
         else
                 units_bytes(answer_count(value), number);
         snprintf(ret, CELL_BYTES, "%s%s", number, form == BYTES_RATE ? "/s" : "");
@@ -168,7 +169,7 @@ static void print_traffic(const cJSON *figures, FILE *out)
                 format(puts, "bytes_per_second", BYTES_RATE, a));
 }
 
-/* Prints nothing for a daemon that does not measure returns. */
+/* Prints predicted returns, or nothing if the daemon does not measure them. */
 static void print_returns(const cJSON *returns, FILE *out)
 {
         char a[CELL_BYTES], b[CELL_BYTES];
@@ -185,7 +186,7 @@ static void print_returns(const cJSON *returns, FILE *out)
         fputc('\n', out);
 }
 
-/* Prints nothing while clients announce no returns. */
+/* Prints announced returns, or nothing if clients announce none. */
 static void print_announced(const cJSON *announced, FILE *out)
 {
         char a[CELL_BYTES], b[CELL_BYTES];
@@ -239,7 +240,8 @@ struct column {
 static const struct rows {
         const char *member, *inner; /* figures.MEMBER, or figures.MEMBER.INNER */
         const char *layout;
-        int least; /* with fewer rows, the table adds nothing to the head */
+        int least; /* minimum number of rows; with fewer, the table would only repeat figures of the
+                      head */
         struct column columns[TABLE_MAX_COLUMNS];
 } tables[] = {
         { "requests",
@@ -261,7 +263,7 @@ static const struct rows {
             { "PENDING", "pending_operations", COUNT },
             { "ERRORS", "errors_per_second", RATE },
             { "USED", "used_bytes", BYTES } } },
-        /* A single tenant's figures are those of the head. */
+        /* With a single tenant, the table would repeat figures of the head. */
         { "tenants",
           NULL,
           "lrrrrrrr",

@@ -9,14 +9,16 @@
 
 #include "samples.h"
 
-/* Computes the figures of an interval. `before`: the page of `seconds` earlier; NULL: there is
- * none, and rates are null, as are rates that two pages do not determine. Rows of volumes, tenants
- * and namespaces are ordered by traffic. */
+/* Computes the figures of an interval. `before`: the page that was fetched `seconds` earlier, or
+ * NULL if there is none. Rates that cannot be computed from the two pages are null. Rows of
+ * volumes, tenants and namespaces are ordered by traffic. */
 cJSON *top_figures(const struct samples *now, const struct samples *before, double seconds);
 
-/* Prints at most `lines` lines; 0: all. The last line of a table counts its omitted rows. Long
- * names are shortened to fit `columns`; 0: they are not. */
+/* Prints the figures in at most `lines` lines; 0: no limit. The last line of a table counts its
+ * omitted rows. Long names are shortened so that lines fit into `columns` columns; 0: names are
+ * not shortened. */
 void top_print(const cJSON *figures, unsigned lines, unsigned columns, bool colored, FILE *out);
 
-/* Distributes `lines` lines among `n` tables: one line to each in turn, while tables want more. */
+/* Distributes `lines` lines among `n` tables: assigns one line to each table in turn until no
+ * table wants more. */
 void top_share_lines(unsigned lines, const unsigned wanted[], unsigned n, unsigned ret[]);

@@ -11,7 +11,8 @@
 #include "screen.h"
 #include "text.h"
 
-/* The daemon normally answers at once; a longer delay should be shown. */
+/* Timeout of a request. The daemon normally answers within milliseconds, so a longer delay is
+ * shown as a lost connection. */
 enum { WATCH_TIMEOUT_MS = 5000 };
 
 bool watch_interval(struct ctl *ctl, const char *option, const char *text, double *ret)
@@ -100,7 +101,7 @@ static void print_all(const struct watch *w, unsigned lines, FILE *out)
                 used++;
         }
         if (!w->answered_ms || (w->lost_ms && !w->screen))
-                return; /* in a log, old figures would be mistaken for new ones */
+                return; /* print nothing: in a log, old figures would be mistaken for new ones */
         if (w->lost_ms) {
                 human_time(w->answered_ms, since);
                 fprintf(out, "The last figures, of %s:\n", since);
@@ -174,11 +175,12 @@ static int watch_loop(struct watch *w)
         while (r == EXIT_OK && (w->count == 0 || shown < w->count)) {
                 uint64_t now = latency_now_ns();
 
-                /* After a wait for the daemon, start a full interval. */
+                /* If the answer took longer than the interval, the next one begins now. */
                 due = due + step > now ? due + step : now + step;
                 if (!watch_wait(w, due))
                         return EXIT_OK;
-                if (latency_now_ns() < due) /* the user requested it early */
+                if (latency_now_ns() <
+                    due) /* the user has requested a refresh before the end of the interval */
                         due = latency_now_ns();
                 if (watch_ask(w) < 0)
                         return complain_memory();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a command that asks the daemon at every interval and shows the answer: redrawn in place on a
- * terminal; otherwise, or with `batch` or --json, one answer below the other. If the daemon stops
- * answering, that is shown, and every interval tries to connect again. */
+/* Runs a command that asks the daemon at every interval and shows the answer: on a terminal,
+ * redrawn in place; otherwise, or with `batch` or --json, one answer below the other. If the
+ * daemon stops answering, the command shows the error, and tries to connect again at every
+ * interval. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,14 +16,15 @@ struct watch {
         double interval;          /* seconds */
         unsigned long long count; /* number of intervals; 0: until interrupted */
         bool batch;
-        /* The first answer counts. If false, the first answer is only the basis for the second, and
-         * is shown only on a terminal, so that the screen is not empty. */
+        /* Whether the first answer counts as an interval. If false, the first answer is only the
+         * basis for computing rates, and is shown only on a terminal, so that the screen is not
+         * empty. */
         bool at_once;
 
         /* Asks the connected daemon. Returns 0; -ENOMEM; another -errno if it did not answer. */
         int (*ask)(struct ctl *ctl, void *userdata);
-        /* Called when the connection is lost: the next answer comes from another connection. May be
-         * NULL. */
+        /* Called when the connection is lost, so that rates are not computed across two
+         * connections. May be NULL. */
         void (*forget)(void *userdata);
         /* Prints the last answer as JSON. Returns an exit status. */
         int (*print_json)(void *userdata);
@@ -32,10 +34,10 @@ struct watch {
 
         /* The other members are private. */
         bool screen;
-        uint64_t answered_ms;        /* Unix time of the last answer; 0: none yet */
-        uint64_t lost_ms;            /* time since which there is none; 0: the last question was
-                                        answered */
-        char error[CTL_ERROR_BYTES]; /* reason */
+        uint64_t answered_ms; /* Unix time of the last answer; 0: none yet */
+        uint64_t lost_ms; /* Unix time since which the daemon has not answered; 0: it answered the
+                             last request */
+        char error[CTL_ERROR_BYTES]; /* why the daemon did not answer */
 };
 
 /* Parses the seconds of an option, 0.1 to 3600. Returns false after reporting an error and setting
