@@ -146,7 +146,8 @@ int complain_call(struct ctl *ctl, int r, const char *what)
         if (r == -ENOMEM)
                 return complain_memory();
         if (r == -ETIMEDOUT)
-                return complain(EXIT_UNREACHABLE, "%s: %s; it may still be at it", what,
+                return complain(EXIT_UNREACHABLE,
+                                "%s: %s; the daemon may still be processing the request", what,
                                 words_of(ctl, r));
         if (errno_unreachable(r))
                 return complain(EXIT_UNREACHABLE, "%s: the daemon went away: %s", what,
@@ -157,8 +158,8 @@ int complain_call(struct ctl *ctl, int r, const char *what)
 int complain_admin(const char *what)
 {
         return complain(EXIT_REFUSED,
-                        "%s: only an admin may: root, the daemon's own user, and those whom its "
-                        "configuration names (access.admin_users, access.admin_groups)",
+                        "%s: only admins may do this: root, the daemon's own user, and those "
+                        "whom its configuration names (access.admin_users, access.admin_groups)",
                         what);
 }
 

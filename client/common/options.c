@@ -179,8 +179,7 @@ int action_index(struct ctl *ctl, const struct command *command, const char *wan
                         usage_error(command, "unknown action '%s'; did you mean \"%s %s\"?", wanted,
                                     command->name, meant.text);
         else
-                ctl->exit_status = usage_error(command, "unknown action '%s'; the actions are %s",
-                                               wanted, all);
+                ctl->exit_status = usage_error(command, "unknown action '%s'; use %s", wanted, all);
         return -1;
 }
 

@@ -73,7 +73,7 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
                         break;
         }
         if (n == 0)
-                return complain(EXIT_BAD_INPUT, "%s: empty; a chunk has one byte at least", name);
+                return complain(EXIT_BAD_INPUT, "%s is empty; a chunk has at least 1 byte", name);
         *ret = TAKE_PTR(data);
         *ret_bytes = n;
         return EXIT_OK;
@@ -205,7 +205,7 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first < 1 || argc - first > 2)
-                return usage_error(self, "a key, and perhaps a file, are needed");
+                return usage_error(self, "a key is needed; a file may follow");
         if (key_parse(argv[first], &key) < 0)
                 return usage_error(self, "'%s' is not a key", argv[first]);
         return put_chunk(ctl, namespace_name, fingerprint, argv[first], &key,
@@ -292,7 +292,8 @@ static bool get_option(struct ctl *ctl, const struct command *self, int option,
                 if (!option_bytes(ctl, "--length", argument, &a->length))
                         return false;
                 if (a->length == 0)
-                        ctl->exit_status = usage_error(self, "--length: a byte at least");
+                        ctl->exit_status =
+                                usage_error(self, "--length: at least 1 byte must be read");
                 return a->length > 0;
         }
         return true;
@@ -319,7 +320,8 @@ static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvca
         if (r < 0)
                 return complain_call(ctl, r, "get");
         if (ret->status == KVCACHE_INVALID && (a->offset || a->length))
-                return complain(EXIT_WRONG_USAGE, "%s: the chunk does not reach that far",
+                return complain(EXIT_WRONG_USAGE,
+                                "%s: the range of --offset and --length is not within the chunk",
                                 a->key_text);
         if (ret->status == KVCACHE_MISS)
                 return complain(EXIT_NOT_FOUND, "%s: not found in namespace '%s'", a->key_text,
@@ -356,7 +358,8 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
         if (argc - first != 1)
                 return usage_error(self, "one key is needed");
         if (ctl->json && !a.output)
-                return usage_error(self, "--json needs --output: standard output cannot be both");
+                return usage_error(self, "--json needs --output: standard output cannot have both "
+                                         "the chunk and the JSON");
         a.key_text = argv[first];
         if (key_parse(a.key_text, &a.key) < 0)
                 return usage_error(self, "'%s' is not a key", a.key_text);

@@ -62,8 +62,8 @@ static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
         policy_of(ctl, "\n  gds_puts: ", policy, sizeof(policy));
         takes = kvcache_get_info(ctl->kv, &info) >= 0 && info.takes_files;
         (void)gds_check(checks, "puts", takes,
-                        "none is needed: puts pass through host memory, which costs the disk less. "
-                        "If host memory is what they wait for, set io.gds_puts, and gds_put_path "
+                        "no change is needed: puts pass through host memory, which loads the disk "
+                        "less. Only if host memory limits puts, set io.gds_puts, and gds_put_path "
                         "where the client attaches its GPU",
                         "the daemon takes %s that cuFile has written from this user%s%s",
                         takes ? "puts" : "no puts", *policy ? "; io.gds_puts: " : "", policy);
@@ -131,7 +131,7 @@ static void check_daemon(struct ctl *ctl, const char *root, cJSON *answer, struc
         checks = cJSON_AddArrayToObject(daemon, "checks");
         if (!gds_check(checks, "daemon", r >= 0, "start kvcache-daemon, or name its socket", "%s",
                        r < 0 ? error : "answers")) {
-                complain(EXIT_OK, "warning: gds: %s; only this host was looked at", error);
+                complain(EXIT_OK, "warning: gds: %s; only this host was checked", error);
                 gds_at_most(v, GDS_UNKNOWN, "no daemon answered");
                 return;
         }

@@ -73,7 +73,8 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
         if (kind != RETURN)
                 return true;
         if (*first == argc) {
-                ctl->exit_status = usage_error(self, "'hint return': in how many seconds?");
+                ctl->exit_status =
+                        usage_error(self, "'hint return': the number of seconds is missing");
                 return false;
         }
         if (!option_count(ctl, "hint return", argv[(*first)++], 1, UINT32_MAX, &seconds))

@@ -324,11 +324,13 @@ const struct command command_stat = {
         .name = "stat",
         .arguments = "KEY...",
         .summary = "show length, tier, age, checksum and eviction order of chunks",
-        .help = "Shows the properties of chunks without transferring their bytes, and what the\n"
-                "eviction policy of each tier goes by: the chunk's class, how many uses of chunks\n"
-                "ago it was used last (age), how often it is expected to be used again for the\n"
-                "time that it is kept, over that of the chunk of its size that is worth least\n"
-                "(worth), and when it would be evicted.\n"
+        .help = "Shows the properties of chunks without transferring their bytes, and for each "
+                "tier:\n"
+                "  class    the chunk's class in the eviction policy\n"
+                "  age      uses of other chunks in the tier since the chunk's last use\n"
+                "  worth    its expected hits per time kept, relative to those of the least\n"
+                "           valuable chunk of its size\n"
+                "  evicted  when it would be evicted\n"
                 "\n" KEY_HELP,
         .options = stat_options,
         .run = run_stat,

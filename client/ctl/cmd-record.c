@@ -217,7 +217,8 @@ static int finish(struct ctl *ctl, struct record *r, int result)
         if (lost > 0)
                 complain(EXIT_OK, "%llu blocks are missing in the trace", (unsigned long long)lost);
         if (r->lines.is_full)
-                complain(EXIT_OK, "ended before its time: the trace has reached --max-bytes");
+                complain(EXIT_OK,
+                         "the recording ended early, because the trace has reached --max-bytes");
         result = report(ctl, r);
         return status ? status : result;
 }

@@ -32,7 +32,8 @@ static int print_refusal(const cJSON *answer)
         uint64_t n = answer_count_of(answer, "n_errors");
 
         print_list(answer, "errors", "wrong", stderr);
-        return complain(EXIT_REFUSED, "the configuration is wrong, and nothing was changed: %s",
+        return complain(EXIT_REFUSED,
+                        "the configuration has %s, listed above, and nothing was changed",
                         units_count(n, "error", errors));
 }
 
@@ -59,7 +60,8 @@ static int print_changes(const cJSON *answer)
         else
                 printf("%s changed\n", units_count((uint64_t)n, "setting", settings));
         return kept == 0 ? EXIT_OK
-                         : complain(EXIT_REFUSED, "the daemon had no memory for all changes");
+                         : complain(EXIT_REFUSED, "the daemon ran out of memory and did not apply "
+                                                  "all changes; run kvcachectl reload again");
 }
 
 static int run_reload(struct ctl *ctl, const struct command *self, int argc, char **argv)

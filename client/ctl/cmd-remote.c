@@ -36,7 +36,8 @@ static int remote_status(struct ctl *ctl)
                 return r;
         remote = cJSON_GetObjectItemCaseSensitive(status, "remote");
         if (!remote)
-                return complain(EXIT_REFUSED, "remote status: this daemon is too old for it");
+                return complain(EXIT_REFUSED,
+                                "remote status: this daemon is too old to report the shared tier");
         if (json) {
                 remote = cJSON_DetachItemViaPointer(status, remote);
                 r = print_json(remote);
@@ -112,7 +113,8 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
                 return usage_error(self, "'remote %s' takes no argument", action);
         if (r == 0)
                 return has_limit || dry_run
-                               ? usage_error(self, "--limit and --dry-run are of sweep")
+                               ? usage_error(self,
+                                             "--limit and --dry-run are options of 'remote sweep'")
                                : remote_status(ctl);
         if (!has_limit)
                 return usage_error(self, "'remote sweep' needs --limit");

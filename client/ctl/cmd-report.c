@@ -173,8 +173,8 @@ static int add_filtered(struct ctl *ctl, struct report_writer *w, enum kvcache_r
         int r = kvcache_report(ctl->kv, what, &text);
 
         if (r < 0) {
-                complain(EXIT_OK, "warning: report: no %s: %s", name,
-                         r == -EACCES ? "it is for admins" : kvcache_error(ctl->kv));
+                complain(EXIT_OK, "warning: report: the archive lacks %s: %s", name,
+                         r == -EACCES ? "only admins may read it" : kvcache_error(ctl->kv));
                 return EXIT_OK;
         }
         kept = filter(text, keep);
@@ -195,7 +195,8 @@ static int add_parts(struct ctl *ctl, struct report_writer *w)
         examined = doctor_examine(ctl, checks, &status);
         r = add_json(w, "doctor.json", doctor);
         if (r == EXIT_OK && examined == EXIT_UNREACHABLE)
-                complain(EXIT_OK, "warning: report: no daemon answers: only this host is in it");
+                complain(EXIT_OK, "warning: report: no daemon answers, so the archive describes "
+                                  "only this host");
         if (r != EXIT_OK || examined != EXIT_OK)
                 return r != EXIT_OK ? r : examined;
         remove_names(status);

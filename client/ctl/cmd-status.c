@@ -235,8 +235,7 @@ static int section_index(struct ctl *ctl, const struct command *self, const char
                 ctl->exit_status = usage_error(self, "unknown section '%s'; did you mean \"%s\"?",
                                                name, meant.text);
         else
-                ctl->exit_status =
-                        usage_error(self, "unknown section '%s'; there are %s", name, all);
+                ctl->exit_status = usage_error(self, "unknown section '%s'; use %s", name, all);
         return -1;
 }
 
@@ -280,7 +279,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
                 wanted.sections |= 1u << r;
         }
         if (watch.count && !again)
-                return usage_error(self, "--count is for --watch");
+                return usage_error(self, "--count needs --watch");
         if (again) {
                 watch.interval = watch.interval > 0 ? watch.interval : 2;
                 r = watch_run(&watch);

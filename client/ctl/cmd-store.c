@@ -94,7 +94,7 @@ static void check_volume(struct check *c, const char *directory)
         int r;
 
         if (strlen(directory) >= PATH_MAX) {
-                c->status = complain(EXIT_BAD_INPUT, "%.64s...: too long a name", directory);
+                c->status = complain(EXIT_BAD_INPUT, "%.64s...: the path is too long", directory);
                 return;
         }
         r = store_read_format(directory, &f, error);

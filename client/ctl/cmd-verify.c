@@ -231,8 +231,8 @@ static int do_volume(struct run *run, unsigned volume, const char *name, uint32_
         }
         if (r == -ENODEV)
                 return complain(EXIT_NOT_RUN,
-                                "%s: many chunks in a row cannot be read: the device is at fault; "
-                                "gave up",
+                                "%s: many consecutive chunks could not be read, so the device has "
+                                "failed, and the rest of the volume was not verified",
                                 name);
         if (r < 0 && run->offline)
                 return complain(EXIT_NOT_RUN, "%s: %s", name, strerror(-r));
@@ -361,10 +361,10 @@ static void report_start(struct run *run, const char *directory)
         if (!st.clean_start)
                 fputs(": the store was not closed cleanly", stdout);
         if (st.skipped_pages > 0)
-                printf("%s %" PRIu64 " table page%s damaged: what only %s held is dropped",
+                printf("%s %" PRIu64 " table page%s damaged: chunks that were recorded only there "
+                       "are lost, and all others are kept; no action is needed",
                        st.clean_start ? ":" : ";", st.skipped_pages,
-                       st.skipped_pages == 1 ? " is" : "s are",
-                       st.skipped_pages == 1 ? "it" : "they");
+                       st.skipped_pages == 1 ? " is" : "s are");
         putchar('\n');
         progress_init(&run->progress);
 }
@@ -442,7 +442,7 @@ static int finish(struct run *run, int status)
         if (status != EXIT_OK)
                 return status;
         if (interrupted)
-                return complain(EXIT_INTERRUPTED, "interrupted: the rest was not looked at");
+                return complain(EXIT_INTERRUPTED, "interrupted: the rest was not verified");
         if (dropped(&run->sum) > 0 || run->skipped_pages > 0 || run->lost_files > 0)
                 return EXIT_DROPPED;
         return run->sum.skipped > 0 ? EXIT_NOT_RUN : EXIT_ALL_GOOD;
@@ -477,9 +477,8 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
                                    "store with --store",
                                    argv[first]);
         if (volume && n_stores > 0)
-                return usage_error(self,
-                                   "--volume is of a running daemon, --store of one that is not "
-                                   "running");
+                return usage_error(self, "--volume is for a running daemon, and --store for a "
+                                         "store that no daemon has open");
         if (ctl->json && !(run.json = cJSON_CreateArray())) {
                 complain_memory();
                 return EXIT_NOT_RUN;

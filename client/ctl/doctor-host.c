@@ -114,10 +114,10 @@ static void check_configuration(const char *root, const cJSON *status, cJSON *ch
         if (*names)
                 doctor_add(checks, DOCTOR_WARNING, "configuration",
                            "read it again: kvcachectl reload",
-                           "changed after the daemon read it: %s", names);
+                           "changed after the daemon read the configuration: %s", names);
         else
                 doctor_add(checks, DOCTOR_OK, "configuration", "",
-                           "the daemon runs with its file and %s as they are", drop_ins);
+                           "its file and %s have not changed since the daemon read them", drop_ins);
 }
 
 /* --- limits of the daemon's process --- */

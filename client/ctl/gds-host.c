@@ -210,12 +210,12 @@ void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v)
                             module ? "no usable /dev/nvidia-fs*" : "nvidia-fs is not loaded");
         else if (!module)
                 gds_at_most(v, GDS_COMPATIBLE,
-                            "nvidia-fs is not loaded (whether PCI peer-to-peer DMA can take its "
-                            "place, cuFile's driver alone can tell)");
+                            "nvidia-fs is not loaded (only cuFile's driver can tell whether PCI "
+                            "peer-to-peer DMA takes its place)");
         else if (!nodes)
                 gds_at_most(v, GDS_COMPATIBLE, "no usable /dev/nvidia-fs*");
         else if (c.forced)
-                gds_at_most(v, GDS_COMPATIBLE, "cufile.json forces it");
+                gds_at_most(v, GDS_COMPATIBLE, "cufile.json forces compatibility mode");
 }
 
 /* --- file systems --- */
@@ -249,7 +249,7 @@ static void check_file_system(const char *path, const struct host_mount *m, cJSO
                            : ", data=ordered by default",
                   is_ext4 && data ? (int)strcspn(data, ",\n") : 0, data ?: "");
         if (!ok)
-                gds_at_most(v, GDS_COMPATIBLE, "%s: cuFile has no direct way to this %s", path,
+                gds_at_most(v, GDS_COMPATIBLE, "%s: cuFile has no direct path to this %s", path,
                             m->type);
 }
 
@@ -319,7 +319,8 @@ static void check_owner(const char *path, const struct stat *st, cJSON *checks,
         bool ok = geteuid() == 0 || (st && st->st_uid == geteuid());
 
         if (!gds_check(checks, "owner", ok,
-                       "run the engine as the daemon's user or as root; for others the CPU copies",
+                       "run the engine as the daemon's user or as root; for other users the CPU "
+                       "copies the data",
                        "%s",
                        ok ? "this user may open the store's files by name"
                           : "this user may not open the store's files by name"))

@@ -78,8 +78,8 @@ static int complain_in_use(const char *directory)
         if (pid > 0)
                 snprintf(who, sizeof(who), " (process %ld)", pid);
         return complain(EXIT_REFUSED,
-                        "%s: a daemon has this store open%s; without --store a running daemon "
-                        "verifies its own",
+                        "%s: a daemon has this store open%s; leave out --store, so that the daemon "
+                        "verifies it",
                         directory, who);
 }
 
@@ -93,9 +93,10 @@ static int look_at(const char *directory, uint64_t *ret_entries, struct stat *re
         if (stat(directory, ret_st) < 0)
                 return complain(EXIT_BAD_INPUT, "%s: %s", directory, strerror(errno));
         if (!S_ISDIR(ret_st->st_mode))
-                return complain(EXIT_BAD_INPUT, "%s: not a directory, so not a store", directory);
+                return complain(EXIT_BAD_INPUT,
+                                "%s: not a directory; name the directory of a volume", directory);
         if (snprintf(path, sizeof(path), "%s/superblock", directory) >= (int)sizeof(path))
-                return complain(EXIT_BAD_INPUT, "%.64s...: too long a name", directory);
+                return complain(EXIT_BAD_INPUT, "%.64s...: the path is too long", directory);
         if (stat(path, &st) < 0)
                 return errno == ENOENT ? complain(EXIT_BAD_INPUT,
                                                   "%s: not a kvcache store: there is no file "
@@ -117,8 +118,10 @@ static int become_owner(struct offline *o, const char *directory, const struct s
         if (geteuid() != 0 || st->st_uid == 0)
                 return EXIT_OK;
         if (setgroups(0, NULL) < 0 || setegid(st->st_gid) < 0 || seteuid(st->st_uid) < 0)
-                return complain(EXIT_LOCAL, "%s: cannot become its owner, user %u: %s", directory,
-                                (unsigned)st->st_uid, strerror(errno));
+                return complain(EXIT_LOCAL,
+                                "%s: cannot switch to user %u, who owns the directory: %s; run "
+                                "this command as that user",
+                                directory, (unsigned)st->st_uid, strerror(errno));
         o->privileges_given_up = true;
         return EXIT_OK;
 }
@@ -154,7 +157,7 @@ int offline_open(struct offline **ret, const char *directory,
         if (r != EXIT_OK)
                 return r;
         if (getrandom(&params.secret, sizeof(params.secret), 0) != sizeof(params.secret))
-                return complain(EXIT_LOCAL, "no random numbers: %s", strerror(errno));
+                return complain(EXIT_LOCAL, "cannot get random numbers: %s", strerror(errno));
         o->memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                          -1, 0);
         if (o->memory == MAP_FAILED) {

@@ -108,7 +108,7 @@ def test_a_report_of_a_stranger_lacks_what_is_for_admins(make_daemon, directory)
     os.chmod(directory, 0o755)
     done = subprocess.run([CTL, "--socket", daemon.socket, "report", "-o", "-"], capture_output=True, user=STRANGER, group=STRANGER,
                           extra_groups=[])
-    assert done.returncode == 0 and b"no config.yaml: it is for admins" in done.stderr
+    assert done.returncode == 0 and b"the archive lacks config.yaml: only admins may read it" in done.stderr
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         assert "config.yaml" not in archive.getnames() and "status.json" in archive.getnames()
 

@@ -74,7 +74,7 @@ def test_a_wrong_drop_in_changes_nothing(make_daemon, configured):
     path.write_text("limits:\n  leases: many\n")
     (drop_ins / "a.yaml").write_text("limits:\n  wait: 9s\n\nstore:\n  limt: 1GiB\n")
     said = ctl("reload", daemon=daemon, check=4).stderr
-    assert f"{path}:2:11: limits.leases" in said and f"{drop_ins}/a.yaml:5:3: " in said and "nothing was changed: 2 errors" in said
+    assert f"{path}:2:11: limits.leases" in said and f"{drop_ins}/a.yaml:5:3: " in said and "2 errors, listed above, and nothing was changed" in said
     assert "leases: 40" in config_of(daemon) and "wait: 5s  # default" in config_of(daemon)
     path.write_text("")
     ends_with(make_daemon(config=path), CONFIG, f'{drop_ins}/a.yaml:5:3: unknown key "store.limt"')
@@ -180,7 +180,7 @@ def test_doctor_finds_files_that_were_changed_since(make_daemon, configured):
     for file, name in ((path, "kvcache.yaml"), (drop_in, "a.yaml"), (drop_ins, "the directory of drop-ins")):
         os.utime(file, (future, future))
         check, = doctor(daemon, "configuration")
-        assert check["level"] == "warning" and check["found"] == f"changed after the daemon read it: {name}"
+        assert check["level"] == "warning" and check["found"] == f"changed after the daemon read the configuration: {name}"
         assert "kvcachectl reload" in check["remedy"]
         os.utime(file, (past, past))
 

@@ -64,7 +64,7 @@ def test_a_user_who_may_not_connect_and_one_who_is_no_admin(make_daemon):
     os.chmod(daemon.socket, 0o666)
     for words in (["config"], ["reload"], ["purge", "--all", "--yes"], ["device", "suspend", "0"], ["record", "-o", "/tmp/none"]):
         said = as_other(*words)
-        assert said.returncode == REFUSED and "only an admin may" in said.stderr and "access.admin_users" in said.stderr, words
+        assert said.returncode == REFUSED and "only admins may" in said.stderr and "access.admin_users" in said.stderr, words
     assert not os.path.exists("/tmp/none")
     daemon.stop()
     daemon.settings["access.users"] = "root"

@@ -225,7 +225,7 @@ def test_others_may_look_and_not_touch(daemon):
         assert stranger(*words).returncode == OK, words
     for words in ["init", "B"], ["reset"], ["enable"], ["disable"], ["delete", "A"]:
         result = stranger(*words)
-        assert result.returncode == FAILED and "only an admin may" in result.stderr and not result.stdout, words
+        assert result.returncode == FAILED and "only admins may" in result.stderr and not result.stdout, words
     assert answer(daemon, "status")["enabled"]
 
 

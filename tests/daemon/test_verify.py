@@ -427,7 +427,7 @@ def test_offline_verify_reports_entries_dropped_by_recovery(stopped):
     data[pages[0] + 200] ^= 1
     table.write_bytes(data)
     text = ctl("verify", "--store", daemon.store, check=DROPPED).stdout
-    assert "1 table page is damaged: what only it held is dropped" in text
+    assert "1 table page is damaged: chunks that were recorded only there are lost" in text
     assert text.splitlines()[-1].endswith(": 1 table page damaged") and "all good" not in text
     table.write_bytes(data)
     said = verify("--store", daemon.store, check=DROPPED)
@@ -443,7 +443,7 @@ def test_offline_verify_reports_entries_dropped_by_recovery(stopped):
 def test_offline_of_a_store_in_use(daemon):
     fill(daemon, 6)
     result = ctl("verify", "--store", daemon.store, check=NOT_RUN)
-    assert "a daemon has this store open" in result.stderr and "without --store" in result.stderr
+    assert "a daemon has this store open" in result.stderr and "leave out --store" in result.stderr
     with open("/proc/locks") as f:  # some file systems show other numbers there
         if f":{(daemon.store / 'LOCK').stat().st_ino} " in f.read():
             assert f"process {daemon.pid}" in result.stderr

@@ -6,7 +6,8 @@
 #include "ctl-fixture.h"
 
 #define ONLY_ADMIN                                                                                 \
-        ": only an admin may: root, the daemon's own user, and those whom its configuration "      \
+        ": only admins may do this: root, the daemon's own user, and those whom its "              \
+        "configuration "                                                                           \
         "names (access.admin_users, access.admin_groups)\n"
 
 static const char two_volumes[] =
@@ -158,8 +159,8 @@ static void remote_sweep_reports_refusals(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'remote sweep' needs --limit\n" SEE_REMOTE,
                    "remote", "sweep");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: --limit and --dry-run are of sweep\n" SEE_REMOTE, "remote",
-                   "--dry-run");
+                   "kvcachectl: --limit and --dry-run are options of 'remote sweep'\n" SEE_REMOTE,
+                   "remote", "--dry-run");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: 'remote status' takes no argument\n" SEE_REMOTE, "remote", "status",
                    "x");
@@ -176,7 +177,8 @@ static void remote_status_is_the_part_of_the_status(void **state)
                    "remote");
         ctl_expect(EXIT_OK, "{\"backend\":\"off\"}\n", "", "remote", "status", "--json");
         fake.status = "{\"pid\":1}";
-        ctl_expect(EXIT_REFUSED, "", "kvcachectl: remote status: this daemon is too old for it\n",
+        ctl_expect(EXIT_REFUSED, "",
+                   "kvcachectl: remote status: this daemon is too old to report the shared tier\n",
                    "remote");
         fake.status = "<html>";
         ctl_expect(EXIT_REFUSED, "", "kvcachectl: remote status: the daemon's answer is not JSON\n",
@@ -201,7 +203,9 @@ static void reload_lists_what_changed_and_what_needs_a_restart(void **state)
         ctl_expect(EXIT_OK, "nothing has changed\n", "", "reload");
         fake_admin.reloaded = "{\"kept\":[\"memory.pool\"]}";
         ctl_expect(EXIT_REFUSED, "not changed:\n  memory.pool\n0 settings changed\n",
-                   "kvcachectl: the daemon had no memory for all changes\n", "reload");
+                   "kvcachectl: the daemon ran out of memory and did not apply all changes; run "
+                   "kvcachectl reload again\n",
+                   "reload");
 }
 
 static void reload_of_a_wrong_configuration_prints_each_error_and_is_refused(void **state)
@@ -210,8 +214,8 @@ static void reload_of_a_wrong_configuration_prints_each_error_and_is_refused(voi
         fake_admin.reloaded =
                 "{\"errors\":[\"line 3: store.limit: 3X is not a size\"],\"n_errors\":12}";
         ctl_expect(EXIT_REFUSED, "",
-                   "wrong:\n  line 3: store.limit: 3X is not a size\n"
-                   "kvcachectl: the configuration is wrong, and nothing was changed: 12 errors\n",
+                   "wrong:\n  line 3: store.limit: 3X is not a size\nkvcachectl: the configuration "
+                   "has 12 errors, listed above, and nothing was changed\n",
                    "reload");
         assert_int_equal(ctl("reload", "--json"), EXIT_REFUSED);
         has(ctl_out, "\"n_errors\":12}\n");
@@ -270,8 +274,9 @@ static void ping_prints_the_time_of_a_round_trip(void **state)
         fake.scripts[FAKE_PING] =
                 (struct fake_script){ -ETIMEDOUT, "no answer in 5 s", .after = 7 };
         ctl_expect(EXIT_UNREACHABLE, "",
-                   "kvcachectl: ping: no answer in 5 s; it may still be at it\n", "ping", "--count",
-                   "9");
+                   "kvcachectl: ping: no answer in 5 s; the daemon may still be processing the "
+                   "request\n",
+                   "ping", "--count", "9");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --count: '1e3' is not a whole number from 1 to 10000000\n", "ping",
                    "-c", "1e3");

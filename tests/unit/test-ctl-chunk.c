@@ -89,7 +89,8 @@ static void put_reports_each_refusal_with_its_cause(void **state)
                   "put: the daemon did not answer in time" },
                 { KVCACHE_DENIED, EXIT_REFUSED, NULL, "put: the daemon answered FAILED" },
                 { -ECONNRESET, EXIT_UNREACHABLE, "cut", "put: the daemon went away: cut" },
-                { -ETIMEDOUT, EXIT_UNREACHABLE, "late", "put: late; it may still be at it" },
+                { -ETIMEDOUT, EXIT_UNREACHABLE, "late",
+                  "put: late; the daemon may still be processing the request" },
                 { -EPROTO, EXIT_REFUSED, NULL, "put: Protocol error" },
                 { -ENOMEM, EXIT_LOCAL, NULL, "out of memory" },
         };
@@ -121,7 +122,7 @@ static void put_refuses_input_that_is_no_chunk(void **state)
         char err[512];
 
         ctl_expect(EXIT_BAD_INPUT, "",
-                   "kvcachectl: standard input: empty; a chunk has one byte at least\n", "put",
+                   "kvcachectl: standard input is empty; a chunk has at least 1 byte\n", "put",
                    "k");
         ctl_expect(EXIT_BAD_INPUT, "",
                    "kvcachectl: cannot read /nowhere/file: No such file or directory\n", "put", "k",
@@ -174,11 +175,10 @@ static void put_explains_wrong_usage(void **state)
                 "0000000000000000000000000000000000000000000000000000000000000000";
         char err[256];
 
-        ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: a key, and perhaps a file, are needed\n" SEE_PUT, "put");
-        ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: a key, and perhaps a file, are needed\n" SEE_PUT, "put", "a", "b",
-                   "c");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: a key is needed; a file may follow\n" SEE_PUT,
+                   "put");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: a key is needed; a file may follow\n" SEE_PUT,
+                   "put", "a", "b", "c");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --ack: 'soon' is not accepted, written or durable\n" SEE_PUT, "put",
                    "k", "--ack=soon");
@@ -246,7 +246,8 @@ static void get_passes_the_range_to_the_library(void **state)
         assert_int_equal(fake.request.op, KVCACHE_OP_GET);
         ctl_expect(EXIT_OK, "01", "", "get", "k", "--length", "2");
         assert_int_equal(fake.entry.range_length, 2);
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: k: the chunk does not reach that far\n",
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: k: the range of --offset and --length is not within the chunk\n",
                    "get", "k", "--offset=10");
 }
 
@@ -336,8 +337,9 @@ static void get_explains_wrong_usage(void **state)
                    "b");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'hex:12' is not a key\n" SEE_GET, "get",
                    "hex:12");
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --length: a byte at least\n" SEE_GET, "get",
-                   "k", "--length=0");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: --length: at least 1 byte must be read\n" SEE_GET, "get", "k",
+                   "--length=0");
         ctl_expect(
                 EXIT_WRONG_USAGE, "",
                 "kvcachectl: --offset: '3X' is not a size; write it like 4096, 64KiB or 1.5GiB\n",
@@ -345,7 +347,8 @@ static void get_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --offset: '16777216TiB' is too large\n",
                    "get", "k", "--offset=16777216TiB");
         assert_int_equal(ctl("get", "k", "--json"), EXIT_WRONG_USAGE);
-        has(ctl_err, "--json needs --output: standard output cannot be both");
+        has(ctl_err,
+            "--json needs --output: standard output cannot have both the chunk and the JSON");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
 }
 

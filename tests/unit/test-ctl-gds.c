@@ -116,7 +116,7 @@ static void each_missing_part_lowers_the_verdict(void **state)
                 { "etc/cufile.json", "{\"properties\":{\"force_compat_mode\":true}}",
                   "yes  cufile.json     /etc/cufile.json: allow_compat_mode is not set, "
                   "force_compat_mode true",
-                  "compatibility mode: cufile.json forces it" },
+                  "compatibility mode: cufile.json forces compatibility mode" },
                 { "etc/cufile.json", "{\"properties\":",
                   "no   cufile.json     /etc/cufile.json: could not be read as JSON", "direct" },
                 { "etc/cufile.json", NULL,
@@ -161,7 +161,7 @@ static void settings_are_read_from_the_file_that_cufile_reads(void **state)
                  ctl_file("own.json", "{\"properties\":{\"force_compat_mode\":true}}", 41));
         setenv("CUFILE_ENV_PATH_JSON", path, 1);
         assert_int_equal(ctl("gds"), EXIT_OK);
-        has(ctl_out, "\nverdict: compatibility mode: cufile.json forces it\n");
+        has(ctl_out, "\nverdict: compatibility mode: cufile.json forces compatibility mode\n");
         has(ctl_out, path);
         memset(large, ' ', sizeof(large));
         ctl_file("own.json", large, sizeof(large));
@@ -219,7 +219,7 @@ static void verdict_is_unknown_without_a_daemon(void **state)
 {
         fake.scripts[FAKE_CONNECT] = (struct fake_script){ -ECONNREFUSED, "no daemon at /x" };
         ctl_expect(EXIT_OK, NULL,
-                   "kvcachectl: warning: gds: no daemon at /x; only this host was looked at\n",
+                   "kvcachectl: warning: gds: no daemon at /x; only this host was checked\n",
                    "gds");
         has(ctl_out, "  no   daemon          no daemon at /x\n");
         has(ctl_out, "\nverdict: unknown: no daemon answered\n");

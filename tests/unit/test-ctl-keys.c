@@ -267,7 +267,8 @@ static void hint_explains_wrong_usage(void **state)
                    "kvcachectl: 'final' or 'return SECONDS' is needed before the keys\n" SEE_HINT,
                    "hint");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: 'hint return': in how many seconds?\n" SEE_HINT, "hint", "return");
+                   "kvcachectl: 'hint return': the number of seconds is missing\n" SEE_HINT, "hint",
+                   "return");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: hint return: '0' is not a whole number from 1 to 4294967295\n",
                    "hint", "return", "0", "k");
@@ -279,8 +280,8 @@ static void hint_explains_wrong_usage(void **state)
                    "kvcachectl: unknown action 'finl'; did you mean \"hint final\"?\n" SEE_HINT,
                    "hint", "finl", "k");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: unknown action 'xyzzy'; the actions are final, return, tool-call, "
-                   "turn-end, demote and share\n" SEE_HINT,
+                   "kvcachectl: unknown action 'xyzzy'; use final, return, tool-call, turn-end, "
+                   "demote and share\n" SEE_HINT,
                    "hint", "xyzzy", "k");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: either keys or --from FILE are needed\n" SEE_HINT, "hint", "final");

@@ -337,7 +337,7 @@ static void purge_reports_refusals(void **state)
 {
         fake.scripts[FAKE_PURGE] = (struct fake_script){ -EACCES, "for admins" };
         assert_int_equal(ctl("purge", "--all"), EXIT_REFUSED);
-        has(ctl_err, "kvcachectl: purge --all: only an admin may: root,");
+        has(ctl_err, "kvcachectl: purge --all: only admins may do this: root,");
         ctl_expect(EXIT_REFUSED, "", "kvcachectl: purge: for admins\n", "purge", "ns");
         fake.missing_namespace = "absent";
         assert_int_equal(ctl("purge", "absent"), EXIT_NOT_FOUND);

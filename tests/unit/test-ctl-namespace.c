@@ -453,11 +453,10 @@ static void namespace_explains_wrong_usage(void **state)
                    "namespace", "stat", "a", "--purge");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --limit is for 'namespace ls'\n" SEE,
                    "namespace", "rm", "a", "--limit=1");
-        ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: unknown action 'del'; the actions are ls, stat, show, diff, "
-                   "lifetime and "
-                   "rm\n" SEE,
-                   "namespace", "del");
+        ctl_expect(
+                EXIT_WRONG_USAGE, "",
+                "kvcachectl: unknown action 'del'; use ls, stat, show, diff, lifetime and rm\n" SEE,
+                "namespace", "del");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
 }
 

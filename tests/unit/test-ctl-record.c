@@ -115,8 +115,8 @@ static void record_ends_when_the_trace_is_full(void **state)
         ctl_compare(ctl_in_child("record", "-o-", "--max-bytes=100"), EXIT_OK,
                     "{\"timestamp\": 0, \"hash_ids\": [0]}\n"
                     "{\"timestamp\": 480000, \"hash_ids\": [], \"lost_blocks\": 2}\n",
-                    "kvcachectl: 2 blocks are missing in the trace\n"
-                    "kvcachectl: ended before its time: the trace has reached --max-bytes\n",
+                    "kvcachectl: 2 blocks are missing in the trace\nkvcachectl: the recording "
+                    "ended early, because the trace has reached --max-bytes\n",
                     __FILE__, __LINE__);
 }
 
@@ -162,7 +162,7 @@ static void record_reports_refusals_and_unwritable_files(void **state)
         send_end(0);
         fake.scripts[FAKE_RECORD] = (struct fake_script){ -EACCES, NULL };
         assert_int_equal(ctl_in_child("record", "-o-"), EXIT_REFUSED);
-        has(ctl_err, "kvcachectl: record: only an admin may");
+        has(ctl_err, "kvcachectl: record: only admins may");
         fake.scripts[FAKE_RECORD] = (struct fake_script){ -EEXIST, "a recording is under way" };
         ctl_compare(ctl_in_child("record", "-o-"), EXIT_REFUSED, "",
                     "kvcachectl: record: a recording is under way\n", __FILE__, __LINE__);

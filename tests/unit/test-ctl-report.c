@@ -122,8 +122,9 @@ static void parts_that_cannot_be_had_are_missing(void **state)
         fake.scripts[FAKE_REPORT_CONFIG].result = -EACCES;
         fake.scripts[FAKE_REPORT_METRICS] = (struct fake_script){ -EIO, "broken" };
         ctl_expect(EXIT_OK, NULL,
-                   "kvcachectl: warning: report: no metrics.txt: broken\n"
-                   "kvcachectl: warning: report: no config.yaml: it is for admins\n",
+                   "kvcachectl: warning: report: the archive lacks metrics.txt: "
+                   "broken\nkvcachectl: warning: "
+                   "report: the archive lacks config.yaml: only admins may read it\n",
                    "report", "-o", "-");
         assert_null(printed("config.yaml"));
         assert_null(printed("metrics.txt"));
@@ -134,7 +135,8 @@ static void without_a_daemon_the_host_is_reported(void **state)
 {
         fake.scripts[FAKE_CONNECT] = (struct fake_script){ -ENOENT, "no socket at /x" };
         assert_int_equal(ctl("report", "-o", "-"), EXIT_UNREACHABLE);
-        has(ctl_err, "warning: report: no daemon answers: only this host is in it\n");
+        has(ctl_err,
+            "warning: report: no daemon answers, so the archive describes only this host\n");
         has(printed("doctor.json"), "no socket at /x");
         assert_null(printed("status.json"));
         /* The file stays: it shows why no daemon answers. */

@@ -625,7 +625,7 @@ static void several_sections_come_in_the_order_of_the_display(void **state)
                    "status --help\n",
                    "status", "stroe");
         assert_int_equal(ctl("status", "xyzzy"), EXIT_WRONG_USAGE);
-        has(ctl_err, "unknown section 'xyzzy'; there are io, sessions, remote, memory, store, "
+        has(ctl_err, "unknown section 'xyzzy'; use io, sessions, remote, memory, store, "
                      "writes, eviction, tenants, "
                      "limits, namespaces, totals\n");
 }

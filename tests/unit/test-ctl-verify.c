@@ -171,8 +171,8 @@ static void verify_gives_a_volume_up_and_goes_on_to_the_next(void **state)
         volumes("{\"volume\":\"/a\"},{\"volume\":\"/b\"}");
         find(found, 2);
         ctl_expect(NOT_RUN, NULL,
-                   "kvcachectl: /a: many chunks in a row cannot be read: the device is at "
-                   "fault; gave up\n",
+                   "kvcachectl: /a: many consecutive chunks could not be read, so the device has "
+                   "failed, and the rest of the volume was not verified\n",
                    "verify");
         has(ctl_out, "5 chunks in 2 segments, 1 B, in ");
         has(ctl_out, ": nothing bad so far; 4 were not read\n");
@@ -191,7 +191,7 @@ static void verify_stops_at_what_every_volume_would_fail_with(void **state)
         volumes("{\"volume\":\"/a\"},{\"volume\":\"/b\"}");
         fake.scripts[FAKE_VERIFY] = (struct fake_script){ -EACCES, NULL };
         assert_int_equal(ctl("verify"), NOT_RUN);
-        has(ctl_err, "kvcachectl: verify: only an admin may");
+        has(ctl_err, "kvcachectl: verify: only admins may");
         assert_int_equal(fake.made[FAKE_VERIFY], 1);
         fake.scripts[FAKE_VERIFY] = (struct fake_script){ -ECONNRESET, "cut" };
         ctl_expect(NOT_RUN, "", "kvcachectl: /a: the daemon went away: cut\n", "verify");
@@ -209,8 +209,8 @@ static void verify_explains_wrong_usage(void **state)
                    "with --store\n" SEE,
                    "verify", "/a");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: --volume is of a running daemon, --store of one that is not "
-                   "running\n" SEE,
+                   "kvcachectl: --volume is for a running daemon, and --store for a store that no "
+                   "daemon has open\n" SEE,
                    "verify", "--volume=0", "--store=/a");
         for (int i = 0; i <= STORE_MAX_VOLUMES; i++)
                 many[2 + i] = "--store=/a";
@@ -227,7 +227,8 @@ static void verify_of_a_directory_that_is_no_store_says_why(void **state)
 
         ctl_expect(NOT_RUN, "", "kvcachectl: /nowhere: No such file or directory\n", "verify",
                    "--store=/nowhere");
-        ctl_expect(NOT_RUN, "", "kvcachectl: /dev/null: not a directory, so not a store\n",
+        ctl_expect(NOT_RUN, "",
+                   "kvcachectl: /dev/null: not a directory; name the directory of a volume\n",
                    "verify", "--store=/dev/null");
         snprintf(directory, sizeof(directory), "%s", ctl_path("empty"));
         assert_int_equal(mkdir(directory, 0700), 0);
@@ -255,7 +256,7 @@ static void store_check_reports_what_cannot_be_read(void **state)
         ctl_expect(
                 EXIT_BAD_INPUT, "",
                 "kvcachectl: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...: "
-                "too long a name\n",
+                "the path is too long\n",
                 "store", "check", longest);
         snprintf(directory, sizeof(directory), "%s", ctl_path("torn"));
         assert_int_equal(mkdir(directory, 0700), 0);

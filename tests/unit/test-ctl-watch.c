@@ -92,7 +92,7 @@ static void intervals_out_of_range_are_refused(void **state)
                    "kvcachectl: --watch: '9999' is not a number of seconds from 0.1 to 3600\n",
                    "status", "--watch", "9999");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: --count is for --watch\nSee: kvcachectl status --help\n", "status",
+                   "kvcachectl: --count needs --watch\nSee: kvcachectl status --help\n", "status",
                    "--count=1");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --count: '0' is not a whole number from 1 to 1000000000\n", "top",

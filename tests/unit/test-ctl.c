@@ -250,12 +250,12 @@ static void call_without_an_answer_in_time_is_not_a_daemon_that_went_away(void *
         fake.verify = fake.purge = fake.device = -ETIMEDOUT;
         fake.error = "the daemon did not answer in time";
         assert_int_equal(run(&command_purge, false, "ns", NULL, NULL), EXIT_UNREACHABLE);
-        assert_string_equal(complained, "kvcachectl: purge: the daemon did not answer in time; it "
-                                        "may still be at it\n");
+        assert_string_equal(complained, "kvcachectl: purge: the daemon did not answer in time; the "
+                                        "daemon may still be processing the request\n");
         assert_int_equal(run(&command_device, false, "resume", "0", NULL), EXIT_UNREACHABLE);
-        assert_says(complained, "device resume: the daemon did not answer in time; it may");
+        assert_says(complained, "device resume: the daemon did not answer in time; the daemon may");
         assert_int_equal(run(&command_verify, false, NULL, NULL, NULL), 2);
-        assert_says(complained, "/a: the daemon did not answer in time; it may");
+        assert_says(complained, "/a: the daemon did not answer in time; the daemon may");
         fake.purge = -ECONNRESET;
         fake.error = "the daemon closed the connection";
         assert_int_equal(run(&command_purge, false, "ns", NULL, NULL), EXIT_UNREACHABLE);

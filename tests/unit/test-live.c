@@ -139,7 +139,7 @@ static void test_each_refusal_has_its_status_and_its_words(void **state)
                 { -ENOENT, "A", KVCACHE_BENCH_STATUS, SESSION_UNKNOWN, "no session A" },
                 { -EEXIST, "B", KVCACHE_BENCH_INIT, SESSION_FAILED, "session B already" },
                 { -EOPNOTSUPP, NULL, KVCACHE_BENCH_LIST, SESSION_FAILED, "too old" },
-                { -EACCES, "A", KVCACHE_BENCH_RESET, SESSION_FAILED, "only an admin may" },
+                { -EACCES, "A", KVCACHE_BENCH_RESET, SESSION_FAILED, "only admins may" },
                 { -EDQUOT, "C", KVCACHE_BENCH_INIT, SESSION_FAILED, "session C: " },
                 { -ECONNRESET, "A", KVCACHE_BENCH_STATUS, SESSION_FAILED, "went away" },
                 { -ENOENT, NULL, KVCACHE_BENCH_STATUS, SESSION_FAILED, "went away" },
