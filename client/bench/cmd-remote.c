@@ -168,7 +168,7 @@ static int check_arguments(const struct command *self, struct arguments *a, cons
         if (!a->job.engine)
                 return usage_error(self, "'%s' is not a back end; use one of: %s", engine, known);
         if (a->bytes == 0 || a->bytes > REMOTE_CHUNK_MAX)
-                return usage_error(self, "--block-bytes: 1 byte to 64MiB");
+                return usage_error(self, "--block-bytes: a block has 1 byte to 64MiB");
         if (a->prefix && !is_prefix(a->prefix))
                 return usage_error(self,
                                    "--prefix: '%s' has an empty part, one that begins with a dot, "
@@ -212,7 +212,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first != 1)
-                return usage_error(self, "BACKEND is missing, or there are several");
+                return usage_error(self, "exactly one BACKEND is needed");
         r = check_arguments(self, a, argv[first]);
         if (r != EXIT_OK)
                 return r;

@@ -116,7 +116,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
                 if (!option_bytes(ctl, "--block-bytes", argument, &a->block_bytes))
                         return false;
                 if (a->block_bytes == 0)
-                        ctl->exit_status = usage_error(self, "--block-bytes: a byte at least");
+                        ctl->exit_status =
+                                usage_error(self, "--block-bytes: a block has at least 1 byte");
                 return a->block_bytes > 0;
         case 'r':
                 return option_count(ctl, "--requests", argument, 1, 1000000000,
@@ -189,7 +190,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (a->returns > 0 && a->replay.speed <= 0)
                 return usage_error(self, "--announce-returns needs --speed");
         if (strpbrk(a->replay.namespace_name, "\r\n"))
-                return usage_error(self, "--namespace: a line end in a name");
+                return usage_error(self, "--namespace: a name must not contain a line end");
         if (a->played && strcmp(a->played, "-") == 0)
                 return usage_error(self,
                                    "--played: name a file; the report goes to standard output");
@@ -454,7 +455,8 @@ static int choose_hints(const struct arguments *a, const struct workload *worklo
 
         if (r == -E2BIG)
                 return complain(EXIT_BAD_INPUT,
-                                "too many different blocks to tell which sessions end");
+                                "the workload has too many different blocks to find the ends of "
+                                "sessions; use --requests to replay only its first requests");
         if (r < 0)
                 return complain_memory();
         simulation.announced = a->announced;
@@ -571,7 +573,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         if (*result.error)
                 complain(status, "%s", result.error);
         else if (result.interrupted)
-                complain(status, "interrupted; this is how far it came:");
+                complain(status, "interrupted; the results until then:");
         /* If the replay did not begin, there is nothing to report. */
         if (result.seconds > 0)
                 r = print_report(&a, &result, status, ctl->json);

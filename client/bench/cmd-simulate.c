@@ -349,7 +349,8 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
         for (size_t c = 0; c < a->n_capacities; c++) {
                 if (!capacity_set_blocks(&a->capacities[c], a->block_bytes, s->n_blocks))
                         return complain(EXIT_WRONG_USAGE,
-                                        "a cache of %s is less than one of the %u blocks",
+                                        "a cache of %s has no room for even one of the %u blocks; "
+                                        "give a larger size",
                                         a->capacities[c].text, s->n_blocks);
                 for (size_t p = 0; p < a->n_policies; p++, n++) {
                         uint64_t blocks = MIN(a->capacities[c].blocks, (uint64_t)s->n_blocks);
@@ -412,7 +413,9 @@ static int explain(struct simulate_arguments *a, const struct simulation *s, boo
                                 "workload or a key of 64 hexadecimal digits",
                                 a->explain);
         if (!capacity_set_blocks(c, a->block_bytes, s->n_blocks))
-                return complain(EXIT_WRONG_USAGE, "a cache of %s is less than one of the %u blocks",
+                return complain(EXIT_WRONG_USAGE,
+                                "a cache of %s has no room for even one of the %u blocks; give a "
+                                "larger size",
                                 c->text, s->n_blocks);
         blocks = (uint32_t)MIN(c->blocks, (uint64_t)s->n_blocks);
         r = explanation_run(&e, s, a->policies[0], blocks, block);
@@ -448,14 +451,17 @@ static int simulate_fleet(struct simulate_arguments *a, const struct simulation 
         struct capacity *capacity = &a->capacities[0], *shared = &a->shared;
 
         if (!capacity_set_blocks(capacity, a->block_bytes, s->n_blocks))
-                return complain(EXIT_WRONG_USAGE, "a cache of %s is less than one of the %u blocks",
+                return complain(EXIT_WRONG_USAGE,
+                                "a cache of %s has no room for even one of the %u blocks; give a "
+                                "larger size",
                                 capacity->text, s->n_blocks);
         if (a->shared_is_limited) {
                 bool is_none = shared->bytes == 0 && shared->share == 0 && shared->blocks == 0;
 
                 if (!is_none && !capacity_set_blocks(shared, a->block_bytes, s->n_blocks))
                         return complain(EXIT_WRONG_USAGE,
-                                        "a shared tier of %s is less than one of the %u blocks",
+                                        "a shared tier of %s has no room for even one of the %u "
+                                        "blocks; give a larger size",
                                         shared->text, s->n_blocks);
                 fleet.shared = (uint32_t)MIN(shared->blocks, (uint64_t)s->n_blocks);
         }
@@ -486,7 +492,8 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
                 break;
         case -E2BIG:
                 return complain(EXIT_BAD_INPUT,
-                                "more blocks than can be simulated: use --requests");
+                                "the workload has more blocks than can be simulated; use "
+                                "--requests to simulate only its first requests");
         default:
                 return complain_memory();
         }

@@ -91,7 +91,7 @@ static int open_memory(struct tracer *t)
         options.fd = memfd_create("kvcache-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (options.fd < 0 || ftruncate(options.fd, (off_t)options.bytes) < 0 ||
             fcntl(options.fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
-                r = complain(EXIT_LOCAL, "no memory to register: %s", strerror(errno));
+                r = complain(EXIT_LOCAL, "cannot allocate memory to register: %s", strerror(errno));
         else {
                 r = kvcache_buffer_register(t->ctl->kv, &options, &buffer, &base);
                 r = r < 0 ? complain_call(t->ctl, r, "registering memory") : EXIT_OK;
@@ -369,8 +369,9 @@ static int read_options(struct ctl *ctl, const struct command *self, int argc, c
         if (operand < argc)
                 return usage_error(self, "trace takes no arguments");
         if (t->block_bytes == 0 || t->block_bytes > (unsigned long long)MOST_BYTES / t->keys)
-                return usage_error(self, "a batch has 1 byte to 64MiB in each of its blocks "
-                                         "together: --block-bytes times --keys");
+                return usage_error(
+                        self,
+                        "--block-bytes times --keys, the size of a batch, must be 1 byte to 64MiB");
         *ret_end = false;
         return EXIT_OK;
 }
@@ -423,7 +424,7 @@ static int run_trace(struct ctl *ctl, const struct command *self, int argc, char
         t->batches = 100;
         r = read_options(ctl, self, argc, argv, t, &end);
         if (r == EXIT_OK && !end && getrandom(t->seed, sizeof(t->seed), 0) != sizeof(t->seed))
-                r = complain(EXIT_LOCAL, "no random numbers: %s", strerror(errno));
+                r = complain(EXIT_LOCAL, "cannot get random numbers: %s", strerror(errno));
         if (r == EXIT_OK && !end)
                 r = trace(t);
         for (unsigned i = 0; i < PHASES; i++)

@@ -152,8 +152,7 @@ static double remote_number(struct through *t, const char *name)
         const cJSON *number;
 
         if (kvcache_report(t->kv, KVCACHE_REPORT_STATUS, &text) < 0) {
-                complain(EXIT_REFUSED, "the daemon does not tell its status: %s",
-                         kvcache_error(t->kv));
+                complain(EXIT_REFUSED, "cannot get the daemon's status: %s", kvcache_error(t->kv));
                 return -1;
         }
         status = cJSON_Parse(text);
@@ -187,8 +186,9 @@ static int wait_for_number(struct through *t, const char *name, double wanted, c
                         last_ns = latency_now_ns();
                 before = now;
                 if (latency_now_ns() - last_ns > STUCK_MS * UINT64_C(1000000))
-                        return complain(EXIT_REFUSED, "%s: %.0f of %.0f, and no more for %d s",
-                                        what, now, wanted, STUCK_MS / 1000);
+                        return complain(EXIT_REFUSED,
+                                        "%s: %.0f of %.0f done, and no further one for %d s", what,
+                                        now, wanted, STUCK_MS / 1000);
                 clock_nanosleep(CLOCK_MONOTONIC, 0,
                                 &(struct timespec){ .tv_nsec = LOOK_MS * 1000000 }, NULL);
         }
@@ -205,7 +205,7 @@ static int wait_for_rest(struct through *t)
                 int r = rest_look(&rest, t->kv);
 
                 if (r < 0)
-                        return complain(EXIT_REFUSED, "the daemon does not tell its statistics: %s",
+                        return complain(EXIT_REFUSED, "cannot get the daemon's statistics: %s",
                                         kvcache_error(t->kv));
                 if (r > 0 || latency_now_ns() - begun > STUCK_MS * UINT64_C(1000000))
                         return EXIT_OK; /* after the maximum wait, measure the daemon although it is
@@ -306,7 +306,7 @@ static int make_flights(struct through *t)
                         remote_fill(f->place, t->job->object_bytes);
         }
         if (t->n_idle == 0)
-                return complain(EXIT_REFUSED, "no staging memory for a chunk: %s",
+                return complain(EXIT_REFUSED, "cannot get staging memory for a chunk: %s",
                                 kvcache_error(t->kv));
         return EXIT_OK;
 }
@@ -385,10 +385,9 @@ int remote_through(const struct remote_job *job, struct remote_bare *bare,
         int status, deleted;
 
         if (remote_identify(NULL, 0, NAMESPACE, FINGERPRINT, &identity) < 0)
-                return complain(
-                        EXIT_LOCAL,
-                        "libcrypto.so.3, which names the objects of the shared tier, cannot "
-                        "be loaded: install OpenSSL's (libssl3)");
+                return complain(EXIT_LOCAL,
+                                "libcrypto.so.3, which computes the names of objects on the shared "
+                                "tier, cannot be loaded: install OpenSSL (package libssl3)");
         status = write_side(job, ret_write);
         if (status == EXIT_OK)
                 status = read_side(job, ret_read);

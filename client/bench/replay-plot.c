@@ -82,7 +82,8 @@ int replay_plot(const struct replay_result *result, const char *workload, const 
                 chart.is_line[i] = true;
         }
         if (lines[0].n == 0)
-                return svg ? complain(EXIT_LOCAL, "no request was replayed: there is no plot")
+                return svg ? complain(EXIT_LOCAL,
+                                      "no request was replayed, so there is nothing to plot")
                            : EXIT_OK;
         if (svg)
                 return plot_option_write(&chart, svg);

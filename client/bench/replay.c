@@ -122,7 +122,7 @@ static int size_rounds(struct replay_shared *s, struct kvcache *kv)
                 return replay_fail(s, EXIT_REFUSED, "%s", kvcache_error(kv));
         if (info.max_chunk_bytes > 0 && o->block_bytes > info.max_chunk_bytes)
                 return replay_fail(s, EXIT_REFUSED,
-                                   "this daemon takes chunks of at most %" PRIu64
+                                   "this daemon stores chunks of at most %" PRIu64
                                    " bytes, and --block-bytes asks for %" PRIu64,
                                    info.max_chunk_bytes, o->block_bytes);
         round = MIN(info.pool_bytes / 16, info.pool_bytes / 8 / o->clients);

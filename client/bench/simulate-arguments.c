@@ -387,17 +387,18 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
         if (a->n_hosts == 0)
                 return a->of_fleet ? usage_error(self, "--%s needs --hosts", a->of_fleet) : EXIT_OK;
         if (a->n_policies > 1 || (a->n_policies == 1 && strcmp(a->policies[0], "opt") == 0))
-                return usage_error(self, "--hosts takes one policy: lru or cq");
+                return usage_error(self, "--hosts needs exactly one policy: lru or cq");
         if (a->n_capacities > 1)
-                return usage_error(self, "--hosts takes one size of a host's cache");
+                return usage_error(self, "--hosts needs exactly one size of a host's cache");
         if (a->write_budget > 0)
-                return usage_error(self, "--hosts has no --write-budget");
+                return usage_error(self, "--write-budget cannot be combined with --hosts");
         if (a->returns > 0)
-                return usage_error(self, "--hosts has no --announce-returns");
+                return usage_error(self, "--announce-returns cannot be combined with --hosts");
         if (a->has_lag && a->route != FLEET_ROUTE_EVENTS)
                 return usage_error(self, "--lag needs --route events");
         if (a->stops > 0 || a->liars > 0)
-                return usage_error(self, "--hosts has no --announce-stops and no --liars");
+                return usage_error(self,
+                                   "--announce-stops and --liars cannot be combined with --hosts");
         if (a->shared.bytes > 0 && a->block_bytes == 0)
                 return usage_error(self, "--shared in bytes needs --bytes-per-block");
         if (a->prefill_rate > 0 && a->block_bytes == 0)
@@ -410,13 +411,13 @@ static int check_explain(const struct command *self, const struct simulate_argum
         if (!a->explain)
                 return EXIT_OK;
         if (a->n_hosts > 0)
-                return usage_error(self, "--explain is for a single cache, without --hosts");
+                return usage_error(self, "--explain cannot be combined with --hosts");
         if (a->svg || a->plots)
-                return usage_error(self, "--explain has no plot");
+                return usage_error(self, "--explain cannot be combined with a plot");
         if (a->n_policies > 1 || (a->n_policies == 1 && strcmp(a->policies[0], "opt") == 0))
-                return usage_error(self, "--explain takes one policy: lru or cq");
+                return usage_error(self, "--explain needs exactly one policy: lru or cq");
         if (a->n_capacities > 1)
-                return usage_error(self, "--explain takes one size of the cache");
+                return usage_error(self, "--explain needs exactly one --capacity or --disk");
         return EXIT_OK;
 }
 

@@ -13,8 +13,7 @@ bool workload_source_kind(struct ctl *ctl, const struct command *self, const cha
         source->synthetic = argument;
         if (strcmp(argument, "chat") == 0)
                 return true;
-        ctl->exit_status =
-                usage_error(self, "--synthetic: '%s' is not known; there is: chat", argument);
+        ctl->exit_status = usage_error(self, "--synthetic: '%s' is not known; use chat", argument);
         return false;
 }
 
@@ -66,7 +65,7 @@ int workload_source_operand(const struct command *self, int argc, char **argv, i
                             struct workload_source *source)
 {
         if (argc - first > 1)
-                return usage_error(self, "one trace at a time");
+                return usage_error(self, "give only one trace file");
         source->trace = first < argc ? argv[first] : NULL;
         if (!source->trace == !source->synthetic)
                 return usage_error(self, "either a trace file or --synthetic chat is needed");

@@ -103,7 +103,7 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
                 return r;
         }
         if (w->n_requests == 0) {
-                snprintf(ret_error, WORKLOAD_ERROR_BYTES, "%.400s: no request in it", path);
+                snprintf(ret_error, WORKLOAD_ERROR_BYTES, "%.400s: the trace has no request", path);
                 return -ENODATA;
         }
         *ret = TAKE_PTR(w);

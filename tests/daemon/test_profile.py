@@ -481,11 +481,11 @@ def test_a_directory_that_is_not_there(directory):
 def test_parameters_of_other_machines_are_named_as_unused(daemon):
     result = bench(*arguments(source="memory"), "--etcd-endpoints", "http://localhost:2379", "--device_list", "mlx5_0",
                  "--no-raw", daemon=daemon, check=0)
-    lines = [line for line in result.stderr.splitlines() if "not used here: " in line]
+    lines = [line for line in result.stderr.splitlines() if "profile does not use these options: " in line]
     assert len(lines) == 1 and "etcd_endpoints" in lines[0] and "device_list" in lines[0]
     for direct, named in (("false", True), ("true", False)):
         result = bench(*arguments(source="memory"), "--storage_enable_direct", direct, "--no-raw", daemon=daemon, check=0)
-        assert ("not used here: --storage_enable_direct" in result.stderr) == named
+        assert ("profile does not use these options: --storage_enable_direct" in result.stderr) == named
 
 
 @pytest.mark.parametrize("more", [["--scheme", "tp"], ["--mode", "MG"], ["--num_initiator_dev", "2"],
@@ -547,4 +547,4 @@ def test_commands_of_the_documentation(directory, words, takes_gpu):
         assert "libcuda.so.1" in result.stderr and result.stdout == ""
     else:
         assert "0 wrong bytes" in result.stdout and ("READ, file" if "file" in words or "READ" in words else "WRITE, memory") in result.stdout
-    assert ("not used here: --etcd_endpoints" in result.stderr) == ("etcd" in words)
+    assert ("profile does not use these options: --etcd_endpoints" in result.stderr) == ("etcd" in words)

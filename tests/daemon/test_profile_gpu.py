@@ -186,6 +186,6 @@ def test_options_that_do_not_fit(daemon):
         result = bench(*arguments(source="gpu"), *more, daemon=daemon, env=stub(), check=status)
         assert said in result.stderr and result.stdout == "", more
     result = bench(*arguments(source="memory"), "--target_seg_type", "VRAM", daemon=daemon, env=stub(), check=1)
-    assert "--target_seg_type VRAM: GPU memory is asked for by --source gpu" in result.stderr
+    assert "--target_seg_type VRAM: this workload has no GPU memory; use --source gpu" in result.stderr
     result = bench(*arguments(source="memory"), "--layout", "contiguous", "--num_iter", "1", daemon=daemon, check=0)
     assert "--layout and --gpu are not used" in result.stderr

@@ -328,7 +328,7 @@ def test_a_plot_with_a_name_is_an_svg(tmp_path):
 @pytest.mark.parametrize("arguments, says", [
     (["--plot=plot.png"], "'plot.png' does not end with .svg"), (["--plot="], "does not end with .svg"), (["--plot=.svg"], "does not end with .svg"),
     (["--plot", "--json"], "both print to standard output"), (["--plot", "--svg", "-"], "both print to standard output"),
-    (["--explain", "1", "--plot"], "--explain has no plot"),
+    (["--explain", "1", "--plot"], "--explain cannot be combined with a plot"),
 ])
 def test_wrong_plots_are_refused(arguments, says):
     done = bench("simulate", "--synthetic", "chat", "-r", "50", *arguments, check=2)
@@ -398,8 +398,8 @@ def test_explanations_of_cq_name_classes_and_worth():
     (["--explain", "-1"], "no request asks", 1), (["--explain", "10x"], "no request asks", 1), (["--explain", " 10"], "no request asks", 1),
     (["--explain", "9" * 30], "no request asks", 1), (["--explain", "f" * 64], "no request asks", 1), (["--explain", "z" * 64], "no request asks", 1),
     (["--explain", "10", "-p", "opt"], "one policy: lru or cq", 2), (["--explain", "10", "-p", "lru,cq"], "one policy: lru or cq", 2),
-    (["--explain", "10", "-c", "1,2"], "one size", 2), (["--explain", "10", "--hosts", "2"], "without --hosts", 2),
-    (["--explain", "10", "--svg", "-"], "no plot", 2),
+    (["--explain", "10", "-c", "1,2"], "exactly one --capacity", 2), (["--explain", "10", "--hosts", "2"], "with --hosts", 2),
+    (["--explain", "10", "--svg", "-"], "with a plot", 2),
 ])
 def test_wrong_explanations_are_refused(explained, arguments, says, status):
     done = bench("simulate", explained, *arguments, check=status)
@@ -424,8 +424,8 @@ def test_wrong_explanations_are_refused(explained, arguments, says, status):
     (["--synthetic", "chat", "--announce-ends", "-1%"], "'-1%' is not a share", 2),
     (["--synthetic", "chat", "--announce-returns", "101%"], "--announce-returns: '101%' is not a share", 2),
     (["--synthetic", "chat", "--announce-returns", "x"], "--announce-returns: 'x' is not a share", 2),
-    (["--synthetic", "chat", "--hosts", "2", "--announce-returns", "5%"], "--hosts has no --announce-returns", 2),
-    (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "less than one", 2),
+    (["--synthetic", "chat", "--hosts", "2", "--announce-returns", "5%"], "--announce-returns cannot be combined with --hosts", 2),
+    (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "no room for even one", 2),
     (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--write-budget", "1TB"], "--write-budget needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--write-budget", "much", "-b", "1MB"], "--write-budget: 'much'", 2),

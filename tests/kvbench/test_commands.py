@@ -591,7 +591,7 @@ def test_extra_model_keys(line, tmp_path):
 
 
 def test_keys_that_come_twice(tmp_path):
-    assert "model.yaml:9:1: num_layers: is there twice, first in line 2" in refused(
+    assert "model.yaml:9:1: num_layers: is given twice, first in line 2" in refused(
         *with_model(tmp_path, yaml_text(DEEPSEEK) + "num_layers: 61\n"))
 
 
@@ -675,8 +675,8 @@ def test_what_is_not_used_is_a_warning(content, warnings, tmp_path):
 
 @pytest.mark.parametrize("content, part", [
     ("", "is empty"), ("# nothing\n", "is empty"), ("- a\n", "config.yaml:1:1: must be a mapping"), ("strategy:\n  tp_size: [1\n", "config.yaml:"),
-    (b"\0\1\2\3" * 100, "config.yaml"), ("strategy:\n  tp_size: 1\n  tp_size: 2\n", "config.yaml:3:3: tp_size: is there twice"),
-    ("strategy:\n  tp_size: 1\nstrategy:\n  pp_size: 1\n", "config.yaml:3:1: strategy: is there twice"),
+    (b"\0\1\2\3" * 100, "config.yaml"), ("strategy:\n  tp_size: 1\n  tp_size: 2\n", "config.yaml:3:3: tp_size: is given twice"),
+    ("strategy:\n  tp_size: 1\nstrategy:\n  pp_size: 1\n", "config.yaml:3:1: strategy: is given twice"),
     ("strategy:\n  kvcache_quant_mode: FP8\n", "strategy.kvcache_quant_mode: 'FP8' is not one of fp8, int8, fp16, bfloat16"),
     ("strategy:\n  kvcache_quant_mode:\n", "strategy.kvcache_quant_mode: has no value"),
     ("strategy:\n  kvcache_quant_mode: [fp8]\n", "strategy.kvcache_quant_mode: is a list"),

@@ -141,7 +141,7 @@ def test_the_words_of_dynamo_s_tool(tmp_path):
     error = refused("export", "xml", tmp_path / "out.xml", status=USAGE)
     assert "'xml' is not one of json, csv, jsonl" in error and not (tmp_path / "out.xml").exists()
     for option in (["--format", "csv"], ["-o", tmp_path / "other"]):
-        assert "are a format and a file" in refused("export", "csv", tmp_path / "out.csv", *option, status=USAGE)
+        assert "already give the format and the file" in refused("export", "csv", tmp_path / "out.csv", *option, status=USAGE)
     assert "one operand too many" in refused("export", "csv", tmp_path / "out.csv", "third", status=USAGE)
     assert ok("report", B, "-f", "csv") == ok("report", B, "--format", "csv")
     assert ok("export", B, "-o", "-", "-f", "csv") == ok("export", B, "-o", "-", "--format", "csv")
@@ -344,13 +344,13 @@ BAD = [
     (changed(metrics=load()["metrics"] * 2), "metrics[3]: is the same path, layout and technology as metrics[0]"),
     (changed(layouts=[{}] * 300), "layouts: has 300"),
     (changed(layouts=[7]), "layouts[0]: is not an object"),
-    (changed(layouts=[load()["layouts"][0] | {"layout": "spiral"}]), "layouts[0].layout: 'spiral' is none"),
+    (changed(layouts=[load()["layouts"][0] | {"layout": "spiral"}]), "layouts[0].layout: 'spiral' is not known"),
     (changed(host=[]), "host: is not an object"),
     (changed(host={"cpus": 1.5}), "host.cpus: 1.5 is not a whole number"),
     (without(load(), "metrics"), "metrics is missing"),
     (without(load(), "metrics", 1, "errors", "short"), "metrics[1].errors: short is missing"),
     (without(load(), "metrics", 2, "busy_secs"), "metrics[2]: busy_secs is missing"),
-    (metric(path="host_to_moon"), "metrics[1].path: 'host_to_moon' is none that this version knows"),
+    (metric(path="host_to_moon"), "metrics[1].path: 'host_to_moon' is not known to this version"),
     (metric(path="x\u001b[2J"), "metrics[1].path: "),
     (metric(transfer_count=-3), "metrics[1].transfer_count: -3 is not a whole number from 0 to 2^53"),
     (metric(transfer_count="60"), "metrics[1].transfer_count: is not a number"),
@@ -386,8 +386,8 @@ BAD_TEXT = {
     "truncated": (GOOD_TEXT[:len(GOOD_TEXT) // 2], "not JSON from here on"),
     "trailing": (GOOD_TEXT + "{}", ", column 1: not JSON"),
     "nul": (GOOD_TEXT + "\0", "not JSON"),
-    "twice": (GOOD_TEXT.replace('"name": "A"', '"name": "A", "name": "B"'), "name: stands there twice"),
-    "twice inside": (GOOD_TEXT.replace('"short": 0', '"short": 0, "short": 1', 1), "metrics[0].errors.short: stands there twice"),
+    "twice": (GOOD_TEXT.replace('"name": "A"', '"name": "A", "name": "B"'), "name: is given twice"),
+    "twice inside": (GOOD_TEXT.replace('"short": 0', '"short": 0, "short": 1', 1), "metrics[0].errors.short: is given twice"),
     "binary": ("\x7fELF\x01\x02", "not JSON"),
     "deep": ("[" * 100000, ""),
     "huge": (" " * (17 << 20), "larger than 16 MiB"),

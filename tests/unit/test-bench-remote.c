@@ -93,11 +93,11 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         static const struct {
                 const char *arguments[4], *message;
         } cases[] = {
-                { { NULL }, "BACKEND is missing, or there are several" },
-                { { "directory", "s3" }, "BACKEND is missing, or there are several" },
+                { { NULL }, "exactly one BACKEND is needed" },
+                { { "directory", "s3" }, "exactly one BACKEND is needed" },
                 { { "nfs" }, "'nfs' is not a back end; use one of: directory, rados, s3" },
-                { { "directory", "-b", "0" }, "--block-bytes: 1 byte to 64MiB" },
-                { { "directory", "-b", "65MiB" }, "--block-bytes: 1 byte to 64MiB" },
+                { { "directory", "-b", "0" }, "--block-bytes: a block has 1 byte to 64MiB" },
+                { { "directory", "-b", "65MiB" }, "--block-bytes: a block has 1 byte to 64MiB" },
                 { { "directory", "-b", "x" }, "--block-bytes: 'x' is not a size" },
                 { { "directory", "-n", "0" }, "--objects: '0' is not a whole number from 1" },
                 { { "directory", "-d", "257" }, "--depth: '257' is not a whole number" },

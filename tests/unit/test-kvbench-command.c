@@ -494,7 +494,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" },
                   "--access_pattern: 'xxxx" },
                 { { "--json", "--model", "x", "--format", "csv" },
-                  "--json does not go with another --format" },
+                  "--json cannot be combined with another --format" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -168,13 +168,13 @@ static void nothing_wrong_passes_for_a_figure(void **state)
 static void blocks_that_are_missing_are_asked_for(void **state)
 {
         assert_int_equal(profile("--source", "file", "--no_raw"), FAILED);
-        assert_err("there is nothing to read: this workload has not been written");
+        assert_err("there is nothing to read, because this workload has not been written");
         fake.capacity = 40;
         assert_int_equal(profile("--source", "memory", "--no_raw"), FAILED);
         reset(state);
         assert_int_equal(profile("--source", "memory", "--no_raw", "--isl", "128"), EXIT_OK);
         assert_int_equal(profile("--source", "file", "--no_raw"), FAILED);
-        assert_err("only 32 of 64 blocks are there: the write was another workload's");
+        assert_err("only 32 of 64 blocks are stored: another workload was written");
 }
 
 static void a_daemon_that_cannot_do_it_is_refused(void **state)
@@ -306,14 +306,15 @@ static void what_one_process_on_one_host_cannot_do_is_refused(void **state)
                 const char *arguments[4], *message;
         } cases[] = {
                 { { "--scheme", "tp" },
-                  "--scheme tp: profile runs on one host and can do pairwise" },
-                { { "--mode", "MG" }, "--mode MG: profile is one process and can do SG only" },
-                { { "--num_target_dev", "2" }, "--num_target_dev 2: profile can do 1 only" },
-                { { "--num_threads", "0" }, "--num_threads 0: 1 to " },
+                  "--scheme tp: profile runs on one host and supports only pairwise" },
+                { { "--mode", "MG" },
+                  "--mode MG: profile runs as one process and supports only SG" },
+                { { "--num_target_dev", "2" }, "--num_target_dev 2: profile supports only 1" },
+                { { "--num_threads", "0" }, "--num_threads 0: profile supports 1 to " },
                 { { "--num_iter", "0" }, "--num_iter 0: nothing would be measured" },
                 { { "--backend", "UCX" }, "--backend UCX: profile has KVCACHE, RAW, GDS, POSIX" },
                 { { "--source", "memory", "--target_seg_type", "VRAM" },
-                  "--target_seg_type VRAM: GPU memory is asked for by --source gpu" },
+                  "--target_seg_type VRAM: this workload has no GPU memory; use --source gpu" },
                 { { "--start_block_size", "8192", "--max_block_size", "4096" },
                   "block sizes from 8192 to 4096?" },
                 { { "--start_batch_size", "9", "--max_batch_size", "8" },
@@ -341,7 +342,8 @@ static void options_that_have_no_effect_are_named(void **state)
                                  "--obj_region", "x", "--storage_enable_direct=false", "--gpu",
                                  "0"),
                          EXIT_OK);
-        assert_err("not used here: --num_files, --obj_region, --storage_enable_direct\n");
+        assert_err("profile does not use these options: --num_files, --obj_region, "
+                   "--storage_enable_direct\n");
         assert_err("--layout and --gpu are not used: no block is in GPU memory");
 }
 

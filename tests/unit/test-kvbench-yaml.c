@@ -114,7 +114,7 @@ static void wrong_model_files_are_refused_with_their_place(void **state)
                 { "*nowhere\n", "model.yaml:1:1: " },
                 { "%YAML 9.9\n---\na: 1\n", "model.yaml:1:1: " },
                 { "model_name: LLAMA3.1\n---\nmodel_name: QWEN3\n",
-                  "a second document: a file holds one" },
+                  "a second document begins here; a file must have only one" },
                 { "a: \xff\n", "not a text file" },
                 { "model_name: \x1b[31mred\n", "not a text file" },
                 { "model_name: \"\\e[31mred\"\n", "model_name: has a control character in it" },
@@ -143,7 +143,7 @@ static void wrong_model_files_are_refused_with_their_place(void **state)
                 { "model_name: x\nfamily: generic\nlatent_dimension: 1\n",
                   "latent_dimension: not a key of a model of family generic" },
                 { "num_layers: 1\nnum_layers: 1\n",
-                  "model.yaml:2:1: num_layers: is there twice, first in line 1" },
+                  "model.yaml:2:1: num_layers: is given twice, first in line 1" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
@@ -233,9 +233,9 @@ static void wrong_deployments_are_refused_with_their_place(void **state)
                 { "- a\n", "config.yaml:1:1: must be a mapping" },
                 { "strategy:\n  tp_size: [1\n", "config.yaml:" },
                 { "strategy:\n  tp_size: 1\n  tp_size: 2\n",
-                  "config.yaml:3:3: tp_size: is there twice, first in line 2" },
+                  "config.yaml:3:3: tp_size: is given twice, first in line 2" },
                 { "strategy:\n  tp_size: 1\nstrategy:\n  pp_size: 1\n",
-                  "config.yaml:3:1: strategy: is there twice" },
+                  "config.yaml:3:1: strategy: is given twice" },
                 { "strategy:\n  kvcache_quant_mode: FP8\n",
                   "strategy.kvcache_quant_mode: 'FP8' is not one of fp8, int8, fp16, bfloat16" },
                 { "strategy:\n  kvcache_quant_mode:\n",

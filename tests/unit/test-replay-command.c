@@ -184,14 +184,14 @@ static void wrong_usage_of_replay_is_refused_with_its_reason(void **state)
                 const char *arguments[4], *message;
         } cases[] = {
                 { { NULL }, "either a trace file or --synthetic chat is needed" },
-                { { "x", "-b", "0" }, "--block-bytes: a byte at least" },
+                { { "x", "-b", "0" }, "--block-bytes: a block has at least 1 byte" },
                 { { "x", "-b", "many" }, "--block-bytes: 'many' is not a size" },
                 { { "x", "--speed", "-1" }, "--speed: '-1' is not a number of 0 or more" },
                 { { "x", "-c", "0" }, "--clients: '0' is not a whole number from 1" },
                 { { "x", "--ack", "sent" }, "--ack: 'sent' is not accepted, written or durable" },
                 { { "x", "--reconnect", "long" },
                   "--reconnect: 'long' is not a number of seconds" },
-                { { "x", "-n", "a\nb" }, "--namespace: a line end in a name" },
+                { { "x", "-n", "a\nb" }, "--namespace: a name must not contain a line end" },
                 { { "x", "--announce-ends", "half" }, "--announce-ends: 'half' is not a share" },
                 { { "x", "-r", "0" }, "--requests: '0'" },
                 { { "x", "--seed", "x" }, "--seed: 'x'" },
@@ -337,7 +337,7 @@ static void wrong_usage_of_trace_is_refused_with_its_reason(void **state)
         assert_int_equal(trace("-k", "513"), EXIT_WRONG_USAGE);
         assert_err("--keys: '513' is not a whole number from 1 to 512");
         assert_int_equal(trace("-k", "512", "-b", "1MiB"), EXIT_WRONG_USAGE);
-        assert_err("a batch has 1 byte to 64MiB in each of its blocks together");
+        assert_err("--block-bytes times --keys, the size of a batch, must be 1 byte");
         assert_int_equal(trace("-c", "0"), EXIT_WRONG_USAGE);
         assert_int_equal(trace("-b", "x"), EXIT_WRONG_USAGE);
         assert_int_equal(trace("--help"), EXIT_OK);

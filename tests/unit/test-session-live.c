@@ -149,7 +149,7 @@ static void refusals_have_statuses_of_their_own(void **state)
         assert_int_equal(session("report", "x"), SESSION_FAILED);
         assert_err("the daemon's session x: ");
         assert_int_equal(session("init", "x.json"), SESSION_WRONG_USAGE);
-        assert_err("init: 'x.json' would be a file to the other actions");
+        assert_err("init: the other actions would take 'x.json' for a file");
         assert_int_equal(session("delete", ".x"), SESSION_WRONG_USAGE);
         assert_err("delete: '.x' is not the name of a session");
 }
@@ -321,7 +321,7 @@ static void wrong_bytes_end_a_sweep_that_verifies(void **state)
         assert_int_equal(session("run", "--regions", "64", "--layers", "3", "--bytes", "3840",
                                  "--iterations", "1", "--verify", "--ops", "get"),
                          SESSION_FAILED);
-        assert_err(" of client 0, outer-first, has other bytes than were put");
+        assert_err(" of client 0, outer-first, differs from the bytes that were put");
         assert_string_equal(bench_out(), "");
 }
 
@@ -359,7 +359,7 @@ static void test_with_io_moves_real_data(void **state)
         fake_bench_reset();
         fake.flip_get = 20;
         assert_int_equal(session("test", "--io"), SESSION_FAILED);
-        assert_err("has other bytes than were put");
+        assert_err("differs from the bytes that were put");
 }
 
 int main(void)

@@ -103,7 +103,7 @@ static void sizes_in_bytes_are_divided_by_those_of_a_block(void **state)
         cJSON_Delete(json);
         assert_int_equal(simulate(by_hand(), "-p", "lru", "--disk", "999", "-b", "1000"),
                          EXIT_WRONG_USAGE);
-        assert_err("a cache of 999 is less than one of the 5 blocks");
+        assert_err("a cache of 999 has no room for even one of the 5 blocks");
 }
 
 static void only_the_first_requests_are_simulated(void **state)
@@ -316,8 +316,8 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         } cases[] = {
                 { { NULL }, "either a trace file or --synthetic chat is needed" },
                 { { "TRACE", "--synthetic", "chat" }, "either a trace file or" },
-                { { "TRACE", "other" }, "one trace at a time" },
-                { { "--synthetic", "code" }, "--synthetic: 'code' is not known; there is: chat" },
+                { { "TRACE", "other" }, "give only one trace file" },
+                { { "--synthetic", "code" }, "--synthetic: 'code' is not known; use chat" },
                 { { "TRACE", "-p", "fifo" }, "--policy: 'fifo' is not known" },
                 { { "TRACE", "-p", "lru,lru,lru,lru,lru,lru,lru,lru,cq" }, "one too many" },
                 { { "TRACE", "-p", "lru,,cq" }, "--policy: 'lru,,cq' is not a list with commas" },
@@ -344,11 +344,12 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "TRACE", "--prefill-rate", "10" }, "--prefill-rate needs --hosts" },
                 { { "TRACE", "--hosts", "0" }, "--hosts: '0' is not a whole number from 1" },
                 { { "TRACE", "--hosts", "1025" }, "--hosts: '1025' is not a whole number" },
-                { { "TRACE", "--hosts", "1", "-p", "opt" }, "--hosts takes one policy: lru or cq" },
-                { { "TRACE", "--hosts", "1", "-p", "lru,cq" }, "--hosts takes one policy" },
-                { { "TRACE", "--hosts", "1", "-c", "1,2" }, "--hosts takes one size" },
+                { { "TRACE", "--hosts", "1", "-p", "opt" },
+                  "--hosts needs exactly one policy: lru or cq" },
+                { { "TRACE", "--hosts", "1", "-p", "lru,cq" }, "--hosts needs exactly one policy" },
+                { { "TRACE", "--hosts", "1", "-c", "1,2" }, "--hosts needs exactly one size" },
                 { { "TRACE", "--hosts", "1", "-b", "1", "--write-budget", "1" },
-                  "--hosts has no --write-budget" },
+                  "--write-budget cannot be combined with --hosts" },
                 { { "TRACE", "--hosts", "1", "--shared", "1GB" },
                   "--shared in bytes needs --bytes-per-block" },
                 { { "TRACE", "--hosts", "1", "--shared", "x%" }, "--shared: 'x%' is not a share" },
@@ -358,9 +359,9 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                   "is too long" },
                 { { "TRACE", "--hosts", "1", "--shared", "1", "-b", "9MB" }, NULL },
                 { { "TRACE", "--hosts", "1", "--shared", "1kB", "-b", "9MB" },
-                  "a shared tier of 1kB is less than one of the 5 blocks" },
+                  "a shared tier of 1kB has no room for even one of the 5 blocks" },
                 { { "TRACE", "--hosts", "1", "--disk", "1kB", "-b", "9MB" },
-                  "a cache of 1kB is less than one of the 5 blocks" },
+                  "a cache of 1kB has no room for even one of the 5 blocks" },
                 { { "TRACE", "--hosts", "1", "--prefill-rate", "10" },
                   "--prefill-rate needs --bytes-per-block" },
                 { { "TRACE", "--hosts", "1", "--prefill-rate", "0" }, "--prefill-rate: '0'" },

@@ -370,7 +370,8 @@ bool kvbench_options_parse(struct ctl *ctl, const struct command *self, enum kvb
         if (id < 0)
                 return false;
         if (ctl->json && ret->format != KVBENCH_N_FORMATS && ret->format != KVBENCH_JSON) {
-                ctl->exit_status = usage_error(self, "--json does not go with another --format");
+                ctl->exit_status =
+                        usage_error(self, "--json cannot be combined with another --format");
                 return false;
         }
         ret->json_object = ctl->json;

@@ -74,7 +74,7 @@ static void say_not_used(const struct kvbench_parameters *p)
             parameters_number(p, KVBENCH_STORAGE_ENABLE_DIRECT) == 0)
                 add_name(list, sizeof(list), KVBENCH_STORAGE_ENABLE_DIRECT);
         if (*list)
-                complain(EXIT_OK, "not used here: %s", list);
+                complain(EXIT_OK, "profile does not use these options: %s", list);
 }
 
 static bool given_as_not(const struct kvbench_parameters *p, enum kvbench_parameter id,
@@ -91,21 +91,21 @@ static int check_options(const struct kvbench_parameters *p)
 
         if (given_as_not(p, KVBENCH_SCHEME, "pairwise"))
                 return complain(KVBENCH_FAILED,
-                                "--scheme %s: profile runs on one host and can do pairwise only",
+                                "--scheme %s: profile runs on one host and supports only pairwise",
                                 parameters_text(p, KVBENCH_SCHEME));
         if (given_as_not(p, KVBENCH_MODE, "SG"))
                 return complain(KVBENCH_FAILED,
-                                "--mode %s: profile is one process and can do SG only",
+                                "--mode %s: profile runs as one process and supports only SG",
                                 parameters_text(p, KVBENCH_MODE));
         for (unsigned i = 0; i < ARRAY_SIZE(devices); i++)
                 if (parameters_given(p, devices[i]) && parameters_number(p, devices[i]) != 1)
-                        return complain(KVBENCH_FAILED, "--%s %" PRIu64 ": profile can do 1 only",
+                        return complain(KVBENCH_FAILED, "--%s %" PRIu64 ": profile supports only 1",
                                         kvbench_parameter_rows[devices[i]].name,
                                         parameters_number(p, devices[i]));
         if (parameters_number(p, KVBENCH_NUM_THREADS) < 1 ||
             parameters_number(p, KVBENCH_NUM_THREADS) > PROFILE_MAX_CLIENTS)
                 return complain(KVBENCH_FAILED,
-                                "--num_threads %" PRIu64 ": 1 to %d clients are possible",
+                                "--num_threads %" PRIu64 ": profile supports 1 to %d clients",
                                 parameters_number(p, KVBENCH_NUM_THREADS), PROFILE_MAX_CLIENTS);
         if (parameters_given(p, KVBENCH_NUM_ITER) && parameters_number(p, KVBENCH_NUM_ITER) < 1)
                 return complain(KVBENCH_FAILED, "--num_iter 0: nothing would be measured");
@@ -124,10 +124,11 @@ static int check_gpu(const struct kvbench_options *options, const struct kvbench
                 for (unsigned i = 0; i < ARRAY_SIZE(segments); i++)
                         if (parameters_given(p, segments[i]) &&
                             strcasecmp(parameters_text(p, segments[i]), "VRAM") == 0)
-                                return complain(KVBENCH_FAILED,
-                                                "%s: --%s VRAM: GPU memory is asked for by "
-                                                "--source gpu, or --source file --destination gpu",
-                                                w->shown, kvbench_parameter_rows[segments[i]].name);
+                                return complain(
+                                        KVBENCH_FAILED,
+                                        "%s: --%s VRAM: this workload has no GPU memory; use "
+                                        "--source gpu, or --source file --destination gpu",
+                                        w->shown, kvbench_parameter_rows[segments[i]].name);
                 if (options->gpu_given)
                         complain(EXIT_OK,
                                  "%s: --layout and --gpu are not used: no block is in GPU memory",
@@ -135,11 +136,12 @@ static int check_gpu(const struct kvbench_options *options, const struct kvbench
                 return EXIT_OK;
         }
         if (options->gpu > INT_MAX)
-                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": no such GPU", options->gpu);
+                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": this host has no such GPU",
+                                options->gpu);
         if (gpu_memory_probe((int)options->gpu, why) < 0)
                 return complain(KVBENCH_FAILED,
-                                "%s: this workload needs a GPU: %s. Without a GPU there are "
-                                "--source memory and --source file.",
+                                "%s: this workload needs a GPU: %s. Use --source memory or "
+                                "--source file to run without a GPU.",
                                 w->shown, why);
         return EXIT_OK;
 }
@@ -158,30 +160,32 @@ static int check_workload(const struct kvbench_options *options, const struct kv
         case KVBENCH_BACKEND_POSIX:
                 break;
         default:
-                return complain(
-                        KVBENCH_FAILED,
-                        "%s: --backend %s: profile can do KVCACHE (through the daemon), RAW "
-                        "(also called POSIX: straight on a file) and GDS",
-                        w->shown, kvbench_backend_name(w->backend));
+                return complain(KVBENCH_FAILED,
+                                "%s: --backend %s: profile supports KVCACHE (through the daemon), "
+                                "RAW (also called POSIX: directly on a file) and GDS",
+                                w->shown, kvbench_backend_name(w->backend));
         }
         if (w->source == KVBENCH_PLACE_OBJ)
                 return complain(KVBENCH_FAILED,
-                                "%s: --source obj: profile can do file, memory and gpu", w->shown);
+                                "%s: --source obj: profile supports file, memory and gpu",
+                                w->shown);
         if (w->destination != KVBENCH_PLACE_UNSET && w->destination == w->source)
                 return complain(KVBENCH_FAILED,
-                                "%s: from %s to %s: profile moves between memory, or a GPU, and "
-                                "file",
+                                "%s: from %s to %s: profile moves blocks from memory or a GPU to a "
+                                "file, or back",
                                 w->shown, kvbench_place_name(w->source),
                                 kvbench_place_name(w->destination));
         if (w->destination == KVBENCH_PLACE_OBJ)
                 return complain(KVBENCH_FAILED,
-                                "%s: --destination obj: profile can do file, memory and gpu",
+                                "%s: --destination obj: profile supports file, memory and gpu",
                                 w->shown);
         if (parameters_given(p, KVBENCH_OP_TYPE) &&
             strcasecmp(parameters_text(p, KVBENCH_OP_TYPE), op) != 0)
-                return complain(KVBENCH_FAILED, "%s: --op_type %s: --source %s is a %s", w->shown,
-                                parameters_text(p, KVBENCH_OP_TYPE), kvbench_place_name(w->source),
-                                op);
+                return complain(
+                        KVBENCH_FAILED,
+                        "%s: --op_type %s contradicts --source %s, which makes the operation a %s",
+                        w->shown, parameters_text(p, KVBENCH_OP_TYPE),
+                        kvbench_place_name(w->source), op);
         return EXIT_OK;
 }
 

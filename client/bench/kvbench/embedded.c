@@ -263,7 +263,7 @@ static void print_log_tail(const struct embedded *e)
         n = fread(text, 1, LOG_TAIL_BYTES, f);
         text[n] = '\0';
         if (n > 0 && complain_is_json())
-                complain(EXIT_OK, "the end of its log: %s", text);
+                complain(EXIT_OK, "the end of the daemon's log: %s", text);
         else if (n > 0)
                 fprintf(stderr, "The end of its log:\n%s", text);
 }
@@ -356,7 +356,9 @@ static int make_directories(struct embedded *e, const struct embedded_options *o
         }
         snprintf(e->socket, sizeof(e->socket), "%s/socket", e->directory);
         if (strlen(e->socket) > SOCKET_PATH_MAX)
-                return complain(1, "%s is too long for a socket: set TMPDIR", e->socket);
+                return complain(
+                        1, "%s is too long for the path of a socket: set TMPDIR to a shorter one",
+                        e->socket);
         if (o->directory && mkdir(o->directory, 0700) < 0 && errno != EEXIST)
                 return complain(1, "%s: %s", o->directory, strerror(errno));
         snprintf(e->store, sizeof(e->store), "%s/%s", o->directory ? o->directory : e->directory,

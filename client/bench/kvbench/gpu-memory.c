@@ -147,7 +147,7 @@ int gpu_memory_open(struct gpu_memory *m, int ordinal, uint64_t bytes,
         c = d->alloc(&m->address, bytes);
         if (c != 0) {
                 m->address = 0;
-                r = refused(d, ret_why, "no memory of the device: cuMemAlloc", c);
+                r = refused(d, ret_why, "cannot allocate memory of the device: cuMemAlloc", c);
                 gpu_memory_close(m);
         }
         return c == 0 ? 0 : r;

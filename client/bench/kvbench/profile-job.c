@@ -286,8 +286,8 @@ static const char *place_for_raw(struct run *run)
             stat(embedded_parent(), &other) == 0 && store.st_dev == other.st_dev)
                 return embedded_parent();
         snprintf(note, sizeof(note),
-                 "RAW was not measured: %s is not for this user to write to; --filepath names a "
-                 "directory on the same disk",
+                 "RAW was not measured: this user may not write to %s; name a directory on the "
+                 "same disk with --filepath",
                  run->facts.store_volume_path);
         add_note(run, note);
         return NULL;
@@ -341,15 +341,15 @@ static int find_blocks(struct run *run)
         }
         if (r == THROUGH_NOTHING)
                 return profile_fail(&run->profile,
-                                    "there is nothing to read: this workload has not been written. "
-                                    "Run the same command with --source %s first",
+                                    "there is nothing to read, because this workload has not been "
+                                    "written: run the same command with --source %s first",
                                     write_source(run));
-        return profile_fail(&run->profile,
-                            "only %" PRIu64 " of %" PRIu64
-                            " blocks are there: the write was another "
-                            "workload's, or some were evicted since. Run the write first: the same "
-                            "command with --source %s",
-                            present, run->job.n_blocks, write_source(run));
+        return profile_fail(
+                &run->profile,
+                "only %" PRIu64 " of %" PRIu64
+                " blocks are stored: another workload was written, or blocks were evicted since. "
+                "Write the blocks first: run the same command with --source %s",
+                present, run->job.n_blocks, write_source(run));
 }
 
 /* Writes the blocks to RAW's file, unless the file was kept from an earlier job that wrote them. */

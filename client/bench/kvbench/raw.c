@@ -131,8 +131,9 @@ static int check_room(struct raw *raw, struct profile *p, uint64_t bytes)
                 return 0;
         units_bytes(bytes, need_text);
         units_bytes(have, have_text);
-        return profile_fail(p, "%s: RAW needs %s, and there are %s: --filepath names another place",
-                            raw->path, need_text, have_text);
+        return profile_fail(
+                p, "%s: RAW needs %s, and %s are free: name another directory with --filepath",
+                raw->path, need_text, have_text);
 }
 
 static int open_file(struct raw *raw, struct profile *p)

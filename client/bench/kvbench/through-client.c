@@ -71,7 +71,8 @@ static int client_take_places(struct client *c)
                         break;
         }
         if (c->n_places == 0)
-                return profile_fail(p, "no memory to write from: %s", kvcache_error(c->kv));
+                return profile_fail(p, "cannot get staging memory for writes: %s",
+                                    kvcache_error(c->kv));
         for (size_t i = 0; i < c->n_places; i++)
                 for (uint64_t k = 0; k < blocks; k++)
                         content_fill(&p->content, (uint8_t *)c->places[i] + k * c->stride);

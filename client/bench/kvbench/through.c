@@ -46,8 +46,7 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
         if (r >= 0)
                 r = kvcache_get_info(kv, &info);
         if (r < 0) {
-                snprintf(ret_error, room, "the daemon does not tell its status: %s",
-                         kvcache_error(kv));
+                snprintf(ret_error, room, "cannot get the daemon's status: %s", kvcache_error(kv));
                 return r;
         }
         status = cJSON_Parse(text);
@@ -294,7 +293,8 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
                         "small",
                         p->job->io_size);
         if (r < 0)
-                return profile_fail(p, "no memory to write from: %s", kvcache_error(kv));
+                return profile_fail(p, "cannot get staging memory for writes: %s",
+                                    kvcache_error(kv));
         kvcache_staging_release(kv, place);
         if (kvcache_get_info(kv, ret) < 0)
                 return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));

@@ -147,7 +147,7 @@ static void tell_figures(const struct kvbench_workload *w)
         complain(0,
                  "%s: %s: %" PRIu64 " bytes a token, %" PRIu64 " a token and layer, %" PRIu64
                  " a request of %s tokens; an I/O of %" PRIu64 " tokens is %" PRIu64
-                 " bytes, and there are %" PRIu64,
+                 " bytes, and the number of I/Os is %" PRIu64,
                  w->shown, w->model->name, f->bytes_per_token, f->bytes_per_token_and_layer,
                  f->bytes_per_request, w->deployment.runtime.isl.text,
                  w->deployment.system.page_size, f->io_size, f->batch_size);

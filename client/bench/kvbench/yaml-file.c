@@ -215,7 +215,7 @@ int yaml_file_parse(struct yaml_file *ret, const char *path, const void *text, s
         }
         if (yaml_document_get_root_node(&more))
                 r = yaml_file_error(ret, yaml_document_get_root_node(&more),
-                                    "a second document: a file holds one");
+                                    "a second document begins here; a file must have only one");
         yaml_document_delete(&more);
 finish:
         yaml_parser_delete(&parser);
@@ -262,7 +262,7 @@ int yaml_file_each(struct yaml_file *f, const yaml_node_t *mapping,
 
                         if (strcmp((const char *)other->data.scalar.value, key) == 0)
                                 return yaml_file_error(f, key_node,
-                                                       "%s: is there twice, first in line %zu",
+                                                       "%s: is given twice, first in line %zu",
                                                        yaml_file_shown(key, word, sizeof(word)),
                                                        other->start_mark.line + 1);
                 }

@@ -292,8 +292,7 @@ static bool take_format_and_file(struct ctl *ctl, const struct command *self,
         if (a->format || a->output) {
                 ctl->exit_status = usage_error(
                         self,
-                        "export: '%s' and '%s' are a format and a file, and %s is "
-                        "given, too",
+                        "export: '%s' and '%s' already give the format and the file; leave out %s",
                         a->operands[0], a->operands[1], a->format ? "--format" : "--output");
                 return false;
         }
@@ -308,9 +307,9 @@ static bool check_operands(struct ctl *ctl, const struct command *self, enum act
                            const struct session_arguments *a)
 {
         if ((action == INIT || action == DELETE) && a->n_operands == 0)
-                ctl->exit_status = usage_error(self, "%s: which session?", action_names[action]);
+                ctl->exit_status = usage_error(self, "%s: name a session", action_names[action]);
         else if (action == COMPARE && a->n_operands != 2)
-                ctl->exit_status = usage_error(self, "compare: which two sessions?");
+                ctl->exit_status = usage_error(self, "compare: name two sessions");
         else if (a->session && a->n_operands > 0)
                 ctl->exit_status = usage_error(
                         self, "--session and '%s' both name a session: give one of them",
@@ -475,9 +474,10 @@ static int run_export(struct ctl *ctl, const struct command *self, struct sessio
         if (format < 0)
                 return ctl->exit_status;
         if (a->dynamo && format != EXPORT_JSON)
-                return usage_error(self, "--compat dynamo is JSON");
+                return usage_error(self,
+                                   "--compat dynamo writes JSON and allows no other --format");
         if (!a->output)
-                return usage_error(self, "export: --output says where to; - is standard output");
+                return usage_error(self, "export: name a file with --output; - is standard output");
         status = load_one(ctl, a, &s);
         if (status == SESSION_OK)
                 status = output_open(&out, a->output);
@@ -502,7 +502,8 @@ static int run_compare(struct ctl *ctl, const struct command *self, struct sessi
         if (format < 0)
                 return ctl->exit_status;
         if (strcmp(a->operands[0], "-") == 0 && strcmp(a->operands[1], "-") == 0)
-                return usage_error(self, "compare: standard input has one session only");
+                return usage_error(self,
+                                   "compare: only one session can be read from standard input");
         options.json = format == 1;
         status = session_load(ctl, a->operands[0], &first);
         if (status == SESSION_OK)

@@ -17,8 +17,8 @@ int live_check_name(const char *what, const char *name)
         snprintf(shown, sizeof(shown), "%s", name);
         text_clean(shown);
         return complain(SESSION_WRONG_USAGE,
-                        "%s: '%s' is not the name of a session: 1 to 64 of A-Z, a-z, 0-9, '.', '_' "
-                        "and '-', and no dot in front",
+                        "%s: '%s' is not the name of a session: use 1 to 64 of A-Z, a-z, 0-9, '.', "
+                        "'_' and '-', without a leading dot",
                         what, shown);
 }
 
@@ -51,7 +51,7 @@ static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, con
         case -ESRCH:
                 return complain(SESSION_NONE_ACTIVE,
                                 "no session is active: \"session init NAME\" begins one, and "
-                                "\"session list\" shows those that there are");
+                                "\"session list\" lists all sessions");
         case -EEXIST:
                 return complain(SESSION_FAILED,
                                 "session %s already exists: --resume continues it, --force "
@@ -67,8 +67,7 @@ static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, con
         /* ENOENT of a call without a name means that the daemon's socket is missing. */
         if (r == -ENOENT && name && action != KVCACHE_BENCH_INIT)
                 return complain(SESSION_UNKNOWN,
-                                "the daemon has no session %s: \"session list\" shows those that "
-                                "there are",
+                                "the daemon has no session %s: \"session list\" lists all sessions",
                                 name);
         snprintf(what, sizeof(what), "session %s", name ? name : "command");
         (void)complain_call(ctl, r, what);

@@ -46,8 +46,8 @@ int session_init(struct ctl *ctl, const struct session_arguments *a)
 
         if (status == SESSION_OK && session_is_file(name))
                 return complain(SESSION_WRONG_USAGE,
-                                "init: '%s' would be a file to the other actions: no name that is "
-                                "- or ends with .json",
+                                "init: the other actions would take '%s' for a file: use a name "
+                                "that is not - and does not end with .json",
                                 name);
         if (status == SESSION_OK)
                 status = live_session(ctl, KVCACHE_BENCH_INIT, name, flags, &s, &file);

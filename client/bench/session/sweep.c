@@ -126,7 +126,7 @@ static int check_all(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t 
                         if (!sweep_blocks_right(of, b, &s->clients[i].keys[b])) {
                                 snprintf(s->error, SWEEP_ERROR_BYTES,
                                          "block %" PRIu64 " of client %" PRIu64
-                                         ", %s, has other bytes than were put",
+                                         ", %s, differs from the bytes that were put",
                                          b, i, sweep_kind_name(kind));
                                 return -EBADMSG;
                         }
