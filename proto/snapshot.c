@@ -143,7 +143,7 @@ static bool read_members(struct reader *r, const cJSON *object, const char *plac
                         continue;
                 snprintf(at, sizeof(at), "%s%s%s", place, *place ? "." : "", members[i].name);
                 if (seen & UINT32_C(1) << i)
-                        return wrong(r, at, "stands there twice");
+                        return wrong(r, at, "is given twice");
                 seen |= UINT32_C(1) << i;
                 if (!read_member(r, item, at, &members[i], into))
                         return false;
@@ -166,7 +166,7 @@ static bool read_name(struct reader *r, const char *place, const char *member, c
                         return true;
                 }
         snprintf(at, sizeof(at), "%s.%s", place, member);
-        return wrong(r, at, "'%s' is none that this version knows", text);
+        return wrong(r, at, "'%s' is not known to this version", text);
 }
 
 /* --- layouts --- */
@@ -293,7 +293,7 @@ static bool read_histogram(struct reader *r, const cJSON *array, const char *pla
                 if (bucket >= TRANSFER_BUCKETS)
                         return wrong(r, at, "there is no bucket %" PRIu64, bucket);
                 if (bucket < next)
-                        return wrong(r, at, "bucket %" PRIu64 " is out of order, or there twice",
+                        return wrong(r, at, "bucket %" PRIu64 " is out of order or given twice",
                                      bucket);
                 next = bucket + 1;
                 ret[bucket] = count;

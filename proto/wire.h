@@ -150,7 +150,7 @@ enum wire_hint {
         WIRE_HINT_UNPIN = 4,  /* end WIRE_HINT_PIN */
         /* For WIRE_FEATURE_ADVICE: */
         WIRE_HINT_TOOL_CALL = 5, /* generation stopped for a tool call: the chain returns soon */
-        /* generation stopped at the end of a turn: the chain returns later, if at all */
+        /* generation ended: the chain returns with the next prompt, if at all */
         WIRE_HINT_TURN_END = 6,
         WIRE_HINT_DEMOTE = 7, /* drop the copies in memory of keys on disk */
         WIRE_HINT_SHARE = 8,  /* other hosts will use the keys: offer them to the shared tier */

@@ -238,7 +238,7 @@ static int gpu_open_descriptors(struct kvcache_gpu *gpu)
         if (gpu->event_fd < 0 || gpu->timer_fd < 0 || gpu->epoll_fd < 0 ||
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0 ||
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->timer_fd, &e) < 0)
-                return gpu_fail(gpu, -errno, "cannot make the descriptors");
+                return gpu_fail(gpu, -errno, "cannot create the descriptors");
         return 0;
 }
 

@@ -254,7 +254,7 @@ static int request_check(struct kvcache_gpu *gpu, const struct kvcache_gpu_reque
         if ((unsigned)q.ack > KVCACHE_DURABLE || q.timeout_ms < 0)
                 return gpu_fail(gpu, -EINVAL, "an unknown acknowledgement or a negative timeout");
         if (q.count > 0 && (!q.blocks || !q.statuses))
-                return gpu_fail(gpu, -EINVAL, "no blocks or no room for their statuses given");
+                return gpu_fail(gpu, -EINVAL, "`blocks` or `statuses` of the request is NULL");
         if (q.count > 0 && !abi_size_is_valid(q.block_size, BLOCK_MIN))
                 return gpu_fail(gpu, -EINVAL, "the request's block_size is not set");
         if (is_put && (q.first_layer != 0 || q.n_layers != 0))
@@ -333,7 +333,7 @@ static int operation_init(struct kvcache_gpu *gpu, struct operation *op,
         op->layers = (struct layout_part){ .first_layer = q->first_layer, .n_layers = q->n_layers };
         r = layout_part_check(&op->layout, &op->layers);
         if (r < 0)
-                return gpu_fail(gpu, r, "the layout has no such layers");
+                return gpu_fail(gpu, r, "the layout does not have the layers of the request");
         r = operation_take_blocks(gpu, op, q);
         if (r == 0)
                 r = chunks_take(gpu, op, q);
@@ -441,7 +441,9 @@ int kvcache_gpu_reap_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completio
                 return r;
         if (!ret || max == 0 || !abi_size_is_valid(completion_size, GPU_COMPLETION_MIN)) {
                 gpu_leave(gpu);
-                return gpu_fail(gpu, -EINVAL, "no room for completions");
+                return gpu_fail(gpu, -EINVAL,
+                                "the array of completions is NULL or empty, or its element size is "
+                                "invalid");
         }
         deadline = blocks_deadline(timeout_ms);
         max = MIN(max, (size_t)INT32_MAX);

@@ -95,7 +95,7 @@ static int chunks_check_size(struct kvcache_gpu *gpu, const struct operation *op
         uint64_t pieces = layout_most_pieces(&op->layout, op->layout.layers), bytes;
 
         if (!checked_mul(op->layout.block_bytes, op->chunk_blocks, &bytes))
-                return gpu_fail(gpu, -EOVERFLOW, "a chunk is larger than all memory");
+                return gpu_fail(gpu, -EOVERFLOW, "a chunk exceeds the address space");
         if (pieces * op->chunk_blocks > ENGINE_MAX_COPIES)
                 return gpu_fail(gpu, -E2BIG,
                                 "a chunk of %u blocks of %llu pieces has more than %d pieces",
@@ -126,7 +126,7 @@ int chunks_take(struct kvcache_gpu *gpu, struct operation *op, const struct kvca
         if (r < 0)
                 return r;
         if (!checked_mul(q->count, (size_t)op->chunk_blocks, &n))
-                return gpu_fail(gpu, -EOVERFLOW, "there are more indices than memory");
+                return gpu_fail(gpu, -EOVERFLOW, "the array of indices exceeds the address space");
         op->indices = calloc(MAX(n, (size_t)1), sizeof(*op->indices));
         if (!op->indices)
                 return gpu_fail(gpu, -ENOMEM, "out of memory");

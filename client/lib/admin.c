@@ -194,7 +194,8 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
                 return handle_fail(kv, -EINVAL, "the options' reserved member is not 0");
         if (o.lifetime_s != 0 && o.flags & KVCACHE_ATTACH)
                 return handle_fail(kv, -EINVAL,
-                                   "a namespace that must exist has its lifetime already");
+                                   "a lifetime is not allowed with KVCACHE_ATTACH, because the "
+                                   "namespace has one already");
         if (!o.fingerprint && !(o.flags & KVCACHE_ATTACH))
                 return handle_fail(kv, -EINVAL, "a namespace needs a fingerprint (\"\" for none)");
         length = o.fingerprint ? strlen(o.fingerprint) : 0;
@@ -231,9 +232,13 @@ int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *
         if (r < 0)
                 return r;
         if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "there is no array for the listed chunks");
+                return handle_fail(kv, -EINVAL,
+                                   "the cursor or the array for the listed chunks is NULL, or the "
+                                   "array is empty");
         if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_listed",
+                                   listed_size);
         r = begin_in(kv, namespace_handle, &id);
         if (r < 0)
                 return r;
@@ -344,7 +349,7 @@ int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep)
         if (r < 0)
                 return r;
         if (!sweep || !abi_size_is_valid(sweep->size, ABI_SWEEP_MIN))
-                return handle_fail(kv, -EINVAL, "the size of what to sweep is not set");
+                return handle_fail(kv, -EINVAL, "kvcache_sweep.size is not set");
         if (abi_copy_in(&s, sizeof(s), sweep, sweep->size) < 0)
                 return handle_is_newer(kv, "structure");
         if (s.flags & ~(uint32_t)KVCACHE_DRY_RUN)
@@ -383,7 +388,7 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
         if (r < 0)
                 return r;
         if (!verify || !abi_size_is_valid(verify->size, ABI_VERIFY_MIN))
-                return handle_fail(kv, -EINVAL, "the size of what to verify is not set");
+                return handle_fail(kv, -EINVAL, "kvcache_verify.size is not set");
         if (abi_copy_in(&v, sizeof(v), verify, verify->size) < 0)
                 return handle_is_newer(kv, "structure");
         if (v.max_chunks > WIRE_MAX_VERIFY_CHUNKS)
@@ -542,7 +547,8 @@ static int bench_check(struct kvcache *kv, enum kvcache_bench_action action, con
                 return handle_fail(kv, -EINVAL, "a session's name has 1 to %d characters",
                                    WIRE_BENCH_NAME);
         if (name && action == KVCACHE_BENCH_LIST)
-                return handle_fail(kv, -EINVAL, "a list is of all sessions");
+                return handle_fail(kv, -EINVAL,
+                                   "LIST takes no name, because it lists all sessions");
         if (flags > KVCACHE_BENCH_FORCE || (flags && action != KVCACHE_BENCH_INIT))
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", flags);
         return 0;

@@ -262,9 +262,10 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
                                    "refused",
                                    seals < 0 ? 0u : (unsigned)seals);
         if (fstat(pool_fd, &st) < 0)
-                return handle_fail(kv, -errno, "cannot look at the daemon's pool");
+                return handle_fail(kv, -errno, "cannot get the size of the daemon's pool");
         if (bytes == 0 || bytes > SIZE_MAX / 2 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
-                return handle_fail(kv, -EBADMSG, "the daemon's pool is smaller than it said");
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon's pool is smaller than the daemon states");
 
         p = mapping_shared(pool_fd, bytes, PROT_READ);
         if (p == MAP_FAILED)
@@ -328,8 +329,9 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
                         kv, message_errno(reply.status), "the daemon refuses this client",
                         (const char *)kv->in + sizeof(reply), (size_t)n - sizeof(reply));
         if ((size_t)n < sizeof(reply) + sizeof(result) || *n_fds != 2)
-                return handle_fail(kv, -EBADMSG,
-                                   "the daemon's answer to the greeting lacks a part");
+                return handle_fail(
+                        kv, -EBADMSG,
+                        "the daemon's answer to the greeting lacks its limits or a descriptor");
         memcpy(&result, (const char *)kv->in + sizeof(reply), sizeof(result));
         if (result.version < WIRE_VERSION_MIN || result.version > WIRE_VERSION_MAX)
                 return handle_fail(

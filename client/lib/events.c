@@ -155,11 +155,13 @@ static int check(struct kvcache *kv, const struct kvcache_events_position *posit
         if (r < 0)
                 return r;
         if (!position || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no position, or no room for events");
+                return handle_fail(kv, -EINVAL, "the position or the array for events is NULL");
         if (position->reserved != 0)
                 return handle_fail(kv, -EINVAL, "the position's reserved member is not 0");
         if (!abi_size_is_valid(event_size, ABI_EVENT_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no event", event_size);
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_event",
+                                   event_size);
         return 0;
 }
 

@@ -92,7 +92,8 @@ static int copy_checked(const struct layout *l, struct layout_part *layers,
         int r;
 
         if (layout_part_check(l, layers) < 0) {
-                snprintf(ret_why, COPY_TEXT, "the layout has no such layers");
+                snprintf(ret_why, COPY_TEXT,
+                         "the layout does not have layers first_layer to first_layer + n_layers");
                 return -EINVAL;
         }
         for (size_t i = 0; i < n; i++) {

@@ -20,13 +20,14 @@ static int region_check(const struct kvcache_layout_region *r, uint64_t blocks, 
         if (r->base == 0)
                 return layout_fail(ret_why, -EINVAL, "the base of a region is 0");
         if (r->bytes == 0)
-                return layout_fail(ret_why, -EINVAL, "a region has at least 1 byte of each block");
+                return layout_fail(ret_why, -EINVAL,
+                                   "a region must have at least 1 byte of each block");
         if (r->stride < r->bytes)
                 return layout_fail(ret_why, -EINVAL,
                                    "a region's stride is less than its bytes: its blocks overlap");
         if (!checked_mul(r->stride, blocks - 1, &end) || !checked_add(end, r->bytes, &end) ||
             !checked_add(end, r->base, &end) || !checked_add(*bytes, r->bytes, bytes))
-                return layout_fail(ret_why, -EOVERFLOW, "a region ends beyond all memory");
+                return layout_fail(ret_why, -EOVERFLOW, "a region exceeds the address space");
         return 0;
 }
 
@@ -160,9 +161,9 @@ static int regions_check_members(const struct kvcache_layout *from, const char *
                                    "a layout of regions has no layers, tokens or bases: set the "
                                    "other members to 0");
         if (!from->regions || from->n_regions == 0 || from->n_regions > LAYOUT_MAX_REGIONS)
-                return layout_fail(ret_why, -EINVAL, "a layout lists 1 to 1,024 regions");
+                return layout_fail(ret_why, -EINVAL, "a layout must list 1 to 1,024 regions");
         if (from->blocks == 0)
-                return layout_fail(ret_why, -EINVAL, "blocks is at least 1");
+                return layout_fail(ret_why, -EINVAL, "blocks must be at least 1");
         return 0;
 }
 

@@ -31,17 +31,17 @@ static int layout_check(const struct kvcache_layout *from, const char **ret_why)
         if (from->regions || from->n_regions != 0 || from->reserved != 0)
                 return layout_fail(ret_why, -EINVAL, "a layout of this kind lists no regions");
         if (from->layers == 0 || from->layers > LAYOUT_MAX_LAYERS)
-                return layout_fail(ret_why, -EINVAL, "a layout has 1 to 4,096 layers");
+                return layout_fail(ret_why, -EINVAL, "a layout must have 1 to 4,096 layers");
         if (from->outer != 1 && from->outer != 2)
-                return layout_fail(ret_why, -EINVAL, "outer is 1 or 2");
+                return layout_fail(ret_why, -EINVAL, "outer must be 1 or 2");
         if (from->dtype_bytes != 1 && from->dtype_bytes != 2 && from->dtype_bytes != 4 &&
             from->dtype_bytes != 8)
-                return layout_fail(ret_why, -EINVAL, "an element has 1, 2, 4 or 8 bytes");
+                return layout_fail(ret_why, -EINVAL, "dtype_bytes must be 1, 2, 4 or 8");
         if (from->page_tokens == 0 || from->inner == 0 || from->blocks == 0)
                 return layout_fail(ret_why, -EINVAL,
-                                   "page_tokens, inner and blocks are at least 1");
+                                   "page_tokens, inner and blocks must be at least 1");
         if (from->alignment & (from->alignment - 1))
-                return layout_fail(ret_why, -EINVAL, "the alignment is a power of two");
+                return layout_fail(ret_why, -EINVAL, "the alignment must be 0 or a power of two");
         if (!from->bases)
                 return layout_fail(ret_why, -EINVAL, "no bases given");
         return 0;
@@ -88,7 +88,8 @@ static int layout_set_bases(struct layout *l, const struct kvcache_layout *from,
                         return layout_fail(ret_why, -EINVAL, "a base is 0");
                 if (!align_up(from->bases[i], MAX(from->alignment, UINT64_C(1)), &l->bases[i]) ||
                     !checked_add(l->bases[i], l->buffer_bytes, &end))
-                        return layout_fail(ret_why, -EOVERFLOW, "a buffer ends beyond all memory");
+                        return layout_fail(ret_why, -EOVERFLOW,
+                                           "a buffer exceeds the address space");
                 needed = end - from->bases[i];
                 if (from->base_bytes != 0 && needed > from->base_bytes)
                         return layout_fail(ret_why, -E2BIG,
@@ -105,7 +106,7 @@ static int layout_init_bases(struct layout *l, const struct kvcache_layout *from
         if (r < 0)
                 return r;
         if (!layout_measure(l, from))
-                return layout_fail(ret_why, -EOVERFLOW, "the layout is larger than all memory");
+                return layout_fail(ret_why, -EOVERFLOW, "the layout exceeds the address space");
         return layout_set_bases(l, from, ret_why);
 }
 

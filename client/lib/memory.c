@@ -64,10 +64,14 @@ static int acquire(struct kvcache *kv, size_t bytes, uint64_t *ret)
                 r = staging_acquire(&kv->conn->staging, bytes, true, ret);
         }
         if (r == -ENOBUFS)
-                return handle_fail(kv, r, "the staging area has no %zu bytes free now", bytes);
+                return handle_fail(kv, r,
+                                   "the staging area has no %zu free bytes in one piece now: reap "
+                                   "completions, release places and try again",
+                                   bytes);
         if (r == -E2BIG)
-                return handle_fail(kv, r, "the staging area has %llu bytes in all",
-                                   (unsigned long long)kv->conn->staging.bytes);
+                return handle_fail(
+                        kv, r, "the place does not fit into the staging area, which has %llu bytes",
+                        (unsigned long long)kv->conn->staging.bytes);
         return r < 0 ? handle_no_memory(kv) : 0;
 }
 
@@ -80,7 +84,9 @@ int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
         if (r < 0)
                 return r;
         if (bytes == 0 || !ret_place)
-                return handle_fail(kv, -EINVAL, "a place of no bytes");
+                return handle_fail(kv, -EINVAL,
+                                   "a place in the staging area needs at least 1 byte, and a "
+                                   "pointer to the result");
         flow_check_idle(kv);
         r = conn_ready(kv);
         if (r == 0)
@@ -131,7 +137,8 @@ int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
         if (r < 0)
                 return r;
         if (!ret_pool_id || !ret_offset)
-                return handle_fail(kv, -EINVAL, "no room for the pool's id or the offset");
+                return handle_fail(kv, -EINVAL,
+                                   "the pointers to the pool's id and the offset must not be NULL");
         c = kv->conn;
         if (!c || !pool_contains(c, data))
                 TAILQ_FOREACH(c, &kv->ended, link)
@@ -156,10 +163,9 @@ static int buffer_call(struct kvcache *kv, const struct buffer *d)
                 return handle_no_memory(kv);
         if (d->on_disk && !(kv->conn->features & WIRE_FEATURE_FILES)) {
                 message_free(m);
-                return handle_fail(
-                        kv, -EOPNOTSUPP,
-                        "this daemon takes no puts from files of this user: io.gds_puts, "
-                        "or it is too old");
+                return handle_fail(kv, -EOPNOTSUPP,
+                                   "this daemon takes no puts from files of this user "
+                                   "(io.gds_puts), or is too old for such puts");
         }
         m->fd = d->fd;
         m->region = d->number;
@@ -210,7 +216,7 @@ static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
                          (off_t)d->offset);
         if (p == MAP_FAILED) {
                 r = errno == EACCES || errno == ENODEV || errno == EOVERFLOW ? -EINVAL : -errno;
-                return handle_fail(kv, r, "the region cannot be mapped: %s",
+                return handle_fail(kv, r, "the buffer cannot be mapped: %s",
                                    handle_strerror(errno, reason, sizeof(reason)));
         }
         d->base = p;
@@ -239,7 +245,7 @@ static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o
         d->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
         if (d->fd < 0)
                 return handle_fail(kv, errno == EBADF ? -EINVAL : -errno,
-                                   "the region's descriptor cannot be duplicated");
+                                   "the buffer's descriptor cannot be duplicated");
         r = buffer_map(kv, d, o->base);
         if (r < 0) {
                 closep(&d->fd);
@@ -267,23 +273,25 @@ static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_
         if (o->flags & ~(uint32_t)KVCACHE_BUFFER_FILE)
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
         if ((o->flags & KVCACHE_BUFFER_FILE) && o->base)
-                return handle_fail(kv, -EINVAL, "a file on a disk is mapped nowhere");
+                return handle_fail(kv, -EINVAL, "`base` must be NULL with KVCACHE_BUFFER_FILE");
         if (o->fd < 0)
-                return handle_fail(kv, -EINVAL, "a region needs a descriptor");
+                return handle_fail(kv, -EINVAL, "a buffer needs a file descriptor");
         if (o->bytes == 0 || o->bytes % page != 0 || o->offset % page != 0 ||
             !checked_add(o->offset, o->bytes, &end) || end > INT64_MAX || o->bytes > SIZE_MAX / 2)
-                return handle_fail(kv, -EINVAL, "a region is one or more whole pages of a file");
+                return handle_fail(kv, -EINVAL,
+                                   "`offset` and `bytes` of a buffer must be multiples of the page "
+                                   "size, and `bytes` at least one page");
         if (o->base && (base % page != 0 || !checked_add(base, o->bytes, &base_end)))
-                return handle_fail(kv, -EINVAL, "a region is mapped at the start of a page");
+                return handle_fail(kv, -EINVAL, "`base` of a buffer must be the start of a page");
         if (kv->n_buffers == ARRAY_SIZE(kv->buffers))
-                return handle_fail(kv, -EINVAL, "a handle has at most %d regions",
+                return handle_fail(kv, -EINVAL, "a handle has at most %d registered buffers",
                                    WIRE_MAX_REGIONS);
         for (unsigned i = 0; o->base && i < kv->n_buffers; i++) {
                 const struct buffer *d = &kv->buffers[i];
 
                 if (base < (uintptr_t)d->base + d->bytes && (uintptr_t)d->base < base + o->bytes)
-                        return handle_fail(kv, -EINVAL, "this memory is in region %u already%s",
-                                           d->number,
+                        return handle_fail(kv, -EINVAL,
+                                           "this memory overlaps registered buffer %u%s", d->number,
                                            d->leaving ? ", which is still being unregistered" : "");
         }
         return 0;
@@ -303,8 +311,7 @@ int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_opti
         if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
                 return handle_is_newer(kv, "options");
         if (!o.base && !ret_base)
-                return handle_fail(kv, -EINVAL,
-                                   "neither a mapping nor room for its address is given");
+                return handle_fail(kv, -EINVAL, "`base` and `ret_base` must not both be NULL");
         r = buffer_check_options(kv, &o);
         if (r < 0)
                 return r;
@@ -362,7 +369,7 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 else if (!flow_until(kv, no_unregister, d, deadline))
                         r = -ETIMEDOUT;
                 if (r == -ETIMEDOUT)
-                        return handle_fail(kv, r, "the daemon has not released the region yet");
+                        return handle_fail(kv, r, "the daemon still uses the buffer");
                 if (r < 0 && r != -ECONNRESET)
                         return r;
         }
@@ -372,7 +379,7 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 if (handle_now_ns() >= deadline)
                         return handle_fail(
                                 kv, -ETIMEDOUT,
-                                "I/O of a daemon that has ended still uses the region's memory");
+                                "I/O of a daemon that has ended still uses the buffer's memory");
         buffer_remove(kv, d, false);
         return 0;
 }
@@ -403,7 +410,7 @@ int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes)
         if (r < 0)
                 return r;
         if (!data || bytes == 0 || !checked_add((uintptr_t)data, bytes, &end))
-                return handle_fail(kv, -EINVAL, "no memory given");
+                return handle_fail(kv, -EINVAL, "the memory is NULL or has no bytes");
 
         (void)flow(kv);
         r = !retired_uses(kv, data, bytes);

@@ -132,9 +132,13 @@ int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_
         if (r < 0)
                 return r;
         if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "there is no array for the listed namespaces");
+                return handle_fail(kv, -EINVAL,
+                                   "the cursor or the array for the listed namespaces is NULL, or "
+                                   "the array is empty");
         if (!abi_size_is_valid(info_size, ABI_NAMESPACE_INFO_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no namespace_info", info_size);
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_namespace_info",
+                                   info_size);
         r = check_names(kv, NULL, tenant);
         if (r < 0)
                 return r;
@@ -152,9 +156,11 @@ int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const cha
         if (r < 0)
                 return r;
         if (!name || !ret)
-                return handle_fail(kv, -EINVAL, "no name, or no room for the answer");
+                return handle_fail(kv, -EINVAL, "the name or the result is NULL");
         if (!abi_size_is_valid(info_size, ABI_NAMESPACE_INFO_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no namespace_info", info_size);
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_namespace_info",
+                                   info_size);
         r = check_names(kv, name, tenant);
         if (r < 0)
                 return r;

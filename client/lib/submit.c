@@ -223,13 +223,13 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         else if (u.op == KVCACHE_OP_EXISTS || u.op == KVCACHE_OP_MATCH || u.op == KVCACHE_OP_STAT)
                 flags = KVCACHE_REMOTE;
         if (u.flags & ~flags)
-                return handle_fail(kv, -EINVAL, "flags 0x%x are malformed with this operation",
+                return handle_fail(kv, -EINVAL, "flags 0x%x are not valid for this operation",
                                    u.flags & ~flags);
         if ((unsigned)u.ack > KVCACHE_DURABLE)
                 return handle_fail(kv, -EINVAL, "unknown acknowledgement %d", (int)u.ack);
         if (u.tiers != 0 && (u.op != KVCACHE_OP_EVICT ||
                              (u.tiers != KVCACHE_TIER_MEMORY && u.tiers != KVCACHE_TIER_ALL)))
-                return handle_fail(kv, -EINVAL, "tiers 0x%x are malformed with this operation",
+                return handle_fail(kv, -EINVAL, "tiers 0x%x are not valid for this operation",
                                    u.tiers);
         if (u.timeout_ms < 0)
                 return handle_fail(kv, -EINVAL, "a negative timeout");
@@ -238,14 +238,15 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 return 0;
         }
         if (u.count > SIZE_MAX / ABI_MAX)
-                return handle_fail(kv, -EINVAL, "more keys than memory can hold");
+                return handle_fail(kv, -EINVAL,
+                                   "the arrays of so many keys would exceed the address space");
         if (u.op == KVCACHE_OP_GIVE_BACK && (u.entries || u.keys || !u.loans))
                 return handle_fail(kv, -EINVAL,
                                    "GIVE_BACK takes loans, and neither keys nor entries");
         if (u.op != KVCACHE_OP_GIVE_BACK && u.loans)
-                return handle_fail(kv, -EINVAL, "loans belong to GIVE_BACK alone");
+                return handle_fail(kv, -EINVAL, "only GIVE_BACK takes loans");
         if (u.op != KVCACHE_OP_GIVE_BACK && !u.entries == !u.keys)
-                return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
+                return handle_fail(kv, -EINVAL, "give either entries or keys");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
@@ -370,9 +371,11 @@ int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_
         if (r < 0)
                 return r;
         if (!ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for completions");
+                return handle_fail(kv, -EINVAL, "the array of completions is NULL or empty");
         if (!abi_size_is_valid(completion_size, ABI_COMPLETION_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no completion", completion_size);
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_completion",
+                                   completion_size);
         max = MIN(max, (size_t)INT32_MAX);
         if (timeout_ms >= 0)
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);

@@ -561,7 +561,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         o = options_of(file_fd, 0, PAGE);
         o.base = (uint8_t *)base + REGION - PAGE;
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, NULL), -EINVAL);
-        assert_non_null(strstr(kvcache_error(f->kv), "region 1"));
+        assert_non_null(strstr(kvcache_error(f->kv), "buffer 1"));
         munmap(page, PAGE);
 }
 

@@ -221,9 +221,9 @@ static void malformed_layouts_are_refused_with_the_reason(void **state)
         REFUSE(page_tokens, 0, -EINVAL, "page_tokens");
         REFUSE(inner, 0, -EINVAL, "inner");
         REFUSE(blocks, 0, -EINVAL, "blocks");
-        REFUSE(dtype_bytes, 0, -EINVAL, "element");
-        REFUSE(dtype_bytes, 3, -EINVAL, "element");
-        REFUSE(dtype_bytes, 16, -EINVAL, "element");
+        REFUSE(dtype_bytes, 0, -EINVAL, "dtype_bytes");
+        REFUSE(dtype_bytes, 3, -EINVAL, "dtype_bytes");
+        REFUSE(dtype_bytes, 16, -EINVAL, "dtype_bytes");
         REFUSE(alignment, 48, -EINVAL, "power of two");
         REFUSE(bases, NULL, -EINVAL, "bases");
         REFUSE(base_bytes, 6 * 256 - 1, -E2BIG, "base_bytes");
@@ -236,9 +236,9 @@ static void malformed_layouts_are_refused_with_the_reason(void **state)
         l = good;
         l.kind = KVCACHE_LAYOUT_OUTER_FIRST;
         l.blocks = UINT64_MAX / 256;
-        refuse(&l, -EOVERFLOW, "larger");
+        refuse(&l, -EOVERFLOW, "address space");
         bases[2] = UINT64_MAX - 6 * 256;
-        refuse(&good, -EOVERFLOW, "memory");
+        refuse(&good, -EOVERFLOW, "address space");
         bases[2] = 0;
         refuse(&good, -EINVAL, "base is 0");
 }

@@ -544,7 +544,7 @@ static void malformed_chunks_are_refused(void **state)
         REFUSE(j->blocks[0].tokens = 2, -EINVAL, "number 0");
         REFUSE(j->q.size = offsetof(struct kvcache_gpu_request, indices), -EINVAL, "need indices");
         REFUSE(j->q.chunk_blocks = UINT32_MAX, -E2BIG, "more than 16384 pieces");
-        REFUSE(f->layout.blocks = UINT64_MAX / 4096, -EOVERFLOW, "memory");
+        REFUSE(f->layout.blocks = UINT64_MAX / 4096, -EOVERFLOW, "address space");
         list_regions(f);
         REFUSE(f->layout.regions = many; f->layout.n_regions = 1024;
                j->q.chunk_blocks = 17, -E2BIG, "more than 16384 pieces");

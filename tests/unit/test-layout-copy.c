@@ -242,10 +242,10 @@ static void a_wrong_copy_is_refused_before_anything_is_copied(void **state)
         REFUSE(tokens, UINT32_MAX, "fewer tokens");
         REFUSE(tokens, PAGE - 1, "another length");
         REFUSE(reserved, 1, "reserved");
-        refuse(&m, good, 1, 0, "no such layers");
-        refuse(&m, good, LAYERS, 1, "no such layers");
-        refuse(&m, good, 1, UINT32_MAX, "no such layers");
-        refuse(&m, good, UINT32_MAX, UINT32_MAX, "no such layers");
+        refuse(&m, good, 1, 0, "does not have layers");
+        refuse(&m, good, LAYERS, 1, "does not have layers");
+        refuse(&m, good, 1, UINT32_MAX, "does not have layers");
+        refuse(&m, good, UINT32_MAX, UINT32_MAX, "does not have layers");
         assert_memory_equal(before.buffers, m.buffers, sizeof(m.buffers));
 
         assert_int_equal(kvcache_layout_gather(&m.layout, 0, 0, &good, 1, &moved, NULL, 0),

@@ -223,8 +223,8 @@ static void malformed_lists_are_refused_with_the_reason(void **state)
         REFUSE(n_regions, 0, -EINVAL, "1,024 regions");
         REFUSE(n_regions, UINT32_MAX, -EINVAL, "1,024 regions");
         REFUSE(blocks, 0, -EINVAL, "blocks");
-        REFUSE(blocks, UINT64_MAX, -EOVERFLOW, "memory");
-        REFUSE(blocks, UINT64_MAX / 64, -EOVERFLOW, "memory");
+        REFUSE(blocks, UINT64_MAX, -EOVERFLOW, "address space");
+        REFUSE(blocks, UINT64_MAX / 64, -EOVERFLOW, "address space");
         REFUSE(layers, 1, -EINVAL, "set the other members to 0");
         REFUSE(outer, 1, -EINVAL, "set the other members to 0");
         REFUSE(page_tokens, 1, -EINVAL, "set the other members to 0");
@@ -241,9 +241,9 @@ static void malformed_lists_are_refused_with_the_reason(void **state)
         REFUSE_REGION(bytes, UINT64_MAX, -EINVAL, "stride is less");
         REFUSE_REGION(stride, 0, -EINVAL, "stride is less");
         REFUSE_REGION(stride, 31, -EINVAL, "stride is less");
-        REFUSE_REGION(stride, UINT64_MAX, -EOVERFLOW, "memory");
-        REFUSE_REGION(stride, (UINT64_MAX - 8192 - 31) / 3 + 1, -EOVERFLOW, "memory");
-        REFUSE_REGION(base, UINT64_MAX - 3 * 32 - 31, -EOVERFLOW, "memory");
+        REFUSE_REGION(stride, UINT64_MAX, -EOVERFLOW, "address space");
+        REFUSE_REGION(stride, (UINT64_MAX - 8192 - 31) / 3 + 1, -EOVERFLOW, "address space");
+        REFUSE_REGION(base, UINT64_MAX - 3 * 32 - 31, -EOVERFLOW, "address space");
         memcpy(r, good, sizeof(r));
         r[1].base = UINT64_MAX - 3 * 32 - 32; /* the last byte is the last address but one */
         l = layout_of(r, 2, 4);
@@ -265,7 +265,7 @@ static void a_chunk_larger_than_memory_is_refused(void **state)
         };
         struct kvcache_layout l = layout_of(regions, 2, 1);
 
-        refuse(&l, -EOVERFLOW, "memory");
+        refuse(&l, -EOVERFLOW, "address space");
         l.n_regions = 1;
         assert_int_equal(measure(&l).block_bytes, UINT64_MAX - 8192);
 }
