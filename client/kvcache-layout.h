@@ -80,7 +80,7 @@ int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_l
 /* A part of a block: the first `tokens` tokens of each region in some of the layers. The chunk of a
  * block with fewer tokens is shorter accordingly. */
 struct kvcache_layout_part {
-        uint32_t tokens;                /* 0: all of them */
+        uint32_t tokens;                /* number of tokens; 0: all of them */
         uint32_t first_layer, n_layers; /* 0, 0: all of them */
         uint32_t reserved;              /* 0 */
 };

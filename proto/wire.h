@@ -189,8 +189,8 @@ enum wire_tier {
         WIRE_TIER_MEMORY = 1 << 0,
         WIRE_TIER_DISK = 1 << 1,
         WIRE_TIER_ALL = WIRE_TIER_MEMORY | WIRE_TIER_DISK,
-        WIRE_TIER_REMOTE = 1 << 2, /* the shared tier, as far as the daemon knows: in results of
-                                      GET, and if the request has WIRE_F_REMOTE */
+        WIRE_TIER_REMOTE = 1 << 2, /* the shared tier, as far as the daemon knows its contents; set
+                                      in results of GET, and of requests with WIRE_F_REMOTE */
 };
 
 enum wire_report {

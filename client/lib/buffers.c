@@ -26,8 +26,8 @@ static bool buffer_holds(const struct buffer *d, const void *data, uint64_t byte
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes)
 {
         for (unsigned n = 0; n < kv->n_buffers; n++) {
-                /* Start at the last hit: most keys lie in the same buffer as the key before
-                 * them. */
+                /* Start at the buffer that was found last, because most keys lie in the same
+                 * buffer as the key before. */
                 unsigned i = (kv->buffer_hint + n) % kv->n_buffers;
 
                 if (!kv->buffers[i].leaving && buffer_holds(&kv->buffers[i], data, bytes)) {

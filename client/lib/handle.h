@@ -43,7 +43,7 @@ struct hits {
         struct pool_page *page;
         struct hit *scratch; /* POOL_MAX_TOUCHES entries */
         uint64_t allowance, held_bytes;
-        uint64_t written;     /* words written to the page's ring */
+        uint64_t written;     /* number of words ever written to the page's ring */
         uint16_t *refs;       /* references to each hold of the page: leases and copies */
         uint64_t noted;       /* number of keys that the daemon found in memory */
         bool asking;          /* a POOL_INDEX is queued or in flight */

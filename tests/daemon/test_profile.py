@@ -340,7 +340,7 @@ def test_nothing_to_read(daemon):
 def test_read_fails_if_only_a_part_was_written(daemon):
     profile(LLAMA, BLOCK, "--start_batch_size", "5", "--max_batch_size", "5", "--no-raw", source="memory", daemon=daemon)
     result = bench(*arguments(source="file"), daemon=daemon, check=1)
-    assert re.search(r"only 5 of \d+ blocks are there", result.stderr)
+    assert re.search(r"only 5 of \d+ blocks are stored", result.stderr)
 
 
 def segments_with_data(daemon):

@@ -141,7 +141,7 @@ def test_names_and_files_are_distinguished(daemon, tmp_path):
     assert both == session(daemon, "compare", "A", "A", "--fail-on-regress", "0")
     session(daemon, "status", "./A", status=UNKNOWN)
     for name in "x.json", "-":
-        assert "would be a file" in session(daemon, "init", "--", name, status=USAGE)
+        assert "for a file" in session(daemon, "init", "--", name, status=USAGE)
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a b", "é", "x" * 65, "\x1b[2J", "A;rm"])

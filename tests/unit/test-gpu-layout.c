@@ -227,12 +227,12 @@ static void malformed_layouts_are_refused_with_the_reason(void **state)
         REFUSE(alignment, 48, -EINVAL, "power of two");
         REFUSE(bases, NULL, -EINVAL, "bases");
         REFUSE(base_bytes, 6 * 256 - 1, -E2BIG, "base_bytes");
-        REFUSE(inner, UINT64_MAX, -EOVERFLOW, "larger");
-        REFUSE(inner, UINT64_MAX / 8, -EOVERFLOW, "larger");
-        REFUSE(inner, UINT64_MAX / 16, -EOVERFLOW, "larger");
-        REFUSE(inner, UINT64_MAX / 48, -EOVERFLOW, "larger"); /* rounding it up */
-        REFUSE(blocks, UINT64_MAX, -EOVERFLOW, "larger");
-        REFUSE(alignment, UINT64_C(1) << 63, -EOVERFLOW, "larger");
+        REFUSE(inner, UINT64_MAX, -EOVERFLOW, "address space");
+        REFUSE(inner, UINT64_MAX / 8, -EOVERFLOW, "address space");
+        REFUSE(inner, UINT64_MAX / 16, -EOVERFLOW, "address space");
+        REFUSE(inner, UINT64_MAX / 48, -EOVERFLOW, "address space"); /* rounding it up */
+        REFUSE(blocks, UINT64_MAX, -EOVERFLOW, "address space");
+        REFUSE(alignment, UINT64_C(1) << 63, -EOVERFLOW, "address space");
         l = good;
         l.kind = KVCACHE_LAYOUT_OUTER_FIRST;
         l.blocks = UINT64_MAX / 256;

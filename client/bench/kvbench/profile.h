@@ -125,7 +125,8 @@ struct profile_side {
         int (*prepare)(void *client, const struct profile_work *work);
         /* Moves the blocks. Measured; returns when every block has been moved. */
         int (*move)(void *client, const struct profile_work *work);
-        /* Ends a read: compares every byte, and releases the blocks. */
+        /* Checks the blocks of a window that was read: compares every byte, and releases the
+         * blocks. */
         int (*check)(void *client, const struct profile_work *work);
 };
 
