@@ -14,21 +14,25 @@
 enum store_answer {
         STORE_MISS = 1,   /* the chunk does not exist, or failed its check and was dropped */
         STORE_EXISTS = 2, /* put: the key is present or being written */
-        STORE_FULL = 3,   /* put: even eviction makes no room now, because everything is pinned */
-        STORE_TOO_LARGE = 4,
-        STORE_MISMATCH = 5,    /* namespace: another fingerprint */
-        STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or has no effect */
+        STORE_FULL = 3, /* put: eviction cannot make room now, because operations or loans keep the
+                           chunks in their slots */
+        STORE_TOO_LARGE =
+                4, /* put: larger than a slot or the tenant's limit; get: larger than the buffer */
+        STORE_MISMATCH = 5,    /* namespace: exists with another fingerprint */
+        STORE_NOT_DURABLE = 6, /* put, sync: written, but a sync has failed or has no effect on this
+                                  file system */
         STORE_BYPASSED =
-                7,         /* the volume, or every volume, is offline: nothing is read or written */
-        STORE_BUSY = 8,    /* suspend, resume: another one is in progress, or the device has not
-                              completed earlier operations; removal of a namespace: it is in use */
+                7,      /* the volume is offline, or every volume is; the request had no effect */
+        STORE_BUSY = 8, /* suspend, resume: another suspend or resume is in progress, or the device
+                           has not completed earlier operations; removal of a namespace: the
+                           namespace is in use */
         STORE_SUSPECT = 9, /* get into memory that others can write to: the bytes do not match; read
                               the chunk into private memory to find out why */
         STORE_UNVERIFIED = 10, /* lend: the chunk was not read back since startup */
-        STORE_NOT_LENT = 11,   /* lend: the volume lends nothing, because it has no O_DIRECT or its
-                                  file system no leases */
-        STORE_STALE =
-                12, /* give back: there is no such loan; open a lent file: there is no such file */
+        STORE_NOT_LENT = 11,   /* lend: the volume cannot lend chunks, because its file system does
+                                  not support O_DIRECT or file leases (F_SETLEASE) */
+        STORE_STALE = 12, /* give back: the borrower has no such loan; open a lent file: no data
+                             file has this number */
 };
 
 enum {
@@ -49,17 +53,17 @@ struct store_scrub {
 
 struct store_chunk;
 
-/* A chunk that is dropped because it failed when it was read back. */
+/* A report about a chunk that could not be read back correctly and is therefore dropped. */
 struct store_finding {
         const char *path;
         uint32_t segment;
-        uint64_t offset; /* within the segment */
+        uint64_t offset; /* of the chunk, in bytes within the segment */
         const struct store_chunk *chunk;
-        int error; /* 0 if the checksum does not match, -errno if it cannot be read */
+        int error; /* 0 if the checksum does not match, -errno if the chunk cannot be read */
 };
 
-/* The reason of a volume that was up when it was suspended. Any other suspended volume keeps the
- * reason for which it was bypassed. */
+/* The text of store_volume_stats.reason for a volume that was in use when an admin suspended it. A
+ * volume that was bypassed before keeps its earlier reason. */
 #define STORE_SUSPENDED_BY_HAND "suspended by an admin"
 
 enum store_volume_event {
@@ -69,59 +73,73 @@ enum store_volume_event {
         STORE_VOLUME_IS_FULL,      /* the file system is full, so the volume does not grow */
         STORE_VOLUME_HAS_ROOM,     /* the file system has room, so the volume grows again */
         STORE_VOLUME_IS_EMPTIED,   /* the volume had missed a purge; its chunks were dropped */
-        STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
+        STORE_VOLUME_KEEPS_POLICY, /* the volume was resumed, but memory was too short to switch it
+                                      to the store's present eviction policy */
         STORE_VOLUME_IS_NEW,       /* the volume was created in an empty directory */
-        STORE_VOLUME_GAVE_UP,      /* a data file with its chunks, as its file system is full */
-        STORE_VOLUME_COPIED,   /* data files that were open elsewhere after a change of rights */
-        STORE_VOLUME_HAS_LOST, /* chunks, or files that may have named some; once for each file */
+        STORE_VOLUME_GAVE_UP, /* the volume removed a data file with its chunks, because its file
+                                 system is full */
+        STORE_VOLUME_COPIED, /* data files were replaced by copies, because other processes had them
+                                open after access rights had changed */
+        STORE_VOLUME_HAS_LOST, /* chunks, or table or namespaces files that recorded chunks, are
+                                  lost; one event for each file */
 };
 
 /* The format that a volume's superblock states, and whether this build supports it. */
 struct store_format {
         uint32_t version;
-        uint64_t compat, ro_compat, incompat; /* flags that the superblock sets */
+        uint64_t compat, ro_compat, incompat; /* feature flags in the superblock */
         bool opens;             /* false if this build refuses the volume, without changing it */
-        uint32_t version_known; /* version of this build, to which opening upgrades the volume */
-        uint64_t compat_known, ro_compat_known, incompat_known;
+        uint32_t version_known; /* format version of this build; opening the volume upgrades it to
+                                   this version */
+        uint64_t compat_known, ro_compat_known,
+                incompat_known; /* feature flags that this build knows */
         char features[160]; /* incompat and ro_compat flags that are set, by name, or as numbers */
 };
 
 struct store_params {
         const char *const *paths;
         unsigned n_paths;
-        uint64_t limit;         /* bytes over all volumes: payload, tables and all */
-        uint64_t segment_bytes; /* preferred size: min(this, limit / 64), whole MiB, at least 1 MiB,
-                                   at most 16384 files */
-        uint64_t entries;       /* limit of the index; 0 means max(limit / 256 KiB, 1 Mi) */
-        bool prewrite;
-        bool direct;              /* try O_DIRECT */
-        const char *policy;       /* eviction */
-        uint64_t pool_slab_bytes; /* buffers of reads and writes are at most this large */
-        struct key_secret secret;
-        /* A digest of the rights of users. After a change no data file that is open elsewhere gets
-         * another chunk. 0: the rights are not known, and files stay as they are. */
+        uint64_t limit;         /* bytes that all files of all volumes may occupy together */
+        uint64_t segment_bytes; /* preferred size of a data file; the size used is min(this, limit /
+                                   64) in whole MiB, at least 1 MiB, and large enough for at most
+                                   16384 files */
+        uint64_t entries; /* most chunks that the index can hold; 0 means max(limit / 256 KiB, 1 Mi)
+                           */
+        bool prewrite; /* allocate data files in full, and fill them with zeros while the volume is
+                          idle */
+        bool direct;   /* try O_DIRECT */
+        const char *policy;       /* name of the eviction policy */
+        uint64_t pool_slab_bytes; /* largest buffer of a read or write, in bytes */
+        struct key_secret secret; /* key of the hashes of chunks and namespace names */
+        /* A digest of the access rights of users. If it has changed since the last startup, data
+         * files that other processes have open are replaced by copies before they get further
+         * chunks. 0: the rights are not known, and no file is replaced. */
         uint64_t rights;
-        uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
-        uint32_t table_block;  /* pages of a table that recovery reads at a time; 0: what suits its
-                                  length. It finds the same with any */
-        uint32_t error_budget; /* device errors of a volume in a minute; one more bypasses it. 0: 16
-                                */
-        uint64_t hang_ms;      /* an operation of a volume that takes longer bypasses it; 0: none
-                                  does */
-        uint64_t sequence_reserve; /* how far ahead the ceilings of sequences are; 0: 2^20. At least
-                                      16 times what an iteration of the loop begins */
-        uint64_t reserve; /* bytes of a file system that stay free when a volume grows; 0: 1 %, at
-                             most 1 GiB */
-        /* Tells of a change of a volume, once, on the loop thread, from store_open() on; it may not
-         * call the store. `text`: why. NULL: none. */
+        uint32_t lock_wait_ms; /* longest wait for a volume's lock; 0: 5000 */
+        uint32_t table_block;  /* pages of the table that recovery reads at a time; 0: chosen by the
+                                  table's length. Affects only the speed of recovery */
+        uint32_t error_budget; /* device errors in a minute that a volume survives; one more
+                                  bypasses it. 0: 16 */
+        uint64_t hang_ms; /* longest time that an operation may take before its volume is bypassed;
+                             0: no limit */
+        uint64_t sequence_reserve; /* number of sequences that a write of the superblock reserves;
+                                      0: 2^20. Must be at least 16 times the number of sequences
+                                      that one iteration of the loop assigns */
+        uint64_t reserve; /* free bytes that a growing volume leaves on its file system; 0: 1 % of
+                             the file system, at most 1 GiB */
+        /* Called once for each change of a volume, on the loop thread, from store_open() on. `path`
+         * is the volume's index, and `text` the reason or the details. The callback must not call
+         * the store. May be NULL. */
         void (*on_volume)(void *userdata, unsigned path, enum store_volume_event event,
                           const char *text);
         struct store_scrub scrub;
-        /* Opens one volume of a store for inspection, whatever its number: limit and segment size
-         * are those of the last opening, no data files are made, and no puts accepted. */
+        /* Open a single volume for inspection, whatever its number in its set. The limit and
+         * segment size of its last opening apply, no data files are made, and no puts are
+         * accepted. */
         bool as_is;
-        /* Reports a finding, from an iteration or the end of a read; its arguments are valid only
-         * during the call. May be NULL. */
+        /* Called for each chunk that is dropped because it could not be read back correctly, from
+         * an iteration or the completion of a read. The arguments are valid only during the call.
+         * May be NULL. */
         void (*on_finding)(void *userdata, const struct store_finding *finding);
         void *userdata;
 };
@@ -136,8 +154,9 @@ struct store_namespace {
         uint64_t chunk_bytes;    /* declared chunk size; 0 if none */
         uint32_t owner;          /* uid of the user that made it, or STORE_NO_OWNER */
         uint64_t created_ms;     /* Unix time */
-        uint32_t lifetime_s;     /* older chunks are not found; 0 means no limit */
-        uint64_t chunks, bytes;  /* on disk now */
+        uint32_t lifetime_s; /* chunks older than this, in seconds, are not found; 0 means no limit
+                              */
+        uint64_t chunks, bytes; /* number of chunks on disk, and the sum of their lengths */
 };
 
 struct store_namespace_open {
@@ -150,22 +169,25 @@ struct store_namespace_open {
         uint64_t chunk_bytes;
         bool attach;         /* the namespace must exist; an empty fingerprint matches any */
         uint32_t owner;      /* owner of a new namespace */
-        uint32_t lifetime_s; /* lifetime of a new namespace; with set_lifetime, also of an existing
-                                one */
-        bool set_lifetime;   /* completes once that is on stable storage */
-        uint32_t id;         /* the store's */
+        uint32_t lifetime_s; /* lifetime of a new namespace in seconds; with set_lifetime, also of
+                                an existing one */
+        bool set_lifetime; /* also change the lifetime of an existing namespace; completes once the
+                              lifetime is on stable storage */
+        uint32_t id;       /* the store's */
         uint64_t created_ms; /* the store's */
         uint64_t generation; /* the store's */
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
-        /* Set on 0, and on STORE_MISMATCH to the existing one; valid only within complete(). */
+        /* The namespace if the result is 0, and the existing one if the result is STORE_MISMATCH;
+         * otherwise NULL. Valid only within complete(). */
         const struct store_namespace *namespace;
         void (*complete)(struct store_namespace_open *req);
 };
 
-/* Returns the Unix time in ms before which chunks of this lifetime have expired; 0 if none have. A
- * chunk with a time in the future, after a clock was set back, has not expired. */
+/* Returns the time such that chunks put before it have expired, as Unix time in ms, or 0 if no
+ * chunk can have expired. A chunk whose time is in the future, because a clock was set back, has
+ * not expired. */
 static inline uint64_t store_born_after_ms(uint32_t lifetime_s, uint64_t now_ms)
 {
         uint64_t lifetime_ms = (uint64_t)lifetime_s * 1000;
@@ -173,8 +195,9 @@ static inline uint64_t store_born_after_ms(uint32_t lifetime_s, uint64_t now_ms)
         return lifetime_s > 0 && now_ms > lifetime_ms ? now_ms - lifetime_ms : 0;
 }
 
+/* Names a chunk in the index; see store.h. */
 struct store_ref {
-        uint32_t index; /* UINT32_MAX if none */
+        uint32_t index; /* UINT32_MAX if the ref names no chunk */
         uint32_t generation;
 };
 
@@ -197,37 +220,41 @@ struct store_put {
         uint16_t tenant;
         struct key key;
         uint64_t hash;
-        struct key parent; /* none for a root */
+        struct key parent; /* all zeros if the chunk is the root of its chain */
         uint32_t use;      /* see evict.h */
         uint8_t gap;       /* see evict.h */
         uint8_t place;     /* enum evict_place */
         /* The payload, aligned to 4 KiB, and readable up to the next 4 KiB boundary after `length`.
-         * With a `tail` it is read for `length` bytes only, and the bytes beyond whole 4 KiB blocks
-         * are taken from the tail. */
+         * With a `tail`, only `length` bytes of it are read: its whole 4 KiB blocks are written
+         * from it directly, and the rest is copied to the tail and written from there. */
         const void *buf;
-        const struct iovec *vector; /* instead of `buf`: pieces, each aligned to 4 KiB, and of whole
-                                       4 KiB except the last */
-        struct iovec *vector_room; /* with a vector: room for one element more than it has, owned by
-                                      the caller */
-        void *tail;                /* 4 KiB, aligned to 4 KiB; NULL if none */
-        struct kio_region *region; /* region that contains `buf`, or NULL */
-        /* A client shares the memory of `buf`, so missing memory is no fault of the device: the put
-         * then fails with -EFAULT, and is not tried on another volume. */
+        const struct iovec *vector; /* the payload in pieces, instead of `buf`: each aligned to 4
+                                       KiB, and all except the last of whole 4 KiB */
+        struct iovec *vector_room;  /* with a vector: an array of the caller with room for one
+                                       element more than the vector has */
+        void *tail;                 /* 4 KiB, aligned to 4 KiB; NULL if none */
+        struct kio_region *region;  /* region that contains `buf`, or NULL */
+        /* A client shares the memory of `buf`, and may unmap it. If the memory cannot be read, the
+         * put fails with -EFAULT, which does not count as an error of the device, and is not tried
+         * on another volume. */
         bool foreign;
         uint32_t length;
         uint32_t crc;
-        bool summing;        /* `crc` is being computed: store_put_checksum() follows */
-        int sum_result;      /* used by the store: 0, or why there is no checksum */
+        bool summing;   /* `crc` is being computed: store_put_checksum() follows */
+        int sum_result; /* used by the store: 0, or the -errno that store_put_checksum() was called
+                           with */
         uint64_t created_ms; /* Unix time of the put; 0 means now */
         uint8_t hint;        /* enum evict_hint that arrived before the put was submitted */
         uint8_t cost;        /* evict_cost_level() */
         struct evict_promise promise; /* used by the cache: the expected return of the chain */
-        bool durable;                 /* complete only after a sync */
-        bool drop; /* set during the put: the key was dropped, and no request finds the chunk. If
-                      it is found after complete(), the store could not drop it. */
-        uint64_t batch;  /* puts with the same number are answered together, so their entries wait
-                            shortly for each other; 0 if alone */
-        uint32_t tried;  /* used by the store: volumes that were tried, by bit */
+        bool durable;                 /* complete only after the chunk has been synced */
+        bool drop; /* set by the caller during the put, if the key was dropped: the store then drops
+                      the chunk when it is written. A chunk that is found after complete() could not
+                      be dropped. */
+        uint64_t batch;  /* number of the batch; the entries of puts with the same number wait
+                            shortly for each other, because these puts are answered together. 0 if
+                            the put belongs to no batch */
+        uint32_t tried;  /* used by the store: volumes on which the put was tried, by bit */
         uint64_t purges; /* the store's */
 
         /* The record in the index, set when store_put() returns 0. store_find() does not find the
@@ -238,16 +265,16 @@ struct store_put {
          * (purged during the put), or -errno of a failed write. */
         int result;
         void (*complete)(struct store_put *req);
-        /* Called when the device hangs and the volume is bypassed: waiters for this put can be
-         * answered that it failed. The store uses `buf` and the request until complete(). May be
-         * NULL. */
+        /* Called if the device hangs and the volume is bypassed, so that the caller can answer the
+         * waiters of this put with a failure. The store still uses `buf` and the request until
+         * complete(). May be NULL. */
         void (*abandon)(struct store_put *req);
 };
 
 /* A request to all volumes that carries no chunk. */
 struct store_sync {
         struct list_node node; /* the store's */
-        bool of_one;           /* store_sync(): sync the chunk `ref` only, instead of all */
+        bool of_one;           /* store_sync(): sync only the chunk `ref`, not all chunks */
         struct store_ref ref;
         int result;
         void (*complete)(struct store_sync *req);
@@ -261,30 +288,31 @@ struct store_get {
         uint32_t namespace_id;
         struct key key;
         uint64_t hash;
-        /* The target, aligned to 4 KiB, with room for the length rounded up to 4 KiB. With a `tail`
-         * it needs room for the length only, and nothing is written beyond that. */
+        /* The target, aligned to 4 KiB, with room for the chunk's length rounded up to 4 KiB. With
+         * a `tail`, room for the length suffices, and no byte beyond it is written. */
         void *buf;
-        uint32_t room;
+        uint32_t room;              /* size of the target in bytes */
         const struct iovec *vector; /* see store_put.vector */
         struct iovec *vector_room;
         void *tail;
         struct kio_region *region;
-        /* A client shares the memory of `buf`, and may write to it or unmap it at any time. Results
-         * -EFAULT and STORE_SUSPECT then say nothing about the chunk, which stays. */
+        /* A client shares the memory of `buf`, and may write to it or unmap it at any time. So the
+         * results -EFAULT and STORE_SUSPECT do not show that the chunk is damaged, and it is not
+         * dropped. */
         bool foreign;
-        bool background; /* no client waits for it */
+        bool background; /* no client waits for this get */
 
-        /* The ref from store_find(), which saves a second lookup if the chunk is still there. Set
-         * to the chunk's present ref. */
+        /* In: the ref from store_find(), which saves a second lookup if the chunk is still in that
+         * record. Out: the chunk's present ref. */
         struct store_ref ref;
         uint32_t length; /* length of the chunk in bytes */
         uint32_t crc;
 
-        int result; /* 0 if the chunk was read whole and its CRC matches; STORE_MISS; -EIO and
-                       others are counted, and are misses, too */
+        int result; /* 0 if the whole chunk was read and its CRC matches; STORE_MISS; STORE_SUSPECT;
+                       or -errno of the read, which the caller treats as a miss */
         void (*complete)(struct store_get *req);
-        void (*abandon)(
-                struct store_get *req); /* see store_put.abandon; the get counts as a miss */
+        void (*abandon)(struct store_get *req); /* see store_put.abandon; the waiters are answered
+                                                   with a miss */
 };
 
 struct store_purge {
@@ -292,11 +320,11 @@ struct store_purge {
         uint32_t namespace_id;
         bool all;
         uint64_t dropped;
-        int result; /* 0, or -errno if the purge could not be synced: the chunks are out of memory,
-                       but may return */
+        int result; /* 0, or -errno if the purge could not be synced: the chunks are no longer in
+                       the index, but may return after a restart */
         void (*complete)(struct store_purge *req);
 
-        /* Used by the store: see purge.c. */
+        /* Used by the store; see volume/purge.c. */
         struct list_node sweep;
         void (*answer)(struct store_purge *req);
         uint32_t stop;
@@ -305,12 +333,12 @@ struct store_purge {
 
 /* A chunk that has become findable or has been removed. */
 struct store_change {
-        uint64_t at; /* the chunk's place in the walk */
+        uint64_t at; /* the chunk's position in store_walk() */
         uint32_t namespace_id;
         uint32_t length;
         uint16_t tenant;
-        bool is_there;
-        bool is_evicted;       /* the chunk left to make room */
+        bool is_there;         /* the chunk has become findable; false if it was removed */
+        bool is_evicted;       /* the chunk was evicted to make room */
         const struct key *key; /* valid until the callback returns */
 };
 
@@ -319,29 +347,30 @@ struct store_change {
 struct store_watch {
         struct list_node node; /* private to the store */
         void (*changed)(void *userdata, const struct store_change *change);
-        /* Called when a volume was resumed. Its old and new chunks were not reported, so walk
-         * again. NULL: not needed. */
+        /* Called when a volume was resumed. The removal of its old chunks and the addition of its
+         * new ones are not reported, so the watcher must walk again. May be NULL. */
         void (*replaced)(void *userdata);
-        /* Called when a volume has begun or ceased to be in use, so that its chunks are findable or
-         * not. NULL: not needed. */
+        /* Called when a volume has begun or ceased to be in use, which makes its chunks findable or
+         * not findable. May be NULL. */
         void (*volumes_changed)(void *userdata);
         void *userdata;
 };
 
-/* A chunk that will be evicted soon, and can still be read. `chance` is evict_chance(), `age_ns`
- * evict_age_ns(). */
+/* A chunk that will be evicted soon, and can still be read. `chance` is the result of
+ * evict_chance(), `age_ns` that of evict_age_ns(). */
 struct store_leaving {
         uint32_t namespace_id;
         uint16_t tenant;
         const struct key *key; /* valid until the callback returns */
         uint64_t hash;         /* hash of the key under store_params.secret */
         uint32_t length;
-        uint32_t place; /* in the order of its size class and volume, from 1 */
+        uint32_t place; /* position in the eviction order of its size class and volume; 1 is evicted
+                           first */
         uint64_t age_ns;
         double chance;
 };
 
-/* The place of a chunk that a client reads directly from a data file; its slot is pinned. */
+/* The location of a chunk that a client reads directly from a data file; its slot is pinned. */
 struct store_extent {
         uint32_t file; /* number of the data file, never reused in this process */
         uint32_t length;
@@ -356,16 +385,16 @@ struct store_loan {
 struct store_borrower {
         uint32_t first; /* initially STORE_LOAN_NONE */
         uint32_t count;
-        uint64_t bytes; /* lengths of the loans, rounded up to pages */
+        uint64_t bytes; /* sum of the lengths of the lent chunks, each rounded up to whole pages */
 };
 #define STORE_LOAN_NONE UINT32_MAX
 
 /* A descriptor of a data file, to be passed to a client of the tenant that the file belongs to. */
 struct store_lent_file {
-        struct kio_request io; /* the store's */
-        void *volume, *segment;
-        int source; /* the store's: a duplicate of the data file's descriptor */
-        uint32_t file;
+        struct kio_request io;  /* the store's */
+        void *volume, *segment; /* used by the store */
+        int source;             /* used by the store: a duplicate of the data file's descriptor */
+        uint32_t file;          /* number of the data file, from struct store_extent */
         uint16_t tenant;
         /* Set at completion: 0 and a descriptor, read-only and O_DIRECT, which the caller owns; or
          * -errno. */
@@ -375,107 +404,125 @@ struct store_lent_file {
 };
 
 struct store_verified {
-        uint64_t chunks, bytes; /* chunks and bytes verified, including bad ones */
-        uint64_t mismatched;    /* dropped because the bytes differ from those that were put */
-        uint64_t unreadable;    /* dropped because the device could not read them */
-        uint64_t skipped;       /* not read, for lack of memory for example; kept */
+        uint64_t chunks, bytes; /* chunks that were read, including bad ones, and their bytes */
+        uint64_t mismatched;    /* chunks dropped because their checksum does not match */
+        uint64_t unreadable;    /* chunks dropped because the device could not read them */
+        uint64_t skipped; /* chunks that were not read, for example for lack of memory, and are kept
+                           */
 };
 
-/* A request to verify a range of one segment, at the full speed of background work. */
+/* A request to verify the chunks in a range of one segment. Its reads have the class of background
+ * work, but no rate limit. */
 struct store_verify {
         struct list_node node; /* the store's */
 
         unsigned volume;
-        uint32_t segment, slot; /* start position: 0 at first, then the values of next_* */
-        uint32_t max_chunks;    /* the request ends behind the chunk that reaches either limit */
+        uint32_t segment, slot; /* start position: 0 at first, then next_segment and next_slot of
+                                   the request before */
+        uint32_t max_chunks; /* the request ends after the chunk with which either limit is reached
+                              */
         uint64_t max_bytes;
 
-        unsigned volumes;                 /* number of the store's volumes */
-        uint32_t segments;                /* upper bound of this volume's segment numbers */
-        uint32_t next_segment, next_slot; /* next_segment == segments at the end */
+        unsigned volumes;                 /* out: number of the store's volumes */
+        uint32_t segments;                /* out: upper bound of this volume's segment numbers */
+        uint32_t next_segment, next_slot; /* out: where to continue; next_segment equals `segments`
+                                             at the end of the volume */
         struct store_verified found;
-        /* 0; or, if it ended early, STORE_BYPASSED, -EIO (many chunks in a row could not be read)
-         * or -ECANCELED (the store stops) */
+        /* 0; or, if the request ended early, STORE_BYPASSED, -EIO (many chunks in a row could not
+         * be read) or -ECANCELED (the store is stopping) */
         int result;
         void (*complete)(struct store_verify *req);
 };
 
-/* The parts of the memory that a store takes for its chunks. */
+/* The parts of the memory, in bytes, that the store takes for its chunks. */
 enum store_memory {
-        STORE_MEMORY_RECORDS,
-        STORE_MEMORY_HASH,     /* from keys to records */
-        STORE_MEMORY_SLOTS,    /* from slots to records */
-        STORE_MEMORY_TABLE,    /* from pages of the table ring to records */
+        STORE_MEMORY_RECORDS,  /* records of the index */
+        STORE_MEMORY_HASH,     /* hash table from keys to records */
+        STORE_MEMORY_SLOTS,    /* table from slots to records */
+        STORE_MEMORY_TABLE,    /* table from pages of the table ring to records */
         STORE_MEMORY_EVICTION, /* items of the eviction policy */
         STORE_MEMORY_FORKS,    /* links of chains that fork */
-        STORE_MEMORY_GHOSTS,
+        STORE_MEMORY_GHOSTS,   /* the eviction policy's memory of evicted chunks */
         STORE_MEMORY_PARTS
 };
 
 struct store_stats {
-        uint64_t limit, used_bytes; /* used_bytes: space that the files occupy, as du reports it */
+        uint64_t limit, used_bytes; /* in bytes; used_bytes is the space that the files occupy, as
+                                       du reports it */
         uint64_t payload_bytes;     /* sum of the lengths of stored chunks */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;
-        uint64_t segments_max; /* existing segments plus those that the limit has room for */
+        uint64_t segments_max; /* number of existing segments plus those that the limit has room for
+                                */
         uint64_t memory[STORE_MEMORY_PARTS];
         uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
         uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
         uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;
-        uint64_t payload_writes, table_writes, reads, syncs; /* operations */
+        uint64_t payload_writes, table_writes, reads,
+                syncs; /* completed operations at the device */
         uint64_t crc_failures, crc_rereads, read_errors, write_errors, sync_errors;
-        uint64_t crc_failed_ns; /* CLOCK_MONOTONIC time of the latest; 0 if none */
+        uint64_t crc_failed_ns; /* CLOCK_MONOTONIC time of the latest CRC failure; 0 if there was
+                                   none */
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
-        /* Chunks that startup, or a resume, expected and whose data file or namespace is missing;
-         * the files that are missing or short; when that was found, CLOCK_MONOTONIC, 0: never. */
+        /* Losses found by a startup or resume: chunks whose data file or namespace is missing;
+         * files that are missing or short; and the CLOCK_MONOTONIC time of the finding, 0 if there
+         * was none. */
         uint64_t lost_chunks, lost_files, lost_ns;
         uint64_t slab_moves;
-        uint64_t retained_evictions; /* the part of `evictions` that clients had pinned */
+        uint64_t retained_evictions; /* the part of `evictions` that were of chunks pinned by
+                                        clients */
         uint64_t expired;            /* chunks dropped because their lifetime had ended */
         struct evict_stats evict;
-        /* Segments that passed to another tenant, and segments that could not and are not used for
-         * it. */
+        /* Segments that were handed over to another tenant, and hand-overs that failed, after which
+         * the segment is not used for that tenant. */
         uint64_t handovers, handover_failures;
-        uint64_t detached_files;        /* replaced at startup, as rights had changed */
-        uint64_t files_given_up;        /* data files removed, as the file system was full */
-        uint64_t handover_replacements; /* where a process had the file open: another one */
-        /* Reading back, passes and requests together: read; looked at; dropped */
+        uint64_t detached_files; /* data files replaced by copies at startup, because access rights
+                                    had changed */
+        uint64_t files_given_up; /* data files removed because the file system was full */
+        uint64_t handover_replacements; /* hand-overs that replaced the data file by a new one,
+                                           because another process had it open */
+        /* Read back by the scrub and by store_verify() together: bytes read, chunks visited, chunks
+         * dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
-        uint64_t scrub_passes,
-                scrub_last_pass_ms; /* passes that ended; Unix time of the end of the last one */
+        uint64_t scrub_passes, scrub_last_pass_ms; /* completed passes of the scrub; Unix time at
+                                                      which the last one ended */
         uint64_t scrub_segments_done,
-                scrub_segments;    /* progress of the current pass; both 0 if there is none */
-        uint64_t scrub_pinned;     /* chunks being read back now */
-        bool direct;               /* O_DIRECT in use on all volumes */
-        const char *direct_reason; /* why not, or "" */
+                scrub_segments; /* progress of the current pass: segments read, and segments in all;
+                                   both 0 if no pass runs */
+        uint64_t scrub_pinned;  /* chunks that are being read back now */
+        bool direct;            /* O_DIRECT in use on all volumes */
+        const char *direct_reason; /* why O_DIRECT is not in use, or "" */
         bool clean_start;          /* the store was closed properly before this startup */
         bool bypassed;
 };
 
-/* The saved state of a volume's eviction order. */
+/* A volume's eviction order, as it was saved before a restart. */
 struct store_order {
         const char *policy;
         const struct evict_learned *learned;
         const struct evict_record *chunks,
-                *remembered; /* chunks: in order of their last use, the latest at the end */
+                *remembered; /* `chunks`: stored chunks in order of their last use, the latest last;
+                                `remembered`: chunks that the policy remembers evicting */
         uint64_t n_chunks, n_remembered;
-        uint64_t saved_ms; /* Unix time; chunks that were put later count as used later */
+        uint64_t saved_ms; /* Unix time of the saving; chunks that were put later count as used
+                              later */
 };
 
 enum { VOLUMES_SET_MAX = 64 }; /* volume numbers that a set can give out in total */
 
-/* The state that the volumes of a set record about each other in the namespaces files; see
- * membership.c. Epochs are indexed by the set's number of the volume that gave them; 0 means none.
- */
+/* What the volumes of a set record about each other in their namespaces files; see membership.c.
+ * The innermost index of each array is the number, in the set, of the volume that gave the epoch
+ * (the claimant); an epoch of 0 means that this claimant gave none. */
 struct volume_set {
         uint64_t epoch; /* the highest epoch that this volume knows */
-        /* The last epochs at which a namespace was removed. If a volume has missed something since,
-         * its list is replaced. */
+        /* The last epochs at which a namespace was removed. A volume that has missed one of these
+         * removals takes the other volumes' list. */
         uint64_t removed_at[VOLUMES_SET_MAX];
-        /* Indexed by the number of a volume: the epochs by which that volume has missed something.
-         * It is emptied unless it has been emptied for them already. A volume's entry for itself
-         * has the epochs for which it has been emptied. */
+        /* The claims on each volume: the outer index is the number of a volume, and its epochs
+         * state when it missed something. That volume is emptied before use unless it has been
+         * emptied for these epochs already. A volume's entry for itself has the epochs for which it
+         * has been emptied. */
         uint64_t missed_at[VOLUMES_SET_MAX][VOLUMES_SET_MAX];
 };
 
@@ -489,6 +536,7 @@ static inline bool volume_epochs_exceed(const uint64_t a[static VOLUMES_SET_MAX]
         return false;
 }
 
+/* Raises each epoch in `a` to the epoch of the same volume in `b`, if that is higher. */
 static inline void volume_epochs_raise(uint64_t a[static VOLUMES_SET_MAX],
                                        const uint64_t b[static VOLUMES_SET_MAX])
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One volume of the store: a directory with its superblock, namespaces, table ring and data files,
- * and the index of what lies in it. The files that store/internal.h lists are the only callers and
- * add what several of them are together; each function does for one volume what store.h says its
- * namesake does for all.
+ * and the index of what lies in it. Only the files that store/internal.h lists call these
+ * functions; they combine several volumes into one store. A function without a comment does for one
+ * volume what the function of the same name in store.h does for the store.
  *
- * Opening is in steps, since volumes must agree: prepare all; make the empty ones, or check that
- * the others are of one set; share out the limit; open all; tell each what the others know (join).
- */
+ * * * Opening takes several steps, each for all volumes, because the volumes must agree: prepare
+ * them; check that they form one set; divide the limit; make the volumes of empty directories; open
+ * all; and give each the others' records (join). */
 #pragma once
 
 #include "store/volume/format.h"
@@ -22,31 +22,37 @@ struct volume_ops {
         /* The volume has just been bypassed. The callback may come from within any call, and must
          * neither complete nor submit a request. */
         void (*bypassed)(void *userdata, struct volume *v);
-        /* The table may hold entries of a failed write, and the superblock could not be marked with
-         * that. Called as bypassed() is. */
+        /* A table write has failed, and the superblock could not be marked with that, so the next
+         * startup may find entries of the failed write. Called like bypassed(). */
         void (*doubtful)(void *userdata, struct volume *v);
-        /* The volume's file system has become full or has room again. Called as bypassed() is. */
+        /* The volume's file system has become full or has room again. Called like bypassed(). */
         void (*full)(void *userdata, struct volume *v, bool full);
-        /* The volume has removed a data file to make room. Called as bypassed() is. */
+        /* The volume has removed a data file to make room. Called like bypassed(). */
         void (*gave_up)(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks);
-        /* The volume is being closed, and its files are no longer its own. */
+        /* The volume is being closed, and `reason` says which of its files were removed or
+         * replaced. */
         void (*astray)(void *userdata, struct volume *v, const char *reason);
-        /* The volume a chunk is looked for first; NULL: there is only one. Any thread. */
+        /* Returns the number of the volume that is the key's placement. NULL if the store has one
+         * volume. Runs on any thread. */
         unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };
 
 struct volume_params {
-        const struct store_params *store; /* except limit and entries: volume_set_limit() */
+        const struct store_params *store; /* parameters of the store; limit and entries come from
+                                             volume_set_limit() instead */
         const char *path;
         unsigned number; /* index among the store's volumes; part of each store_ref */
         int lock_fd;     /* a lock that this process already holds, or -1 */
         const struct volume_ops *ops;
 };
 
-enum { VOLUME_GENERATION_BITS = 28 };
+enum {
+        VOLUME_GENERATION_BITS = 28
+}; /* bits of store_ref.generation that hold the generation; the rest hold the volume's number */
 
-/* Returns the position of a volume's record in the order of store_walk(). */
+/* store_walk_at() returns the position of a volume's record in store_walk().
+ * STORE_WALK_RECORD_BITS: the bits of a position that hold the record's number. */
 enum { STORE_WALK_RECORD_BITS = 32 };
 static inline uint64_t store_walk_at(unsigned volume, uint32_t record)
 {
@@ -64,14 +70,15 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
                    char ret_error[static 512]);
 int volume_lock_fd(const struct volume *v);
 int volume_probe_fd(const struct volume *v);
-/* Returns whether the directory is empty, so that volume_make() must follow. */
+/* Returns whether the directory held no volume when it was prepared; volume_make() must then create
+ * one. */
 bool volume_is_fresh(const struct volume *v);
 int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned count,
                 char ret_error[static 512]);
-/* Returns whether volume_make() failed but may have left a superblock. The volume's number must
- * then not be given to another volume. */
+/* Returns whether volume_make() failed but may have left a superblock. No other volume may then get
+ * this volume's number. */
 bool volume_is_half_made(const struct volume *v);
-/* Returns the superblock as read or made. The volume owns it; volume_open(),
+/* Returns the superblock as read or made. The volume owns the struct; volume_open(),
  * volume_write_superblock() and the marking functions write it to the disk. */
 struct disk_superblock *volume_superblock(struct volume *v);
 int volume_write_superblock(struct volume *v);
@@ -79,26 +86,28 @@ int volume_write_superblock(struct volume *v);
  * the set has given out `count` volume numbers. The write is asynchronous and may fail. */
 void volume_mark_away(struct volume *v);
 void volume_mark_count(struct volume *v, unsigned count);
-/* Returns 0 if the last count is on stable storage, VOLUME_MARK_WAITS while its write is pending,
- * or the write's -errno. */
+/* Returns 0 if the count of the last volume_mark_count() is on stable storage, VOLUME_MARK_WAITS
+ * while its write is pending, or the write's -errno. */
 enum { VOLUME_MARK_WAITS = 1 };
 int volume_count_is_marked(const struct volume *v);
-/* Takes over the marks for failed table writes and data syncs from an earlier struct of the same
- * directory, in case they did not reach the disk. Call before volume_open(). No effect if the
- * directories differ. */
+/* Copies the marks for failed table writes and data syncs from an earlier struct of the same
+ * directory, because these marks may not have reached the disk. Call before volume_open(). No
+ * effect if the directories differ. */
 void volume_take_marks(struct volume *v, const struct volume *earlier);
 /* Returns the size of the volume's file system in bytes, and its device number. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 
-/* Blocks, and may run on any thread as long as no other thread uses the volume. */
+/* Reads the volume's files and builds the index. Blocks, and may run on any thread as long as no
+ * other thread uses the volume. */
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
-/* Returns the number of data files that opening it copied, as access rights had changed. */
+/* Returns the number of data files that volume_open() replaced by copies, because access rights had
+ * changed. */
 unsigned volume_detached_files(const struct volume *v);
-/* Reports each loss that volume_open() found, as a sentence, and forgets it, so that the next
- * startup does not report it again. */
+/* Calls each() with a sentence for each loss that volume_open() found, and then records the present
+ * state of the files, so that the next startup does not report these losses again. */
 void volume_report_losses(struct volume *v, void (*each)(void *userdata, const char *text),
                           void *userdata);
 
@@ -108,15 +117,16 @@ struct volume_join {
         unsigned n_namespaces;
         uint32_t next_id;
         bool in_set;
-        struct volume_set set; /* volumes that this volume is to record */
-        bool witnessed;        /* a volume that was never offline confirms the list */
+        struct volume_set set; /* the set's record of claims, which this volume stores */
+        bool witnessed;        /* a volume that was never offline is in use, so the record contains
+                                  everything that the others missed */
         bool empty;            /* the volume has missed a purge and must be emptied */
 };
-/* Blocks, like volume_open(). Sets *ret_emptied if the volume was emptied because it had missed a
- * purge. */
+/* Gives an open volume the state of the set. Sets *ret_emptied if the volume was emptied, because
+ * it had missed a purge. Blocks. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
-/* Clears the superblock's mark that the volume is offline, after every volume of this startup has
+/* Clears the superblock's mark that the volume was offline, after every volume of this startup has
  * joined. Returns 0 or -errno; on failure the volume is no longer open. Blocks. */
 int volume_is_back(struct volume *v, char ret_error[static 512]);
 /* Returns 0, or -EUCLEAN with a text if the volume's namespaces contradict those of `join`. */
@@ -126,10 +136,11 @@ uint32_t volume_next_id(const struct volume *v);
 const struct volume_set *volume_set(const struct volume *v);
 
 void volume_stop(struct volume *v);
-/* Iterates a stopping volume after the completion of a request or an internal operation, because no
- * caller calls volume_iterate() once the store stops. No effect before the stop. */
+/* Iterates the volume if it is stopping. Completions call this, because the store does not call
+ * volume_iterate() once it stops. */
 void volume_progress(struct volume *v);
-uint64_t volume_pending(const struct volume *v);
+uint64_t volume_pending(
+        const struct volume *v); /* requests and internal operations that are not completed */
 struct volume *volume_close(struct volume *v);
 void volume_iterate(struct volume *v);
 uint64_t volume_max_chunk(const struct volume *v);
@@ -137,15 +148,17 @@ uint64_t volume_max_chunk(const struct volume *v);
 /* Takes the volume out of use and calls ops->bypassed(). Later calls have no effect. */
 void volume_bypass(struct volume *v, const char *reason);
 const char *volume_reason(const struct volume *v);
-/* Answers all waiters of a bypassed volume whose device hangs. Memory that the device may still
- * access is not released. */
+/* Answers all waiting requests of a bypassed volume whose device hangs. Memory that the device may
+ * still access is not released. */
 void volume_abandon(struct volume *v);
-/* Returns whether no request is uncompleted and no tombstone, table write or sync is pending. */
+/* Returns whether the volume has no uncompleted request, and no pending tombstone, table write or
+ * sync. */
 bool volume_is_quiet(const struct volume *v);
 /* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
  * succeeded. Returns 0, or -errno if the superblock could not be written. Blocks, and may run on
  * any thread between volume_begin_rest(), which records `away` in the superblock, and
- * volume_end_rest(). Meanwhile the other threads do not look at what it writes. */
+ * volume_end_rest(). In between, no other thread may use the list of namespaces or the
+ * superblock. */
 void volume_begin_rest(struct volume *v, bool away);
 int volume_rest(struct volume *v);
 void volume_end_rest(struct volume *v);
@@ -156,19 +169,21 @@ const struct store_namespace *volume_namespace_at(const struct volume *v, unsign
 /* Returns whether the namespace has neither chunks nor puts in flight. A namespace that the volume
  * does not have is empty. */
 bool volume_namespace_is_empty(const struct volume *v, uint32_t id);
-/* Takes req->namespace_id, which must be empty, off the list. `set` is as in volume_purge(). */
+/* Removes the namespace req->namespace_id, which must be empty, from the list. `set` is as in
+ * volume_purge(). */
 void volume_namespace_remove(struct volume *v, struct store_purge *req,
                              const struct volume_set *set);
 
 int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 struct store_ref *ret_ref, struct store_chunk *ret_chunk);
-/* volume_expire() drops a chunk that is older than `born_after_ms` and returns whether it did.
- * volume_expire_step() drops expired chunks for one step of the walk, adds their number to
- * *expired, and returns false at the end of the index, where the next step starts again. */
+/* volume_expire() drops a chunk that was put before `born_after_ms`, and returns whether it was
+ * dropped. volume_expire_step() drops expired chunks for one step of a walk through the index, and
+ * adds their number to *expired. It returns false at the end of the index; the next step then
+ * starts again. */
 bool volume_expire(struct volume *v, struct store_ref ref, uint64_t born_after_ms);
 bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired);
 uint32_t volume_records(const struct volume *v);
-/* Returns whether the volume has the key; a put in flight counts. */
+/* Returns whether the volume has a chunk of the key, or a put of the key in flight. */
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
                 uint64_t hash);
 /* Returns the number of chunks whose placement is another volume, including puts in flight. */
@@ -193,8 +208,8 @@ int volume_retain(struct volume *v, struct store_ref ref, bool retained);
  */
 bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
                         uint32_t *ret_bytes);
-/* Sets the chunk's turn for eviction and links it to the chunk before it in its chain. `parent` is
- * NULL if that one is not in this volume. */
+/* Sets the chunk's turn for eviction and links it to the chunk before it in its chain. `parent`,
+ * the chunk before it, is NULL if it is not on this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
 /* Like store_warm() and store_warm_touch(), for this volume. */
@@ -202,20 +217,21 @@ void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc);
-/* Starts writing the entries that wait for more of their batch, and checks from time to time that
+/* Lets entries be written that wait for others of their batch, and checks from time to time that
  * the volume's files are still in place. Call it once a second. */
 void volume_tick(struct volume *v);
 void volume_sync(struct volume *v, struct store_put *req);
-/* Returns whether the chunk may be lost in a power failure, because it was found at startup after a
- * process whose data sync had failed. With NULL, returns whether there may be such chunks. */
+/* Returns whether power loss may destroy the chunk although a later sync succeeds, because an
+ * earlier process wrote the chunk and had a failed data sync. With NULL, returns whether the volume
+ * may have such chunks. */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
 /* Returns whether `ref` is still the visible chunk of this key. */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
-/* Acts on the chunk that volume_find() returned in req->ref. */
+/* Reads the chunk that req->ref names, which must be from volume_find(). */
 int volume_get(struct volume *v, struct store_get *req);
 /* Lends a chunk like store_lend(), and pins it until volume_give_back(). *files is the last number
- * given to a data file. */
+ * that was given to a lent data file, and is raised if this file gets its number now. */
 int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret);
 /* Ends a loan. Returns false if the chunk may have left its slot or may not be what was put, so
  * that the bytes read may be wrong. */
@@ -223,18 +239,19 @@ bool volume_give_back(struct volume *v, struct store_ref ref);
 /* Opens a data file for a client, like store_open_lent(). */
 int volume_open_lent(struct volume *v, struct store_lent_file *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
-/* Returns whether volume_open() found the chunk, and it was not read back since. */
+/* Returns whether volume_open() found the chunk and it has not been read since. */
 bool volume_is_unverified(const struct volume *v, struct store_ref ref);
 /* Drops a chunk and queues its tombstone. Returns 0; STORE_MISS if there is no such chunk; or
- * -ENOMEM, without having dropped it. `even_if_missing` queues a tombstone for a missing chunk too,
- * if the disk may have an older chunk of the key, which would come back after a restart. */
+ * -ENOMEM, without having dropped it. With `even_if_missing`, also queues a tombstone for a missing
+ * chunk if the disk may still have an evicted chunk of the key, which a restart would restore. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing);
-/* Returns whether recovery could find a chunk of this key; false only if it certainly could not. */
+/* Returns whether recovery might find a chunk of this key on the disk. May return true for a chunk
+ * that is not there, but never false for one that is. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
-/* Returns whether the tombstone of a drop is not written yet, or was lost, or a purge was: no
- * tombstone is queued for a purged chunk. */
+/* Returns whether a crash might undo a drop or a purge: the tombstone of a drop is not written yet
+ * or could not be written, or a purge could not be written. */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* Purges chunks. `set` is written with the purge; it is NULL in a store of one volume. */
@@ -244,9 +261,9 @@ bool volume_sweep(struct volume *v);
 bool volume_is_sweeping(const struct volume *v);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
-/* volume_set_watches() gives an open volume the store's list of watches, which outlives it.
- * volume_walk() calls each() for the visible chunks in up to `max_records` records from *i on, and
- * returns whether records are left. */
+/* volume_set_watches() gives an open volume the store's list of watches, which must stay valid
+ * until the volume is closed. volume_walk() calls each() for the visible chunks among `max_records`
+ * records from record *i on, advances *i, and returns whether records are left. */
 void volume_set_watches(struct volume *v, const struct list_node *watches);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key,
@@ -266,7 +283,6 @@ void volume_next(const struct volume *v, uint16_t tenant, unsigned most, unsigne
 bool volume_remembers(const struct volume *v, uint64_t hash);
 /* Returns the result of evict_remembered_gap() for this hash. */
 uint8_t volume_remembered_gap(const struct volume *v, uint64_t hash, struct evict_return *ret);
-/* Calls evict_admit_all(). */
 void volume_admit_all(struct volume *v, bool all);
 /* Switches the eviction policy. Returns the result of evict_switch(), or 0 if the volume was not
  * opened. */
@@ -275,7 +291,7 @@ void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
 int volume_verify(struct volume *v, struct store_verify *req);
 uint64_t volume_deadline_ns(const struct volume *v);
 /* Sets a tenant's limit on this volume; 0 means none. Evicts the tenant's coldest chunks at once
- * until the limit is kept. Chunks with I/O on their slots are left to the next put. */
+ * until its usage is within the limit. Chunks with I/O on their slots are left to the next put. */
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 uint64_t volume_tenant_retained(const struct volume *v,
