@@ -3,16 +3,19 @@
  * volumes through volume.h; a volume's files know nothing of the store. Everything runs on the loop
  * thread unless marked otherwise.
  *
- * * * store.c prepare, open, iterate and close the store; statistics membership.c which directories
- * form one store, and which of them have missed a purge capacity.c each volume's share of the limit
- * and of tenants' limits placement.c the volume of each chunk: put, find, get, drop, list fan-out.c
- * namespaces and purges: a request for each volume, one answer sync-all.c syncs and settled drops:
- * one pass over the volumes for all waiters membership-record.c writes to stable storage which
- * volumes have missed something namespaces.c one list of namespaces, with the same ids on all
- * volumes loans.c loans: chunks that clients read directly from data files health.c which volumes
- * are in use: bypass, hang, suspend, resume
+ *   store.c              prepare, open, iterate and close the store; statistics
+ *   membership.c         which directories form one store, and which of them have missed a purge
+ *   capacity.c           each volume's share of the limit and of tenants' limits
+ *   placement.c          the volume of each chunk: put, find, get, drop, list
+ *   fan-out.c            namespaces and purges: a request for each volume, one answer
+ *   sync-all.c           syncs and settled drops: one pass over the volumes for all waiters
+ *   membership-record.c  writes to stable storage which volumes have missed something
+ *   namespaces.c         one list of namespaces, with the same ids on all volumes
+ *   purge.c expire.c     steps that remove purged and expired chunks, one volume at a time
+ *   loans.c              loans: chunks that clients read directly from data files
+ *   health.c             which volumes are in use: bypass, hang, suspend, resume
  *
- * * * Lifetime: store_prepare() creates struct store, and store_close() frees it. The volume of a
+ * Lifetime: store_prepare() creates struct store, and store_close() frees it. The volume of a
  * member is NULL until its directory could be opened; after that it is replaced only when the
  * volume is resumed. `up` has a bit for each volume that is in use. */
 #pragma once

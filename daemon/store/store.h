@@ -2,17 +2,17 @@
 /* The store: chunks on disk. Other rooms use it through this header only. README.md describes the
  * format, and what survives which crash.
  *
- * * A store has one or several volumes, each on a device of its own, and a chunk is on one of them.
- * A volume that fails, hangs or is suspended is bypassed: its chunks are misses, puts go to the
- * other volumes, and requests that wait for it end. If all volumes are bypassed, every lookup is a
- * miss and no put is accepted.
+ * A store has one or several volumes, each on a device of its own, and a chunk is on one of them. A
+ * volume that fails, hangs or is suspended is bypassed: its chunks are misses, puts go to the other
+ * volumes, and requests that wait for it end. If all volumes are bypassed, every lookup is a miss
+ * and no put is accepted.
  *
- * * All functions run on the loop thread. Opening and closing block; all other functions answer at
+ * All functions run on the loop thread. Opening and closing block; all other functions answer at
  * once or through the request's complete(). A request, and the buffer that it names, belong to the
  * store from the call until complete(). The store never calls complete() from within the call that
  * submitted the request, unless memory is too short to defer it.
  *
- * * A `struct store_ref` names a chunk in the index by a number and a generation. It is cheap to
+ * A `struct store_ref` names a chunk in the index by a number and a generation. It is cheap to
  * keep, and a stale one is recognised. */
 #pragma once
 
@@ -40,7 +40,7 @@ enum store_volume_state {
  * locks (waiting up to lock_wait_ms for each that another process holds), reads the superblocks and
  * probes O_DIRECT. A volume that cannot be opened is bypassed if another volume can.
  *
- * * Returns 0; -EBUSY if another daemon has the store; -EPROTO if the directory is not a store, or
+ * Returns 0; -EBUSY if another daemon has the store; -EPROTO if the directory is not a store, or
  * has a version or flag that this build does not know; or another -errno. `ret_error` gets one
  * sentence that names the volume. */
 int store_prepare(struct store **ret, const struct store_params *params,
@@ -111,8 +111,8 @@ const struct store_namespace *store_namespace_find(const struct store *s, uint16
 void store_namespaces_walk(const struct store *s, bool counted,
                            bool (*each)(void *userdata, const struct store_namespace *ns),
                            void *userdata);
-/* Returns a number that changes whenever a namespace is made or removed, or its lifetime
- * changes. */
+/* Returns a number that changes whenever a namespace is made or removed, or its lifetime or
+ * declared chunk size changes. */
 uint64_t store_namespaces_version(const struct store *s);
 
 /* --- chunks --- */

@@ -17,28 +17,31 @@ enum { STORE_ERROR_BYTES = 512 };
 #define DIR_TABLE      "table"
 
 struct dir {
-        char *path;
-        int fd;
+        char *path; /* as in store.path */
+        int fd;     /* descriptor of the directory */
         int lock_fd;
         int superblock_fd;
-        struct disk_superblock superblock; /* the superblock on the disk */
-        unsigned superblock_good;          /* halves that hold it for certain, by bit */
-        bool fresh;                        /* there is nothing yet, or it was made just now */
-        bool emptied;                      /* fresh, but a daemon left files without a store */
-        bool copied;                       /* another directory was in use when it was written */
-        bool half_made;                    /* dir_make() failed, but the superblock may be there */
-        bool direct;                       /* files are opened with O_DIRECT */
-        char direct_reason[128];           /* why not; "" */
-        bool can_sync;                     /* false where nothing survives power loss */
+        struct disk_superblock superblock; /* contents of the superblock, as read or last written */
+        unsigned superblock_good; /* the halves of the file (two copies each) that certainly hold
+                                     `superblock` on the disk, by bit */
+        bool fresh;               /* the directory had no store when it was opened */
+        bool emptied; /* the directory is fresh, but has files that an earlier daemon left when the
+                         directory was emptied */
+        bool copied;  /* the directory is a copy of one that was in use when it was copied */
+        bool half_made;          /* dir_make() failed, but may have left a superblock */
+        bool direct;             /* files are opened with O_DIRECT */
+        char direct_reason[128]; /* why O_DIRECT is not used, or "" */
+        bool can_sync;           /* false if the file system keeps nothing across a power loss */
         const struct file_system *file_system;
 };
 
 struct dir_params {
         const char *path;
         bool direct;
-        uint32_t lock_wait_ms;
-        int lock_fd; /* a lock that this process already holds, or -1. If it is this directory's
-                        lock, a duplicate of it is kept. */
+        uint32_t lock_wait_ms; /* longest wait while another process holds the lock */
+        int lock_fd; /* descriptor of a lock that this process already holds, or -1. If it is the
+                        lock of this directory, dir_open() keeps a duplicate instead of taking the
+                        lock. */
 };
 
 /* Locks the directory, creating it if it does not exist, and reads its superblock. If the directory
@@ -58,10 +61,11 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
  * possible. Returns 0, or -EPROTO with the reason. */
 int dir_check_format(const char *path, const struct disk_superblock *sb,
                      char ret_error[static STORE_ERROR_BYTES]);
-/* Writes the first superblock, of volume `index` of `count` of the set. `set` may be NULL. */
+/* Writes the first superblock of a volume with number `index`, in a set that has given out `count`
+ * numbers. `set` is the set's uuid; NULL in a store of one volume. */
 int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
              char ret_error[static STORE_ERROR_BYTES]);
-/* Releases the lock. */
+/* Closes the directory and releases its lock. */
 struct dir *dir_close(struct dir *d);
 
 /* Opens a file of this directory for I/O, with O_DIRECT if the directory uses it. Returns the
@@ -80,35 +84,37 @@ static inline void closedirp(DIR **d)
         if (*d)
                 closedir(*d);
 }
-/* Returns whether a file of this name says nothing without a superblock, table or data file. A
- * daemon whose directory was emptied may leave such files. */
+/* Returns whether a file of this name is of no use without a superblock, table or data file. A
+ * daemon may leave such files in a directory that was emptied while the daemon used it. */
 bool dir_is_leftover(const char *name);
-/* Removes the files that dir_is_leftover() names. *ret_any: there were some. Returns 0 or -errno.
- */
+/* Removes the files for which dir_is_leftover() returns true. Sets *ret_any if there were any.
+ * Returns 0 or -errno. */
 int dir_remove_leftovers(const struct dir *d, bool *ret_any);
-/* Makes names durable. */
+/* Makes the creation and removal of files in the directory durable. Returns 0 or -errno. */
 int dir_sync(const struct dir *d);
-/* An open file of the directory, and the size that it has at least. */
+/* An open file of the directory whose identity is to be checked. */
 struct dir_open_file {
-        uint32_t segment; /* UINT32_MAX: the table */
+        uint32_t segment; /* number of the data file, or UINT32_MAX for the table */
         int fd;
-        uint64_t bytes;
+        uint64_t bytes; /* least size of the file */
 };
-/* Compares the directory with the one that store.path names, and its lock, its superblock and these
- * files with their names. 0; -ESTALE, with a sentence, if something was removed, replaced or cut. A
- * comparison that fails otherwise counts as equal. Any thread. */
+/* Checks that the open directory is still the one that its path names, and that the names of the
+ * lock, the superblock and `files` still lead to the open files. Returns 0, or -ESTALE with a
+ * sentence if one of these was removed, replaced or cut. A check that cannot be made counts as
+ * passed. Any thread. */
 int dir_check_identity(const struct dir *d, const struct dir_open_file *files, unsigned n,
                        char ret_reason[static STORE_ERROR_BYTES]);
 
-/* Writes d->superblock with a higher generation: two copies, a sync, then the other two copies.
- * Copies not known to be whole are written first. Returns 0 once at least two copies are on stable
- * storage. */
+/* Raises the generation of d->superblock and writes it: first two copies and a sync, then the other
+ * two copies. Begins with the two copies that are not known to be whole, if any. Returns 0 if at
+ * least two copies are on stable storage. */
 int dir_write_superblock(struct dir *d);
 
 /* Writes bytes at an offset, and syncs the file's data. Returns 0 or -errno. */
 int dir_write_synced(int fd, const void *buf, size_t bytes, uint64_t offset);
 
 enum { DIR_SEGMENT_NAME_BYTES = 20 };
+/* Formats the name of a segment's data file. */
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
 /* Formats the name of the file that is to replace a segment's file. No segment has such a name. */
 void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
@@ -118,7 +124,8 @@ int dir_segment_number(const char *name);
 /* Returns the bytes that a file occupies, as du counts them, or its size if that is larger; or
  * -errno. */
 int64_t dir_file_usage(int fd);
-/* Makes the file `bytes` long, with all blocks allocated if the file system can do that. */
+/* Sets the size of the file to `bytes`, and allocates all its blocks if the file system can do
+ * that. Returns 0 or -errno. */
 int dir_allocate(int fd, uint64_t bytes);
 
 /* Formats a message into ret_error and returns r. */

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kinds of file systems, which of them lose the chunks of a store, and which do not suit it.
+/* A list of file systems: those that lose the chunks of a store, and those that do not suit a
+ * store.
  *
- * A sentence states the consequence, and after its only "; " the remedy; kvcachectl doctor prints
- * the two apart. Any thread; owns nothing. An unknown kind, or a failure to ask the kernel, is a
- * kind without a name and without a warning, but with advice. */
+ * Each warning or advice states a consequence and then, after its only "; ", a remedy; kvcachectl
+ * doctor prints the two on separate lines. The functions run on any thread. An unknown file system,
+ * or one that the kernel does not name, has advice, but neither a name nor a warning. */
 #pragma once
 
 #include <stdbool.h>
 
 struct file_system {
-        unsigned long magic;
+        unsigned long magic; /* statfs.f_type */
         const char *name;    /* "" if unknown */
-        const char *warning; /* a sentence about the loss of chunks; "" */
-        const char *advice;  /* a sentence about a kind that loses none, but does not suit; "" */
-        bool memory;         /* a sync has no effect: no byte survives a power loss */
+        const char *warning; /* how such a file system loses chunks, or "" */
+        const char *advice;  /* why such a file system does not suit a store although it keeps the
+                                chunks, or "" */
+        bool memory; /* the file system is in memory: a sync has no effect, and no byte survives a
+                        power loss */
 };
 
 /* Returns the kind of file system with this statfs.f_type. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hash table of namespaces by tenant and name, of fixed size, whose nodes are in the records. The
- * hash is keyed, so a client that chooses names cannot choose buckets, and there are at most
- * STORE_MAX_NAMESPACES. A lookup compares the names of nodes with an equal hash. Used by a volume's
- * list and by the store's. */
+/* A hash table that finds a namespace by tenant and name. Its nodes are embedded in the caller's
+ * namespaces. The table has a fixed number of buckets, because there are at most
+ * STORE_MAX_NAMESPACES namespaces. The hash is keyed, so that a client cannot choose names that
+ * share a bucket. The caller compares the names of nodes with an equal hash. Used by the list of a
+ * volume and by that of the store. */
 #pragma once
 
 #include <stddef.h>
@@ -15,7 +16,7 @@
 enum { NAMES_BUCKETS = 1024 };
 
 struct name_node {
-        struct name_node *next;
+        struct name_node *next; /* next node of the bucket */
         uint64_t hash;
 };
 
@@ -23,6 +24,7 @@ struct names {
         struct name_node *buckets[NAMES_BUCKETS];
 };
 
+/* Returns the hash of a namespace's name. Different tenants may use the same name. */
 static inline uint64_t names_hash(const struct key_secret *secret, uint16_t tenant,
                                   const char *name, size_t length)
 {
@@ -42,6 +44,7 @@ static inline struct name_node **names_bucket(struct names *n, uint64_t hash)
         return &n->buckets[hash % NAMES_BUCKETS];
 }
 
+/* Returns the first node of the hash's bucket, which may hold nodes with other hashes, or NULL. */
 static inline struct name_node *names_first(const struct names *n, uint64_t hash)
 {
         return n->buckets[hash % NAMES_BUCKETS];

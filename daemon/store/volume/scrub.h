@@ -16,15 +16,17 @@ int scrub_new(struct scrub **ret, struct volume *v, uint64_t now_ns);
 struct scrub *scrub_free(struct scrub *s); /* no operation may be in flight */
 
 void scrub_set(struct scrub *s, const struct store_scrub *settings);
-/* Does what store_verify() does. */
+/* Implements store_verify() for this volume. */
 int scrub_verify(struct scrub *s, struct store_verify *req);
 
-/* Starts due reads, and ends everything if the volume stops or is bypassed. */
+/* Starts the reads that are due. If the volume stops or is bypassed, ends the pass and all requests
+ * instead. */
 void scrub_iterate(struct scrub *s, uint64_t now_ns);
 /* Calls complete() for finished requests. Returns whether there were any. */
 bool scrub_reap(struct scrub *s);
-/* Returns when scrub_iterate() has work even if nothing completes; 0 if never. */
+/* Returns the CLOCK_MONOTONIC time at which scrub_iterate() must be called even if nothing
+ * completes; 0 if never. */
 uint64_t scrub_deadline_ns(const struct scrub *s);
 
-/* Adds its counters to those in `ret`. */
+/* Adds the scrub's counters to those in `ret`. */
 void scrub_get_stats(const struct scrub *s, struct store_stats *ret);

@@ -4,9 +4,9 @@
  * functions; they combine several volumes into one store. A function without a comment does for one
  * volume what the function of the same name in store.h does for the store.
  *
- * * * Opening takes several steps, each for all volumes, because the volumes must agree: prepare
- * them; check that they form one set; divide the limit; make the volumes of empty directories; open
- * all; and give each the others' records (join). */
+ * Opening takes several steps, each for all volumes, because the volumes must agree: prepare them;
+ * check that they form one set; divide the limit; make the volumes of empty directories; open all;
+ * and give each the others' records (join). */
 #pragma once
 
 #include "store/volume/format.h"

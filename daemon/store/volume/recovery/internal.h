@@ -11,63 +11,67 @@
 #define RECOVERY_TABLE     "table"
 #define RECOVERY_TABLE_NEW "table.new"
 
-/* The amount by which both counters are raised if a page could not be read. The page may be
- * readable at another startup, and later purges and writes must be newer than its entries. */
+/* The number of sequences that recovery skips, of entries and of pages, if a page could not be
+ * read. The page may be readable at a later startup, and the purges and writes until then must be
+ * newer than its entries. */
 #define RECOVERY_UNREAD_GAP (UINT64_C(1) << 40)
 
-/* A page with a higher sequence is not valid: no store reaches it, and the pages after it would not
- * be valid either. */
+/* The highest sequence of a valid page. No store can reach a higher one by writing pages. */
 #define RECOVERY_PAGE_SEQUENCE_MAX (UINT64_C(1) << 62)
 
-/* A segment as its newest entry in the ring describes it. */
+/* A segment, as the newest entry in the ring that names it describes it. */
 struct segment_scan {
-        uint64_t epoch;
-        uint32_t slot_pages, slots;
-        uint32_t unseen; /* slots that no entry has named yet */
+        uint64_t epoch;             /* of the newest entry */
+        uint32_t slot_pages, slots; /* size of the slots in pages; number of slots */
+        uint32_t unseen;            /* number of slots that no entry has named yet */
         uint16_t tenant;
-        uint64_t *hashes; /* hash of the key of each slot's newest entry, or 0 if it has none; NULL
-                             if no slot has one */
-        uint64_t bytes;   /* bytes of the file; 0 if there is none */
-        /* expected.c: the bytes within which entries have a place, of epochs that the superblock's
-         * sizes know of, and of later ones; the bytes whose slots are looked for. */
+        uint64_t *hashes; /* by slot: hash of the key of the slot's newest entry, or 0 if no entry
+                             was found yet; NULL before the first entry of the segment */
+        uint64_t bytes;   /* size of the file; 0 if the file does not exist */
+        /* Sizes in bytes that expected.c computes. `mapped`: entries with epochs up to sizes_seq
+         * are void beyond this. `span`: entries with later epochs are void beyond this. `needed`:
+         * the scan must find an entry of each slot up to this. */
         uint64_t mapped, span, needed;
-        uint64_t lost;              /* chunks that have a place beyond the file */
-        enum lost_kind removed_for; /* why startup removed the file */
+        uint64_t lost; /* number of chunks whose slots lie beyond the end of the file */
+        enum lost_kind removed_for; /* why startup removed the file; LOST_MISSING if it did not */
 };
 
-/* Memory for these arrays, allocated in large pieces because there are many arrays. */
+/* A piece of memory for the arrays segment_scan.hashes. Pieces are large, because there are many
+ * arrays. */
 struct arena {
         struct arena *next;
-        uint64_t used, bytes;
+        uint64_t used, bytes; /* both with this header */
 };
 
-/* Hashes of keys that are dead by their newest entry. No hash is 0, here and above. */
+/* The set of keys whose newest entry shows that they have no live chunk, as hashes. A hash is never
+ * 0, here and in segment_scan. */
 struct dead_keys {
-        uint64_t *hashes; /* 0 if free */
-        uint64_t n, room; /* a power of two, or 0 */
-        uint64_t likely;  /* an upper estimate of their final number */
+        uint64_t *hashes; /* 0 in a free place */
+        uint64_t n, room; /* number of hashes; number of places, a power of two or 0 */
+        uint64_t likely;  /* upper estimate of the final number of hashes */
 };
 
-/* The valid parts of a page. */
+/* The result of checking a page. */
 struct check {
         bool valid;
-        uint32_t entries;                   /* one bit for each valid entry */
+        uint32_t entries;                   /* valid entries, by bit */
         uint64_t hashes[DISK_PAGE_ENTRIES]; /* hashes of the entries' keys; not 0 */
 };
 static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
 
-/* A block of consecutive pages of the ring, read and checked. */
+/* A block of consecutive pages of the ring in memory. */
 struct block {
         struct disk_page *pages;
         struct check *checks;
-        uint32_t first, n; /* n is 0 if the block is empty */
+        uint32_t first, n; /* position of the first page; number of pages, 0 if nothing was read */
         bool unread;       /* the device refused to read a page */
         bool zeros;        /* all of `pages` are zero */
-        bool checked;
-        bool busy; /* a thread works on it */
+        bool checked;      /* `checks` is filled in */
+        bool busy;         /* a helper thread is reading or checking the block */
 };
 
-/* Some pages of a block, to be scanned from the highest to the lowest. */
+/* A range of pages in one block, to be scanned from `high` down to `low`. `turn`: index in
+ * plan.turns. */
 struct visit {
         uint32_t turn, high, low;
 };
@@ -76,7 +80,7 @@ struct visit {
  * visited several times in a row is read once. */
 struct plan {
         struct visit *visits;
-        uint32_t *turns; /* first pages of the blocks, in the order in which they are read */
+        uint32_t *turns; /* first page of each block to read, in order */
         uint32_t n_visits, n_turns;
 };
 
@@ -86,13 +90,13 @@ struct recovery {
         struct volume *v;
         char *error;
 
-        uint32_t pages;
-        uint32_t room; /* pages of a block */
-        bool *written; /* for each block, whether any part of it was ever written */
+        uint32_t pages; /* number of pages of the ring's file */
+        uint32_t room;  /* number of pages in a block */
+        bool *written;  /* by block: whether any part of it was ever written */
         struct plan plan;
-        struct block block;
-        bool shallow;        /* only the validity of pages is checked, not their entries */
-        uint64_t *sequences; /* sequence of each page; 0 if not valid, or TABLE_STALE */
+        struct block block;  /* the block that is being scanned */
+        bool shallow;        /* check only whether pages are valid, not their entries */
+        uint64_t *sequences; /* by page: its sequence, 0 if it is not valid, or TABLE_STALE */
         struct arena *arenas;
         struct dead_keys dead_keys;
         bool unread; /* the device refused to read a page */
@@ -102,11 +106,14 @@ struct recovery {
         unsigned n_readers;
         bool has_checker, has_populator;
         pthread_mutex_t lock;
-        pthread_cond_t cond; /* for the following fields */
-        bool ending, populated;
+        pthread_cond_t cond;    /* for the following fields */
+        bool ending, populated; /* `ending`: readers and checker must end; `populated`: the
+                                   populator must end */
         struct block prefetched[PREFETCHED_BLOCKS];
-        uint32_t reading, read, checking, taken; /* counters of turns of the plan */
-        uint32_t expected;                       /* number of index records that need memory */
+        uint32_t reading, read, checking,
+                taken; /* numbers of turns of the plan that were begun to be read, read, begun to be
+                          checked, and taken by the scan */
+        uint32_t expected; /* number of index records whose memory is to be populated */
 
         struct disk_page newest; /* newest page found; sequence 0 if there is none */
         bool newest_is_sure;     /* `newest` is the newest of all pages, not only of those that were
@@ -114,27 +121,29 @@ struct recovery {
         bool sorted;             /* the plan follows the sequences of the pages */
         uint64_t last;           /* sequence of the page scanned last */
         uint64_t scanned;        /* number of pages scanned */
-        uint32_t likely;         /* upper estimate of the number of records */
-        uint64_t superseded;     /* upper estimate of the number of superseded entries */
-        uint64_t max_seq, max_sequence;
-        bool names_lost;            /* the volume does not know what the namespaces were */
-        struct segment_scan *scans; /* DISK_SEGMENTS_MAX */
-        bool reads_all;             /* a file is missing whose size is not known */
-        uint64_t nameless;          /* chunks whose namespace is lost */
-        uint32_t table_was;         /* pages, if it is shorter now; else 0 */
-        uint32_t table_found;
-        bool table_replaced;
-        uint32_t unseen_segments; /* segments that have no entry yet */
-        uint64_t unseen_slots;    /* unseen slots of the other segments */
+        uint32_t likely;     /* upper estimate of the number of index records that recovery needs */
+        uint64_t superseded; /* upper estimate of the number of superseded entries in the ring */
+        uint64_t max_seq, max_sequence; /* highest sequence of an entry or epoch; of a page */
+        bool names_lost;                /* both namespaces files are missing or damaged */
+        struct segment_scan *scans;     /* by segment: DISK_SEGMENTS_MAX elements */
+        bool reads_all; /* scan the whole ring, because a file is missing whose size is not known */
+        uint64_t nameless;    /* number of chunks whose namespace is lost */
+        uint32_t table_was;   /* expected number of pages if the table's file is shorter, else 0 */
+        uint32_t table_found; /* number of pages of a table's file that is too short */
+        bool table_replaced;  /* another file has the table's name */
+        uint32_t unseen_segments; /* number of segments that no entry has named yet */
+        uint64_t unseen_slots; /* number of slots of the other segments that no entry has named yet
+                                */
 
-        uint32_t new_pages; /* size to which the ring must shrink; 0 if it need not */
+        uint32_t new_pages; /* number of pages to which the ring must shrink; 0 if it need not */
 };
 
 /* Formats an error with the volume, the failed step and the reason. Returns `r`. */
 int recovery_fail(struct recovery *rec, int r, const char *what);
-/* Allocates memory that is filled at once, with fewer page faults. Release it with free(). */
+/* Allocates memory with huge pages if possible, which saves page faults if all of it is used.
+ * Release it with free(). */
 void *recovery_huge_alloc(uint64_t bytes);
-/* Removes a chunk from the index that has no slot yet. */
+/* Removes a chunk that has no slot yet from the index. */
 void recovery_forget(struct volume *v, uint32_t chunk);
 void recovery_forget_all(struct volume *v);
 
@@ -143,8 +152,8 @@ void recovery_forget_all(struct volume *v);
 int recovery_open_ring(struct recovery *rec);
 /* Frees everything that recovery_open_ring() allocated. */
 void recovery_close_ring(struct recovery *rec);
-/* Makes the block at this position of the plan rec->block, read and checked. Positions are taken in
- * order. */
+/* Stores the block at this position of plan.turns in rec->block, read and checked. Positions must
+ * be taken in order. */
 void recovery_take_turn(struct recovery *rec, uint32_t turn);
 
 /* Prefetches a page that the device or another core has written. */
@@ -157,21 +166,22 @@ static inline void recovery_warm_page(const struct disk_page *page)
 int recovery_block_init(struct block *b, uint32_t room);
 void recovery_block_fini(struct block *b);
 void recovery_block_fill(const struct recovery *rec, struct block *b, uint32_t first);
-/* Fills a block for a probe, which need not find each readable page next to an unreadable one. */
+/* Fills a block for recovery_estimate_newest(): after a read error, does not read the pages around
+ * the bad one singly. */
 void recovery_block_probe(const struct recovery *rec, struct block *b, uint32_t first);
 /* Finds the valid pages and entries of a block. */
 void recovery_block_check(const struct recovery *rec, struct block *b);
 
 /* --- probe.c: the order of the pages --- */
 
-/* Plans each block, from the first on. */
+/* Plans a scan of all blocks, from the first on. */
 int recovery_plan_all(struct recovery *rec);
-/* Plans from the newest page backwards, around the ring. */
+/* Plans a scan from the newest page backwards, around the ring. */
 int recovery_plan_back(struct recovery *rec, uint32_t newest);
-/* Plans the pages that have a sequence, from the highest on. */
+/* Plans a scan of the pages that have a sequence, from the highest sequence down. */
 int recovery_plan_sorted(struct recovery *rec);
-/* Estimates the newest page by reading a few blocks; UINT32_MAX if it cannot. Sets *ret_sure if no
- * page is newer. */
+/* Estimates the newest page by reading a few blocks. Returns UINT32_MAX if the first block has no
+ * valid page. Sets *ret_sure if certainly no page is newer. */
 uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure);
 void recovery_plan_fini(struct plan *plan);
 
@@ -190,24 +200,26 @@ bool dead_keys_have(const struct dead_keys *g, uint64_t hash);
 void dead_keys_warm(const struct dead_keys *g, uint64_t hash);
 void dead_keys_fini(struct dead_keys *g);
 
-/* --- threads.c: helper threads; without them nothing is done in advance --- */
+/* --- threads.c: helper threads --- */
 
-/* Start and stop the helper threads. They must be stopped before the plan changes. */
+/* Start and stop the threads that read and check blocks in advance. The threads must be stopped
+ * before the plan changes. If none can be started, recovery_take_turn() reads and checks the blocks
+ * itself. */
 void recovery_threads_start(struct recovery *rec);
 void recovery_threads_stop(struct recovery *rec);
 /* Starts populating memory for the records that are likely to be needed. */
 void recovery_populate_start(struct recovery *rec);
 /* Stops populating, and frees the memory of unused records. */
 void recovery_populate_stop(struct recovery *rec);
-/* Makes the next turn's block rec->block. Returns false if there are no threads. */
+/* Stores the next block of the plan in rec->block. Returns false if no reading thread runs. */
 bool recovery_threads_take(struct recovery *rec);
-/* Reports the present number of records, so that memory is populated ahead of it. */
+/* Reports the present number of records to the populating thread, which stays ahead of it. */
 void recovery_expect(struct recovery *rec, uint32_t records);
 
 /* --- segments.c --- */
 
-/* Opens the existing data files. A missing number below the highest gets a segment without a
- * file. */
+/* Opens the existing data files. A number below the highest that has no file gets a segment without
+ * a file. */
 int recovery_open_segments(struct recovery *rec);
 /* Removes data files, from the last one on, until the file system accepts the writes of startup.
  * Called before the scan. */
@@ -220,14 +232,16 @@ int recovery_enforce_limit(struct recovery *rec);
 
 /* Computes the expected files from the superblock and the open files. */
 void expected_init(struct recovery *rec);
-/* Notes that the volume itself has removed or shortened the file, so that the chunks beyond `bytes`
+/* Notes that recovery itself has removed or shortened the file, so that the chunks beyond `bytes`
  * do not count as lost. */
 void expected_release(struct recovery *rec, uint32_t segment, uint64_t bytes);
 /* Returns whether the entry names a slot that exists or should exist. */
 bool expected_has_place(const struct recovery *rec, const struct disk_entry *e);
-/* Returns whether the slot of an entry that has a place lies within the file. */
+/* Returns whether the slot that an entry names lies within the existing file. expected_has_place()
+ * must be true. */
 bool expected_is_there(const struct recovery *rec, const struct disk_entry *e);
-/* Notes the missing files and chunks in the volume. Returns 0 or -ENOMEM. */
+/* Records the missing files and chunks in volume.losses and the statistics. Returns 0 or
+ * -ENOMEM. */
 int expected_note_losses(struct recovery *rec);
 
 /* --- slots.c --- */
