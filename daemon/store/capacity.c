@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Divides the store's limit, its entries and tenants' limits among the volumes.
+/* Divides the store's limit, its index entries and the limits of tenants among the volumes.
  *
  * Shares are in proportion to the sizes of the file systems. They stay the same until the limit or
  * the number of volumes changes; the superblocks keep them. An absent volume keeps its share. A
  * single volume has everything. A tenant's limit is divided in the same proportion.
  *
- * Loop thread: once while the store is prepared, then when a tenant's limit is set or a volume
- * resumed. Owns the list of tenants' limits, and each volume's limit and entries.
+ * Loop thread. Runs once while the store is prepared, and later when a tenant's limit is set or a
+ * volume is resumed. Owns the list of tenants' limits, and each volume's limit and entries.
  *
  * Failures: a file system that does not report its size counts as an average one. If memory is
  * short, a tenant's limit stays as it is. */
@@ -15,10 +15,10 @@
 #include "checked.h"
 #include "store/internal.h"
 
-/* Keeps the shares of the last startup if limit and number of volumes are the same, because shares
- * that follow the sizes of file systems closely would create and remove segments at each startup.
- * Shares are also kept while a volume is absent, so that the others' shares do not change. Returns
- * whether it did. */
+/* Keeps the shares of the last startup if limit and number of volumes are the same: shares that
+ * follow small changes of file system sizes would make each startup create and remove segments.
+ * Shares are also kept while a volume is absent, so that those of the other volumes do not change.
+ * Returns whether the shares were kept. */
 static bool keep_shares(struct store *s)
 {
         uint64_t left = s->params.limit;
@@ -67,7 +67,8 @@ static void new_shares(struct store *s)
                         sharing += sizes[j] > 0 && devices[j] == devices[i];
                 if (sizes[i] == 0)
                         continue;
-                /* in MiB, so that sums do not overflow */
+                /* size in MiB, so that sums do not overflow; volumes on one device share its
+                 * size */
                 s->volumes[i].limit = MAX((sizes[i] >> 20) / sharing, UINT64_C(1));
                 sum += s->volumes[i].limit;
                 known++;
@@ -129,7 +130,7 @@ void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes)
                                   (s->n_tenant_limits + 1) * sizeof(*s->tenant_limits));
 
                 if (!p)
-                        return; /* the limit stays as it is */
+                        return; /* the tenant's limit stays as it is */
                 s->tenant_limits = p;
                 l = &s->tenant_limits[s->n_tenant_limits++];
         }

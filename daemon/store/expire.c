@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes over all volumes; volume/expire.c decides which chunks have expired. An expired chunk
- * is dropped at once if a request asks for its key, and otherwise when the walk reaches it. Loop
- * thread. A chunk on an offline volume is not found, and expires once the volume is back. */
+/* Drops expired chunks on all volumes; volume/expire.c decides which chunks have expired. An
+ * expired chunk is dropped at once if a request asks for its key, and otherwise when the walk of
+ * store_expire_step() reaches it. Loop thread. An expired chunk on an offline volume is not found,
+ * and is dropped once the volume is resumed. */
 #include "store/internal.h"
 
 bool store_expire(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
@@ -10,7 +11,7 @@ bool store_expire(struct store *s, uint32_t namespace_id, const struct key *key,
         struct store_ref ref;
         bool any = false;
 
-        /* another volume may have another chunk of the key */
+        /* drops every chunk of the key, because another volume may have an older one */
         while (store_find(s, namespace_id, key, hash, &ref, NULL) == 0 &&
                volume_expire(s->volumes[store_volume_of(ref)].volume, ref, born_after_ms))
                 any = true;

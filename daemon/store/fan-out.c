@@ -3,18 +3,18 @@
  *
  * Each request becomes one request per volume that is up, and is answered when all have ended.
  * Answers are queued and given in an iteration (fan_out_answer_due()). A purge that a volume misses
- * is answered once the volumes that are up have recorded that (membership-record.c).
+ * is answered once the volumes that are up have recorded the miss (membership-record.c).
  *
  * Loop thread. Owns each struct fan_out until its last request has ended, which may be long after
  * the answer, because a volume uses its request until it completes. A struct fan_out has room only
- * for the volumes that are up, because a client may have many of them wait.
+ * for the volumes that are up, because a client may have many requests waiting.
  *
  * An open of a name that is being removed waits for the answer to the removal.
  *
  * Failures: a bypassed volume is not waited for. Its effect on the answer depends on the request. A
  * purge succeeds if every volume that is up has it on stable storage; a volume that cannot write it
- * is bypassed if there is another. A namespace fails with the first volume that is up and fails. If
- * memory is short, the answer comes within the call. */
+ * is bypassed if there is another. An open fails with the error of the first volume that is up and
+ * fails. If memory is short, complete() is called from within the call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@
 
 enum fan_out_kind { FAN_OUT_OPEN, FAN_OUT_PURGE, FAN_OUT_REMOVE };
 
+/* The part of a request that one volume carries out. */
 struct volume_request {
         struct fan_out *fan_out;
         unsigned volume;
@@ -40,22 +41,23 @@ struct fan_out {
         struct list_node removal_node; /* in store.removals until the removal is answered */
         struct store *store;
         enum fan_out_kind kind;
-        struct set_namespace *namespace; /* for an open or a removal, with a reference */
-        struct store_namespace_open
-                *open; /* the request, one of these three; all NULL once answered */
+        struct set_namespace *namespace;   /* for an open or a removal, with a reference */
+        struct store_namespace_open *open; /* the caller's request: one of these three is set, and
+                                              none once it is answered */
         struct store_namespace_remove *remove;
         struct store_purge *purge;
-        char *text;         /* name and fingerprint of an open that is held */
+        char *text;         /* copies of name and fingerprint of an open that is held */
         uint32_t waiting;   /* volumes that have not answered, by bit */
-        uint64_t noting_at; /* store.recorded_at when the purge was submitted */
-        bool settling;      /* waits until the record is written; see membership_record_settle() */
+        uint64_t noting_at; /* store.recorded_at when the purge or removal was submitted */
+        bool settling;      /* the answer waits until the record is written; see
+                               membership_record_settle() */
         bool noting;
         uint64_t note_failures;
-        unsigned left;      /* requests that a volume still uses */
-        unsigned succeeded; /* requests that ended with 0 */
-        int result;         /* result of the first request that failed */
-        bool unkept;        /* a volume that stays up could not write the purge */
-        struct volume_request requests[];
+        unsigned left;                    /* number of requests that a volume still uses */
+        unsigned succeeded;               /* number of requests that ended with 0 */
+        int result;                       /* result of the first request that failed */
+        bool unkept;                      /* a volume that stays in use could not write the purge */
+        struct volume_request requests[]; /* one for each volume that was up */
 };
 
 size_t store_fan_out_bytes(const struct store *s)
@@ -91,7 +93,7 @@ static bool is_answered(const struct fan_out *x)
         return !x->open && !x->remove && !x->purge;
 }
 
-/* Queues the answer, which an iteration gives. */
+/* Queues the fan-out for fan_out_answer_due(). */
 static void list_answer(struct fan_out *x)
 {
         list_append(&x->store->done, &x->done_node);
@@ -107,6 +109,7 @@ static void free_if_back(struct fan_out *x)
         free(x);
 }
 
+/* Completes the caller's request. Frees the fan-out unless a volume still uses a request of it. */
 static void fan_out_answer(struct fan_out *x)
 {
         struct store *s = x->store;
@@ -152,6 +155,7 @@ static bool is_being_removed(const struct store *s, const struct store_namespace
         return false;
 }
 
+/* Submits the opens again that were held because of a removal that has been answered. */
 static void release_held(struct store *s)
 {
         list_for_each_safe (&s->held, n) {
@@ -205,7 +209,8 @@ void fan_out_answer_due(struct store *s)
         }
 }
 
-/* Returns the answer of a purge or removal, or sets `settling` if it must wait for the record. */
+/* Returns the result of a purge or removal. Sets `settling` instead if the answer must wait for the
+ * record. */
 static int purge_result(struct fan_out *x)
 {
         struct store *s = x->store;
@@ -222,8 +227,8 @@ static int purge_result(struct fan_out *x)
         return x->result < 0 ? x->result : -EIO;
 }
 
-/* Returns the answer of an open. If no volume is up, the namespace exists in memory until one is
- * resumed. */
+/* Returns the result of an open. If no volume is up, the open succeeds, and the namespace exists in
+ * memory only until a volume is resumed. */
 static int open_result(struct fan_out *x)
 {
         x->namespace->opens--;
@@ -232,7 +237,7 @@ static int open_result(struct fan_out *x)
         return x->result;
 }
 
-/* Queues the answer if no volume is waited for. */
+/* Queues the answer once every volume has answered or is no longer waited for. */
 static void fan_out_settled(struct fan_out *x)
 {
         if (x->waiting != 0 || !list_empty(&x->done_node))
@@ -260,8 +265,9 @@ static void fan_out_request_ended(struct fan_out *x, unsigned volume, int result
                 return;
         }
         if (x->kind != FAN_OUT_OPEN) {
-                /* a volume that cannot write a purge must not be used, unless there is no other;
-                 * the answer reports that */
+                /* A volume that cannot write a purge is bypassed, because the purged chunks could
+                 * return. If no other volume is up, the volume stays in use, and the purge
+                 * fails. */
                 if (member_is_up(s, volume) && (s->up & ~(1u << volume)) && s->in_set)
                         volume_bypass(p->volume, x->kind == FAN_OUT_PURGE
                                                          ? "a purge could not be written"
@@ -329,7 +335,8 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         int r;
 
         req->namespace = NULL;
-        if (!x) { /* the only answer within the call: memory is too short to defer it */
+        if (!x) { /* complete() is called from within the call, because memory is too short to defer
+                     it */
                 req->result = -ENOMEM;
                 req->complete(req);
                 return;
@@ -414,7 +421,8 @@ static void remove_done(struct store_purge *req)
         request_done(container_of(req, struct volume_request, purge), req->result);
 }
 
-/* A removal is a purge of an empty namespace, which also removes it from the list. */
+/* Removes a namespace: acts like a purge of an empty namespace that also takes the namespace off
+ * the list. */
 void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
 {
         struct set_namespace *ns = set_namespaces_by_id(s, req->id);

@@ -3,21 +3,21 @@
  * device hangs, store_tick() bypasses its volume: its waiting puts and gets are answered, new puts
  * go to other volumes, and its chunks are misses.
  *
- * A volume bypasses itself when its device fails or its error budget is used up. That can happen
- * anywhere in the volume's code, so it is only recorded then, and reported once (on_volume) when
- * the store iterates. After the report no request waits for the volume, and its superblock is
- * marked if other volumes continue. Suspending waits for operations in progress, then syncs
- * everything. Resuming opens the volume like startup, and replaces the old one after it has
- * received the others' records; this is repeated if those changed during it. Until then the volume
- * is bypassed, and misses purges and drops.
+ * A volume bypasses itself when its device fails or its error budget is used up. This can happen in
+ * any function of the volume, so the bypass is only recorded at first, and reported once
+ * (on_volume) when the store next iterates. After the report no request waits for the volume, and
+ * its superblock is marked as offline if other volumes continue. Suspending waits for operations in
+ * progress, then syncs everything. Resuming opens the directory again as a new struct volume, gives
+ * it the others' records, and replaces the old struct. If the records have changed meanwhile, they
+ * are given again. Until the replacement the volume is bypassed, and misses purges and drops.
  *
- * Loop thread. Blocking work runs as a call of the volume (run_*), one at a time, on the volume's
- * own thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which
- * belongs to the call while it runs.
+ * Loop thread. Blocking work (run_*) runs as KIO_CALL on the volume's own thread, one call at a
+ * time. Owns each member's state, its `call`, and `next`, the volume that is being resumed, which
+ * belongs to the call while that runs.
  *
- * Failures: a resume that fails leaves the volume bypassed, with the reason. A call that hangs
- * continues, but its waiter is answered. If the mark cannot be written, nothing is lost, because
- * the other volumes have the record. */
+ * Failures: a resume that fails leaves the volume bypassed, with the reason. If a call hangs, the
+ * admin's request is answered, and the call continues. If the superblock's mark cannot be written,
+ * no purge is lost, because the other volumes have the record. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -72,9 +72,9 @@ void health_set_state(struct member *p, enum store_volume_state state, const cha
 
         if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP) {
                 p->bypasses++;
-                /* The volume cannot record what it misses from now on, so the next miss of every
-                 * volume needs a new epoch: this one may be used elsewhere, with a volume that was
-                 * emptied for the epochs that this one knows. */
+                /* From now on this volume records nothing. It may be used elsewhere, together with
+                 * an offline volume that was emptied for the epochs recorded until now. So the next
+                 * purge or drop must give every offline volume a claim with a new epoch. */
                 s->missed = 0;
         }
         p->state = state;
@@ -101,7 +101,8 @@ static struct member *volume_of(struct store *s, const struct volume *v)
         return NULL;
 }
 
-/* May be called from anywhere; an iteration reports the bypass. */
+/* Records the bypass of a volume. May be called from within any function of the volume;
+ * health_tell_news() reports the bypass in the next iteration. */
 void health_on_bypassed(void *userdata, struct volume *v)
 {
         struct store *s = userdata;
@@ -211,14 +212,14 @@ static void call(struct member *p, int (*run)(struct kio_request *),
         kio_submit(p->store->io, &p->call, p->number);
 }
 
-/* Returns whether other volumes continue, so that this one's superblock must say that it does not
- * know everything. */
+/* Returns whether other volumes continue without this one. The superblock of this volume must then
+ * be marked, because it may miss purges. */
 static bool is_away(const struct member *p)
 {
         return p->store->in_set && (p->store->up & ~(1u << p->number));
 }
 
-/* Ends all waits for a volume. */
+/* Makes all requests stop waiting for a volume. */
 static void forget_volume(struct member *p)
 {
         fan_out_forget_volume(p->store, p->number);
@@ -251,12 +252,12 @@ void store_tick(struct store *s)
                 return;
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
-                char reason[STORE_ERROR_BYTES]; /* the call in progress uses p->error */
+                char reason[STORE_ERROR_BYTES]; /* not p->error, which the call in progress uses */
 
                 if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
                         continue;
                 if (p->calling) {
-                        /* the call continues; its waiter is answered */
+                        /* the call continues, but the admin's request is answered */
                         if (p->state == STORE_VOLUME_RESUMING) {
                                 store_error(reason, 0, "%s: the device does not answer", p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
@@ -293,7 +294,7 @@ static void rested(struct kio_request *req)
 
         p->calling = p->resting = false;
         volume_end_rest(p->volume);
-        /* another volume may have been resumed meanwhile, and has continued without this one */
+        /* another volume may have been resumed during the call, and continues without this one */
         if (is_away(p) && !p->store->stopping)
                 volume_mark_away(p->volume);
         if (req->result < 0)
@@ -366,8 +367,9 @@ void store_suspend(struct store *s, struct store_device *req)
         }
 }
 
-/* Opens the volume again and joins it. Runs on the volume's blocking-call thread; no other thread
- * uses p->next. */
+/* Opens the volume again, if p->next is not set yet, and joins it to the set. Returns 0,
+ * WANTS_NUMBER if the directory is empty and must first get a volume number, or -errno with
+ * p->error set. Runs on the volume's blocking-call thread; no other thread uses p->next. */
 static int run_resume(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);
@@ -435,7 +437,7 @@ static int submit_resume(struct member *p)
         if (r < 0)
                 return r;
         p->join.empty = p->missed;
-        p->join.witnessed = true; /* this process has witnessed the record */
+        p->join.witnessed = true; /* this process has recorded everything that the volume missed */
         p->join_changes = s->changes;
         p->set_count = s->set_count;
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -451,7 +453,8 @@ static void resume_ended(struct member *p, int r)
 {
         struct store *s = p->store;
 
-        /* namespaces that the volume has taken stay listed, because its files may have them */
+        /* namespaces that the volume has taken over stay in the list, because its files may have
+         * them */
         set_namespaces_release(s, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
         p->emptied = false;
@@ -461,8 +464,8 @@ static void resume_ended(struct member *p, int r)
                 store_reap(s);
 }
 
-/* Marks a volume that had joined as offline, because the others continue without it. Runs on the
- * volume's blocking-call thread. */
+/* Marks the superblock of a volume whose resume failed after it had joined, because the others
+ * continue without it. Runs on the volume's blocking-call thread. */
 static int run_leave(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);
@@ -489,9 +492,9 @@ static void resume_failed(struct member *p, int r)
         }
 }
 
-/* Returns whether the record and the namespaces have not changed since the volume last joined.
- * Purges and drops raise the epoch once for each volume that begins to miss something, so this
- * becomes true after a few rounds; only opens of namespaces can go on indefinitely. */
+/* Returns whether the record and the list of namespaces have not changed since the volume last
+ * joined. Purges and drops change the record only once for each volume that goes offline, so a few
+ * rounds suffice, unless namespaces are opened all the time (JOIN_ROUNDS_MAX). */
 static bool has_joined(const struct member *p)
 {
         const struct store *s = p->store;
@@ -500,6 +503,7 @@ static bool has_joined(const struct member *p)
                p->join.empty >= p->missed;
 }
 
+/* Puts a resumed volume into use in place of the old struct. */
 static void make_up(struct member *p)
 {
         struct store *s = p->store;
@@ -538,8 +542,8 @@ static void make_up(struct member *p)
                 if (member_is_up(s, i) && count > s->set_count)
                         volume_mark_count(other->volume, count);
                 else if (!member_is_up(s, i) && !other->calling)
-                        volume_mark_away(
-                                other->volume); /* this volume may have been the last one in use */
+                        volume_mark_away(other->volume); /* a volume that went offline as the last
+                                                            one in use was not marked then */
         }
         if (s->in_set)
                 s->set_count = MAX(s->set_count, count);
@@ -548,7 +552,7 @@ static void make_up(struct member *p)
                 health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
         p->emptied = false;
         health_tell(p, STORE_VOLUME_IS_RESUMED, "");
-        /* the volume keeps the policy with which it was opened */
+        /* the volume continues with the eviction policy with which it was opened */
         if (policy < 0)
                 health_tell(p, STORE_VOLUME_KEEPS_POLICY, strerror(-policy));
         device_done(p, 0, "");
@@ -556,8 +560,8 @@ static void make_up(struct member *p)
 
 /* Gives an empty directory a number that no volume of the set has had. The other volumes record the
  * number on stable storage before the volume is created. Otherwise a crash could leave a volume
- * that they do not know. The number would be given again to another volume, which would then look
- * like a copy of this one, and no record would show what this one misses. */
+ * whose number they do not know. They would give this number to another volume, which would then
+ * look like a copy, and would record no misses of the first one. */
 static void number(struct member *p)
 {
         struct store *s = p->store;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loans: which client reads which chunk directly from data files. A loan belongs to one borrower
- * and is named by a number and a generation, so that a stale one is recognised. While it lasts, no
- * other chunk gets the chunk's slot.
+/* Loans of chunks that clients read directly from data files. A loan belongs to one borrower, and
+ * is named by a number and a generation, so that the number of an ended loan is recognised. During
+ * a loan, no other chunk gets the chunk's slot.
  *
- * Loop thread. Owns the table, which is allocated with the first loan, and the pins of the loans.
- * If a volume is replaced, its pins disappear with it: borrowers keep their loans, but these are
- * void, and returning them reports that. */
+ * Loop thread. Owns the table of loans, which is allocated with the first loan, and the pins of the
+ * lent chunks. If a volume is replaced after a resume, its loans become void: store_give_back()
+ * then answers STORE_MISS. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -14,14 +14,16 @@
 
 struct loan {
         uint32_t generation;
-        uint32_t next, previous; /* in the borrower's list; `next` also in the free list */
-        uint32_t pages;
-        struct store_ref ref;            /* index UINT32_MAX if void */
-        struct store_borrower *borrower; /* NULL if free */
+        uint32_t next, previous; /* numbers of the neighbours in the borrower's list; `next` also
+                                    links the free list */
+        uint32_t pages;          /* length of the chunk, in whole pages */
+        struct store_ref ref;    /* the lent chunk; its index is UINT32_MAX if the loan is void */
+        struct store_borrower *borrower; /* NULL if this element is free */
 };
 
 enum { LOAN_PAGE = 4096 };
 
+/* Returns a free element of the table with a new generation, or NULL if memory is short. */
 static struct loan *take(struct store *s)
 {
         struct loan *l;
@@ -79,7 +81,7 @@ static void free_loan(struct store *s, struct loan *l)
         s->loans_free = (uint32_t)(l - s->loans);
 }
 
-/* Unpins the loan's slot, and returns whether the chunk was in place until now. */
+/* Unpins the lent chunk. Returns whether the chunk was in its slot all the time. */
 static bool unpin(struct store *s, struct loan *l)
 {
         unsigned volume = store_volume_of(l->ref);

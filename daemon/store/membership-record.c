@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the set's record to stable storage on all volumes that are up, for purges and drops that a
- * volume misses (see membership.c). One write runs at a time, for all waiters; a purge carries the
- * record, too.
+/* Writes the set's record of claims to stable storage on all volumes that are up, after a volume
+ * has missed purges or drops (see membership.c). One write runs at a time, for all requests that
+ * wait; a purge writes the record, too.
  *
- * Loop thread. A volume uses its request until it completes, which may be long after it is no
- * longer waited for, if the volume fails.
+ * Loop thread. A volume uses its request until the request completes. If the volume fails, that may
+ * be long after the write has ended without the volume.
  *
- * Failures: if a volume that is up could not store the record, the waiters are answered with the
- * error, and the next request has the record written again. With no volume up it is not written. */
+ * Failures: if a volume that is up could not store the record, the requests that wait are answered
+ * with the error, and the next request starts another write. If no volume is up, the record is not
+ * written. */
 #include <errno.h>
 
 #include "store/internal.h"

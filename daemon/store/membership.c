@@ -2,32 +2,33 @@
 /* Decides which directories form one store, and which of them have missed something.
  *
  * The superblocks of a set share a uuid, and each has a number in the set that is never given
- * again. They must agree at startup. A store of one volume becomes a set when it gets a second.
+ * again. Startup checks that uuids and numbers agree. A store of one volume becomes a set when a
+ * second volume is added.
  *
- * An offline volume misses purges and drops. The other volumes record that. Each such *claim*
- * consists of an epoch and of the volume that gave it, the claimant. Volumes may be used in
- * separate groups, so epochs of two claimants cannot be compared; those of one claimant only rise.
- * All volumes that are up have the same record on disk, in their namespaces files: for each volume,
- * the last claim of each claimant. A volume's record of itself lists the claims for which it has
- * been emptied. The rules:
+ * An offline volume misses purges and drops, and the other volumes record this as a *claim* on it.
+ * A claim consists of an epoch and the number of the volume that gave the epoch, the claimant. The
+ * epochs of one claimant only rise. Epochs of two claimants cannot be compared, because volumes may
+ * be used in separate groups. All volumes that are up have the same record on disk, in their
+ * namespaces files: for each volume, the last claim of each claimant. A volume's record of itself
+ * lists the claims for which it has been emptied. The rules:
  *
- *   1. When a volume begins to miss something, one of the volumes that are up claims that at a new
- *      epoch. What it misses later adds nothing until another volume goes offline, because it will
- *      be emptied anyway.
+ *   1. When a volume first misses something, one of the volumes that are up makes a claim on it with
+ *      a new epoch. Later misses add no claim until another volume goes offline, because the volume
+ *      will be emptied in any case.
  *   2. A purge or drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
  *   3. A volume is emptied before it is used if any record has a claim on it for which it has not
- *      been emptied. No other volume is emptied. If a crash comes between the writes of several
- *      volumes, a volume that was up may be behind, but there is no claim on it, and it keeps its
- *      chunks.
- *   4. A volume takes the whole record, on stable storage, before it is used; if the record has
- *      changed meanwhile, again. Records are merged by the highest epoch of each claimant, and
- *      nothing is ever removed from them.
- *   5. Each startup skips more epochs than can be in flight to the disk at a time, and has that on
- *      stable storage before it gives one. So a claimant gives no epoch twice, not even one of a
- *      process that died before it was written.
+ *      been emptied. No other volume is emptied. After a crash between the writes of several
+ *      volumes, a volume that was up may have an older record, but there is no claim on it, and it
+ *      keeps its chunks.
+ *   4. Before a volume is used, it takes over the whole record, on stable storage, and once more if
+ *      the record has changed meanwhile. Records are merged by the highest epoch of each claimant,
+ *      and no claim is ever removed.
+ *   5. Each startup skips more epochs than can be in flight to the disk at a time, and has the new
+ *      epoch on stable storage before it makes a claim. So a claimant gives no epoch twice, even if
+ *      an earlier process died before its claim was written.
  *   6. Volumes that were all offline while others were in use are emptied if they are started
- *      without those. That answers only the claims that they know of.
+ *      without those others. They count as emptied only for the claims that they know.
  *
  * For rule 6 a volume's superblock says that it was offline, if that could still be written. A
  * volume that was used apart from those that are up knows claims on them, so it is not resumed.
@@ -44,8 +45,8 @@
 #include "checked.h"
 #include "store/internal.h"
 
-/* Epochs that a startup skips. A daemon gives fewer than these before the first of them is on
- * disk. */
+/* Number of epochs that a startup skips. Between two writes of the record, a daemon gives far
+ * fewer. */
 #define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)
@@ -95,8 +96,7 @@ static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
 
 int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        const struct member *first =
-                NULL; /* the first volume that belongs to a set or holds a store */
+        const struct member *first = NULL; /* the first volume that holds a store */
 
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 const struct member *p = &s->volumes[i];
@@ -180,8 +180,8 @@ static int announce(struct store *s, unsigned fresh, bool was_in_set,
         return 0;
 }
 
-/* Leaves out the empty directories, because a volume is missing: it may have the number that such a
- * directory would get, and it alone may know the set's uuid. */
+/* Leaves out the empty directories, because a volume is missing. The missing volume may have the
+ * number that such a directory would get, and may be the only one that knows the set's uuid. */
 static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -201,9 +201,9 @@ static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BY
         return 0;
 }
 
-/* Announces new volumes on stable storage before the first of them is created, so that a startup
- * that is interrupted or fails gives no number and no uuid twice. New volumes are created only if
- * every volume can be read. */
+/* Announces the uuid and the numbers of new volumes on stable storage before the first of these is
+ * created, so that no number or uuid is given twice after an interrupted startup. New volumes are
+ * created only if every volume can be read. */
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned fresh = count_fresh(s), there = (unsigned)__builtin_popcount(s->up);
@@ -251,8 +251,8 @@ void membership_prepare_superblock(const struct member *p, struct volume *v, uns
         sb->volume_count = (uint16_t)set_count;
 }
 
-/* Returns the number of a volume that is up, or, with none left, of the last that was: this process
- * must not give epochs of any other. */
+/* Returns the number of the volume in whose name epochs are given: the first one that is up or, if
+ * none is, the claimant until now. */
 static unsigned claimant(struct store *s)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -263,6 +263,7 @@ static unsigned claimant(struct store *s)
         return s->claimant;
 }
 
+/* Makes a claim with a new epoch on each volume in `bits`. */
 static void record(struct store *s, uint64_t bits)
 {
         unsigned by = claimant(s);
@@ -300,8 +301,8 @@ void membership_record_purge(struct store *s)
         membership_record_missed(s, membership_bits_all(s) & ~bits_up(s));
 }
 
-/* Unlike a purge, a removal is not made good by emptying: a volume that has missed something before
- * misses the removal, too. */
+/* Emptying a volume makes up for missed purges, but not for a missed removal of a namespace. So a
+ * removal gives every offline volume a new claim, even if there is a claim on it already. */
 void membership_record_removal(struct store *s)
 {
         uint64_t away = membership_bits_all(s) & ~bits_up(s);
@@ -358,8 +359,8 @@ bool membership_has_missed_removal(const struct member *p, const struct member *
                                     volume_set(p->volume)->removed_at);
 }
 
-/* Returns whether the volume has missed removals, so that its list does not count where it
- * differs. */
+/* Returns whether the volume has missed the removal of a namespace. Its list of namespaces is then
+ * ignored where it differs from the others. */
 static bool is_behind(const struct store *s, const struct member *p)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -368,9 +369,9 @@ static bool is_behind(const struct store *s, const struct member *p)
         return false;
 }
 
-/* Joins each volume that is up. If nothing except the volumes themselves says that they were
- * offline, *ret_left_out has the volumes that were left out now, whose losses are recorded
- * nowhere. */
+/* Joins each volume that is up to the set. `witnessed`: at least one of them was never offline, and
+ * so has recorded what the others missed. If it is false, *ret_left_out gets the volumes that
+ * failed to join now; the caller must record that they miss purges. */
 static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
                      char ret_error[static STORE_ERROR_BYTES])
 {
@@ -403,8 +404,8 @@ static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
         return r;
 }
 
-/* Merges the lists of all volumes. Those that know of all removals come first, so that a stale name
- * of another volume is no contradiction. */
+/* Merges the lists of namespaces of all volumes. Volumes that have missed no removal come first, so
+ * that a removed name on another volume does not count as a contradiction. */
 static int learn_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         int r = 0;
@@ -432,8 +433,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 witnessed = witnessed ||
                             (member_is_up(s, i) && !volume_superblock(s->volumes[i].volume)->away);
         r = learn_all(s, ret_error);
-        /* in a view of one volume (as_is), purges that it missed are unknown; the next startup
-         * drops those chunks */
+        /* a volume that is opened as_is joins no set: chunks whose purge it has missed are shown,
+         * and dropped by the next regular startup */
         if (r < 0 || s->params.as_is)
                 return r;
         if (s->in_set)
@@ -445,8 +446,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 membership_record_missed(s, left_out);
         } while (left_out);
         s->noted_at = s->recorded_at;
-        /* only after all have joined, because the first volume that is not marked offline is a
-         * witness for the others */
+        /* The marks are cleared only after all volumes have joined: if a crash came earlier, a
+         * volume without a mark would count as a witness for volumes that have not joined yet. */
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
 

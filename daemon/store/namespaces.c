@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of namespaces for all volumes, which gives each the same id on every volume.
+/* The store's list of namespaces, by which each namespace has the same id on every volume.
  *
- * Each volume keeps a list of its own on disk. At startup these lists are merged here (learn). A
- * volume that lacks some namespaces receives a copy of the whole list (snapshot) before it is used.
- * A namespace that is opened gets its id here; fan-out.c then creates it on the volumes, and also
- * removes it from them. Its chunks and bytes are added up on request.
+ * Each volume keeps a list of its own on disk. At startup these lists are merged into this one
+ * (set_namespaces_learn()). Before a volume is used, it receives a copy of the whole list
+ * (set_namespaces_snapshot()). A new namespace gets its id here; fan-out.c then creates it on the
+ * volumes, and also removes namespaces from the volumes. The numbers of chunks and bytes of a
+ * namespace are added up on request.
  *
- * Ids ascend. After the last one, ids of removed namespaces are given again. Each volume creates a
- * namespace at its present sequence, so older chunks under that id stay dead.
+ * Ids ascend. After the last one, ids of removed namespaces are given again. A volume notes its
+ * present sequence when it creates a namespace, so older chunks under the same id stay dead.
  *
- * Loop thread; only a snapshot is passed to a volume's thread. Owns the list, the next id and the
- * version of the list, by which a resume notices that its snapshot is outdated. Records are
- * reference counted (see struct set_namespace).
+ * Loop thread; only a snapshot is passed to a volume's thread. Owns the list, the next id, and the
+ * version of the list, by which a resume detects that its snapshot is outdated. Each struct
+ * set_namespace is reference counted.
  *
- * Failures: the caller rejects lists that contradict each other. Without memory or free id no
- * namespace is created. A namespace that no volume took is forgotten. */
+ * Failures: lists that contradict each other are reported to the caller, which rejects the volume.
+ * If memory is short, or no id is free, no namespace is created. A namespace whose creation failed
+ * on all volumes is removed from the list. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@
 #include "store/volume/namespace.h"
 #include "store/internal.h"
 
-/* Returns the position of an id in the list, or where it is to be inserted. */
+/* Returns the position of an id in the list, or the position at which to insert it. */
 static unsigned position_of(const struct store *s, uint32_t id)
 {
         return search_first(s->n_namespaces, i, s->namespaces[i]->seen.id < id);
@@ -151,7 +153,8 @@ void set_namespaces_forget(struct store *s, struct set_namespace *ns)
                 if ((member_is_up(s, i) && volume_namespace_get(p->volume, ns->seen.id)) ||
                     (!p->calling && p->next && volume_namespace_get(p->next, ns->seen.id)))
                         return;
-                /* a volume that is being resumed may take it; this is then called again */
+                /* a volume that is being resumed may take the namespace over from its snapshot;
+                 * set_namespaces_release() then calls this function again */
                 for (unsigned j = 0; p->snapshot && j < p->snapshot->n; j++)
                         in_snapshot = in_snapshot || p->snapshot->list[j] == ns;
         }
@@ -397,7 +400,8 @@ uint64_t store_namespaces_version(const struct store *s)
         return s->changes;
 }
 
-/* Walks the list. The lists of the volumes are ascending by id too, so each is traversed once. */
+/* Walks the store's list and those of the volumes in parallel. All are in ascending order of id, so
+ * each list is traversed once. */
 void store_namespaces_walk(const struct store *s, bool counted,
                            bool (*each)(void *userdata, const struct store_namespace *ns),
                            void *userdata)

@@ -2,17 +2,18 @@
 /* Decides which volume a put goes to, and where a chunk is looked up.
  *
  * A chunk's placement is drawn from its key, in proportion to the limits of the volumes, and stays
- * the same across restarts. A chunk is on another volume if its placement was offline when it was
- * put. Each volume counts such chunks, so a lookup that fails at its placement asks other volumes
- * only while they have some. A single volume needs no draw.
+ * the same across restarts. A chunk is on another volume if its placement was offline, or failed,
+ * when the chunk was put. Each volume counts its chunks with another placement. A lookup that fails
+ * at the placement asks another volume only while that count is not 0. In a store of one volume,
+ * all chunks are on that volume.
  *
  * Loop thread; placement_of() runs on any thread, because nothing that it reads changes after the
- * store is prepared. Owns the thresholds, and the count of puts in flight to a volume that is not
- * their placement.
+ * store is prepared. Owns each member's threshold, and its count of puts in flight with another
+ * placement.
  *
  * Failures: a put that fails on one volume because of the device is tried on each other volume that
  * is up, while its bytes are still pinned; it fails when none is left. A chunk on an offline volume
- * is a miss, and a drop of a chunk that may be there is recorded as missed. */
+ * is a miss. If such a volume may have a dropped chunk, the drop is recorded as missed by it. */
 #include <errno.h>
 #include <string.h>
 
@@ -107,8 +108,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 void store_warm(const struct store *s, uint64_t hash, unsigned step)
 {
-        if (s->n_volumes == 1 && member_is_up(s, 0)) /* with several volumes, the volume of a chunk
-                                                        does not follow from this hash */
+        if (s->n_volumes == 1 &&
+            member_is_up(s, 0)) /* with several volumes, the hash does not determine the volume */
                 volume_warm(s->volumes[0].volume, hash, step);
 }
 
@@ -120,7 +121,8 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
                 volume_warm_touch(s->volumes[volume].volume, ref, step);
 }
 
-/* Returns the volume of a ref, or NULL if it has none or that is offline. */
+/* Returns the volume that a ref names, or NULL if the ref is STORE_REF_NONE or the volume is
+ * offline. */
 static struct volume *volume_of_ref(const struct store *s, struct store_ref ref)
 {
         unsigned volume = ref.generation >> VOLUME_GENERATION_BITS;
@@ -250,8 +252,8 @@ static int put_to(struct store *s, struct store_put *req, unsigned volume, unsig
         return r;
 }
 
-/* Puts a chunk to its placement, or to another volume if that is offline, was tried, or cannot take
- * it. */
+/* Puts a chunk on its placement, or on another volume if the placement is offline, was tried
+ * already, or refuses the put. */
 static int put_somewhere(struct store *s, struct store_put *req, uint64_t hash)
 {
         unsigned placement = placement_of_hash(s, hash), volume = placement;
@@ -296,8 +298,8 @@ void store_put_checksum(struct store_put *req, int r, uint32_t crc)
         volume_put_checksum(req, r, crc);
 }
 
-/* Called when a volume has completed a put. If it failed because of the device, tries another
- * volume, because the bytes are still pinned. */
+/* Handles a put that has ended on a volume. If the put failed because of the device, tries it on
+ * another volume; the caller keeps the payload until complete(). */
 void placement_put_done(void *userdata, struct store_put *req)
 {
         struct store *s = userdata;
@@ -309,8 +311,8 @@ void placement_put_done(void *userdata, struct store_put *req)
 
                 if (last < s->n_volumes && last != placement_of_hash(s, hash))
                         s->volumes[last].puts_away--;
-                bool is_buffer_lost = result == -EFAULT &&
-                                      req->foreign; /* the bytes to be written no longer exist */
+                bool is_buffer_lost =
+                        result == -EFAULT && req->foreign; /* a client has unmapped the payload */
 
                 if ((result == STORE_BYPASSED ||
                      (result < 0 && result != -ECANCELED && !is_buffer_lost)) &&
@@ -360,7 +362,7 @@ bool store_is_reading(const struct store *s, struct store_ref ref)
                volume_is_reading(s->volumes[volume].volume, ref);
 }
 
-/* Records that offline volumes which may have the chunk miss the drop. */
+/* Records that those offline volumes that may have the chunk miss the drop. */
 static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct key *key,
                            uint64_t hash)
 {
@@ -370,16 +372,17 @@ static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct 
                 struct member *p = &s->volumes[i];
 
                 outsiders &= ~membership_bits_of(s, p);
-                /* a volume that has lost a drop may have the chunk again once it is resumed */
+                /* a volume on which a drop was lost may find the chunk again when it is resumed */
                 if (!member_is_up(s, i) && (!p->volume || p->unsure ||
                                             volume_may_have(p->volume, namespace_id, key, hash)))
                         membership_volume_missed(s, p);
         }
-        membership_record_missed(
-                s, outsiders); /* volumes that are not configured now may have it, too */
+        membership_record_missed(s, outsiders); /* volumes of the set that are not in the
+                                                   configuration may have the chunk, too */
 }
 
-/* Returns whether an offline volume has the chunk and will not be emptied anyway. */
+/* Returns whether an offline volume has the chunk, and is not yet recorded to be emptied when it
+ * returns. */
 static bool is_on_absent(const struct store *s, uint32_t namespace_id, const struct key *key,
                          uint64_t hash)
 {

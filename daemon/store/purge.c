@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drops purged chunks: in each iteration of the loop one step of one volume, the volumes in turn.
- * volume/purge.c implements the step.
+/* Removes purged chunks from the indexes: one step of one volume in each iteration of the loop,
+ * with the volumes in turn. volume/purge.c implements the step.
  *
- * Loop thread. An empty operation makes the next iteration come; while the store stops, its
- * completions run the steps. A volume is not closed before its sweeps have ended. */
+ * Loop thread. While steps are left, an empty operation is in flight, whose completion makes the
+ * loop iterate. Once the store stops, that completion runs the next step itself. A volume is not
+ * closed before its sweeps have ended. */
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "store/internal.h"
@@ -18,7 +19,7 @@ static void on_step(struct kio_request *req)
         struct store *s = container_of(req, struct store, sweep_io);
 
         s->sweeping = false;
-        if (s->stopping) { /* no caller requests an iteration now */
+        if (s->stopping) { /* store_iterate() is no longer called */
                 store_sweep(s);
                 store_nudge(s);
         }
@@ -52,7 +53,8 @@ void store_sweep(struct store *s)
                 return;
         s->sweeping = true;
         s->sweep_io = (struct kio_request){
-                .op = KIO_CALL, /* no volume's thread, because it must not wait for a device */
+                .op = KIO_CALL, /* .volume is not set, because the call must not wait behind a
+                                   device's operations */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = on_step,

@@ -3,16 +3,16 @@
  * the other files, and README.md for the format. Combines several independent volumes into one
  * store.
  *
- * Opening proceeds in steps that all volumes take together: prepare each; check that they form one
- * set; divide the limit; create the new ones; open each; give each the others' records. After that
- * an iteration runs the volumes, and reports and answers their results until there are no more.
- * Loop thread; blocking work while the store is open runs as a call of the volume concerned. Owns
- * struct store and the volumes.
+ * Opening proceeds in steps, each for all volumes: prepare them; check that they form one set;
+ * divide the limit; create the new volumes; open all; give each the others' records. After that,
+ * each iteration runs the volumes, reports their changes and completes requests, until no work is
+ * left. Loop thread; while the store is open, blocking work runs on the blocking-call thread of the
+ * volume. Owns struct store and the volumes.
  *
- * Failures: at startup a volume is bypassed if its device fails and there are others. A mistake in
- * the configuration, or the loss of all volumes, fails startup with one sentence. After that a
- * failure concerns one volume (health.c) or one request. Once the store stops no caller requests
- * iterations, so completions call store_reap() themselves. */
+ * Failures: if a device fails at startup, its volume is bypassed, unless no other volume is left. A
+ * mistake in the configuration, or the failure of all volumes, ends startup with one sentence.
+ * After startup, a failure affects one volume (health.c) or one request. Once the store stops,
+ * store_iterate() is no longer called, so completions call store_reap() themselves. */
 #include "store/store.h"
 
 #include <errno.h>
@@ -77,8 +77,8 @@ int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                               ret_error);
 }
 
-/* Creates volumes in the empty directories. An announced number that is not used is returned with
- * the next superblock, unless the volume may exist. */
+/* Creates volumes in the empty directories. If that fails, the number announced for the volume may
+ * be given again, unless the volume may exist. */
 static int make_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned left = 0;
@@ -119,7 +119,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         list_init(&s->done);
         sync_all_init(s);
         s->params = *params;
-        s->params.paths = NULL; /* owned by the caller */
+        s->params.paths = NULL; /* the array belongs to the caller */
         s->policy = strdup(params->policy);
         s->params.policy = s->policy;
         s->policy_now = evict_policy_name(params->policy);

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Syncs and settled drops: requests to all volumes that are the same for all waiters. One pass of
- * each kind runs at a time. A request that arrives during a pass waits for the next one, because
- * the pass may not cover it. So a waiter costs nothing in addition to its request.
+/* Implements store_sync() and store_settle_drops(), whose work on the volumes is the same for all
+ * callers. One pass over all volumes of each kind runs at a time and serves all requests that
+ * waited for it. A request that arrives during a pass waits for the next one, because the running
+ * pass may not cover what the request asks for.
  *
- * A pass has a request for each volume that is up. A drop that a volume misses is settled once the
- * other volumes have recorded that (membership-record.c). Answers are given in an iteration.
+ * A pass has one request for each volume that is up. A drop that a volume misses is settled once
+ * the other volumes have recorded the miss (membership-record.c). Callers' requests are completed
+ * in an iteration.
  *
- * Loop thread. A volume uses its request until it completes, and is not up again before.
+ * Loop thread. A volume uses its request until the request completes, and is not put into use again
+ * before.
  *
- * Failures: a bypassed volume is not waited for. A sync succeeds if all volumes completed it. Drops
- * are settled if all tombstones were written, or if the volumes that lack them will be emptied; in
- * a store of one volume no other volume can record that. */
+ * Failures: a pass does not wait for a bypassed volume. A sync succeeds if all volumes completed
+ * it. Drops are settled if all tombstones were written, or if the volumes without them are recorded
+ * to be emptied; in a store of one volume no other volume can record that, and the request
+ * fails. */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -31,7 +35,7 @@ void sync_all_init(struct store *s)
         }
 }
 
-/* Notes the result of one volume, or that the volume is no longer waited for. */
+/* Notes the result of one volume's request, or that the pass no longer waits for the volume. */
 static void sync_all_request_ended(struct sync_all *p, unsigned volume, int result)
 {
         struct store *s = p->store;
@@ -102,7 +106,7 @@ static void sync_all_begin(struct sync_all *p)
         s->again = true;
 }
 
-/* Returns the answer, or MEMBERSHIP_RECORD_WAITS. */
+/* Returns the result of a pass, or MEMBERSHIP_RECORD_WAITS if the record must be written first. */
 static int sync_all_result(struct sync_all *p)
 {
         struct store *s = p->store;
@@ -119,7 +123,8 @@ static int sync_all_result(struct sync_all *p)
         return r < 0 ? STORE_BYPASSED : p->result;
 }
 
-/* Returns whether a chunk was found at startup in a state that no sync can make durable. */
+/* Returns whether a chunk that the request covers was found at startup in a state that no sync can
+ * make durable. */
 static bool is_in_doubt(const struct store *s, const struct store_sync *req)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
