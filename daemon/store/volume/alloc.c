@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds a slot for a chunk: a free slot, a slot in a new segment, or the slot of an evicted chunk.
  *
- * In this order: a free slot of the class, in a segment that it has or in a free one; a segment
- * that is made but not prewritten yet; a new segment, if the limit allows (the put waits for it);
- * the slot of the class's coldest chunk; the coldest segment of another class, emptied. After every
- * segment's worth of evictions, a class checks whether the chunks of some segment of another class
- * are worth less than the chunks that it would keep with one more segment, and then takes that one.
- * So classes follow demand, and a few chunks in use do not keep a segment from other classes. A
- * segment that changes its class is emptied in steps (emptying.c); puts that need it wait.
+ * The sources of a slot, in this order: a free slot in a segment of the class, or in a free
+ * segment; a segment that is made but not prewritten yet; a new segment, if the limit allows (the
+ * put waits for it); the slot of the class's coldest chunk; the coldest segment of another class,
+ * which is emptied. After every segment's worth of evictions in a class, the volume compares: if
+ * the chunks of some segment of another class are worth less than the chunks that the class could
+ * keep with one more segment, the class takes that segment. So classes follow demand, and a few
+ * chunks in use do not keep a segment from other classes. A segment that changes its class is
+ * emptied in steps (emptying.c); puts that need it wait.
  *
- * A class belongs to one tenant, so a segment never has chunks of two. A tenant at its limit gets a
- * slot only by evicting its own coldest chunks. Below the limits, tenants exchange segments as
- * classes do.
+ * A class belongs to one tenant, so a segment never has chunks of two tenants. A tenant at its
+ * limit gets a slot only by evicting its own coldest chunks. Below the limits, tenants exchange
+ * segments as classes do.
  *
- * A chunk that a client has pinned is called retained, because pins are references by I/O here. It
- * is not evicted, and keeps its segment from other classes of its tenant, while that tenant has
- * anything else to evict. For other tenants its worth is its recency, like that of any other chunk:
- * pins neither gain room from them nor lose it.
+ * A chunk that a client has pinned is called retained, because pins are references by I/O here.
+ * While its tenant has anything else to evict, a retained chunk is not evicted, and its segment is
+ * not given to another class of that tenant. When another tenant needs a segment, a retained chunk
+ * counts by its recency like any other chunk, so that a tenant's pins neither gain nor lose room.
  *
  * Eviction writes nothing. The slot's next entry supersedes the old one, and until then the CRC
- * makes a half overwritten slot a miss. Eviction passes over a chunk with I/O on its slot, which is
- * pinned. If such a chunk is dropped, its slot and record stay until the last pin ends. */
+ * makes a half overwritten slot a miss. Eviction skips pinned chunks, whose slots have I/O. If a
+ * pinned chunk is dropped, its slot and record stay until the last pin ends. */
 #include <assert.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -28,7 +29,7 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { MAX_COMPARED = 128 }; /* segments compared at a time */
+enum { MAX_COMPARED = 128 }; /* most segments in one comparison */
 
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 {
@@ -104,7 +105,7 @@ static bool is_retained(const struct volume *v, uint32_t i)
         return evict_is_retained(v->evict, i);
 }
 
-/* Counts a retained chunk, or ends that. */
+/* Adds a chunk to the counts of retained chunks, or subtracts it. */
 static void count_retained(struct volume *v, const struct chunk *c, bool retained)
 {
         uint64_t bytes = slabs_class_bytes(v->slabs, (unsigned)slabs_slab_class(v->slabs, c->slab));
@@ -128,8 +129,8 @@ uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
         return v->tenants[tenant].retained;
 }
 
-/* Removes a chunk from index and eviction order. `id` is its id if it is evicted, so that the
- * policy remembers it, or 0 if it is dropped. */
+/* Removes a chunk from index and eviction order. `id` is the chunk's id for the policy to remember
+ * if the chunk is evicted, or 0 if it is dropped. */
 static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 {
         struct chunk *c = volume_chunk_at(v, i);
@@ -197,8 +198,8 @@ static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained
         return seg->pinned == 0 && (!keep_retained || seg->retained == 0);
 }
 
-/* Estimates the worth of a slab's chunks from a sample, another one each time. Retained chunks
- * count like any other, so a pin is no reason to take the slab first. */
+/* Estimates the worth of a slab's chunks from a sample, which is a different one each time.
+ * Retained chunks count like any others, so pins do not make a slab cheaper. */
 static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
@@ -215,8 +216,8 @@ static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
         return sampled > 0 ? worth * slots / sampled : 0;
 }
 
-/* Returns whether a segment belongs to another class, is large enough for the caller's chunks and
- * is not being emptied. */
+/* Returns whether a segment may be taken from its class: it has a class other than `except_class`,
+ * has at least `min_bytes`, and is not being emptied, synced, prewritten or handed over. */
 static bool is_candidate(const struct volume *v, uint32_t slab, int except_class,
                          uint64_t min_bytes)
 {
@@ -227,8 +228,8 @@ static bool is_candidate(const struct volume *v, uint32_t slab, int except_class
                slab != v->emptying.slab && !seg->syncing && !seg->prewriting && !seg->handing_over;
 }
 
-/* Finds the slab that is worth least by recency, among those compared. Returns UINT32_MAX if there
- * is none. */
+/* Returns the slab that is worth least by recency, among at most MAX_COMPARED candidates, or
+ * UINT32_MAX if there is none. */
 static uint32_t find_slab(struct volume *v, int except_class, uint64_t min_bytes,
                           bool of_tenant_only, bool keep_retained)
 {
@@ -259,8 +260,8 @@ static uint32_t find_slab(struct volume *v, int except_class, uint64_t min_bytes
         return found;
 }
 
-/* Begins to empty a slab for a class; only retained chunks of its tenant are kept. Returns whether
- * the slab is empty now. */
+/* Begins to empty a slab for a class. With `keep_retained`, retained chunks of the class's own
+ * tenant end the emptying. Returns whether the slab is empty now. */
 static bool empty_for(struct volume *v, uint32_t slab, unsigned class, bool keep_retained)
 {
         bool same = is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, slab), class);
@@ -268,8 +269,8 @@ static bool empty_for(struct volume *v, uint32_t slab, unsigned class, bool keep
         return emptying_begin(v, slab, same && keep_retained, EMPTIED_FOR_CLASS);
 }
 
-/* Empties a slab for another class. Returns 0 if it is empty; ROOM_WAIT while it, or another one,
- * is being emptied; STORE_FULL if there is none. */
+/* Empties the slab that is worth least, for another class. Returns 0 if the slab is empty;
+ * ROOM_WAIT while this or another slab is being emptied; STORE_FULL if no slab can be taken. */
 static int take_slab(struct volume *v, unsigned class, uint64_t min_bytes, bool of_tenant_only,
                      bool keep_retained)
 {
@@ -331,10 +332,11 @@ uint32_t room_take_slab(struct volume *v)
         return emptying_take(v);
 }
 
-/* Begins to empty a segment of another class that is worth less than one more would be to the
- * victim's class, unless one is being emptied. Returns whether it is empty now. Segments of the
- * same tenant are compared by learned worth and costs; those of other tenants by recency, because a
- * client's hints must not gain room from others. */
+/* Looks for a segment of another class that is worth less than one more segment would be worth to
+ * the victim's class, and begins to empty it; no effect while a segment is being emptied. Returns
+ * whether the segment is empty now. Segments of the same tenant are compared by learned worth and
+ * costs. Segments of other tenants are compared by recency, because a client's hints must not gain
+ * room from other tenants. */
 static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t slots = (uint32_t)(v->segment_bytes / bytes), n = slabs_added(v->slabs);
@@ -366,8 +368,8 @@ static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim,
         return taken != UINT32_MAX && empty_for(v, taken, class, true);
 }
 
-/* Returns whether it is time to compare segments again: after a segment's worth of evictions of the
- * class. */
+/* Counts an eviction of the class. Returns whether a segment's worth of evictions has passed since
+ * segments were last compared. */
 static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
 {
         if (++v->class_evictions[class] < MAX(v->segment_bytes / bytes, UINT64_C(1)))
@@ -376,8 +378,9 @@ static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
         return true;
 }
 
-/* Evicts a chunk of a class that needs a slot. A chunk of the segment that is being emptied leaves
- * none, and counts as one of those that leave it in this iteration. */
+/* Evicts `victim` to free a slot of its class. If the victim lies in the segment that is being
+ * emptied, its slot does not become available, and the eviction counts towards the limit of
+ * emptying_may_evict(). Returns 0, or ROOM_WAIT if that limit is reached. */
 static int evict_of_class(struct volume *v, uint32_t victim)
 {
         if (volume_chunk_at(v, victim)->slab == v->emptying.slab && !emptying_may_evict(v))
@@ -386,14 +389,16 @@ static int evict_of_class(struct volume *v, uint32_t victim)
         return 0;
 }
 
-/* Makes room when the class has only retained chunks left. First empties a segment of another class
- * of the tenant; then a segment of another tenant, if that is worth less than the retained victim,
- * because pins must gain no room from others; and then evicts the victim. */
+/* Makes room for a class that has only retained chunks left. Empties a segment of another class of
+ * the tenant; if there is none, a segment that is worth less than one more segment would be worth
+ * to the class; if there is none either, evicts the retained victim, because pins must not gain
+ * room from other tenants. */
 static int evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
         uint32_t *since = &v->since_no_other[class];
 
-        /* the search visits all segments, so it is not repeated at once after it found none */
+        /* the search visits all segments, so after a failure it is repeated only after a segment's
+         * worth of evictions */
         if (*since == 0 || *since >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 int r = take_slab(v, class, bytes, true, true);
 
@@ -472,9 +477,9 @@ static bool evict_of_tenant(struct volume *v, uint16_t tenant)
         return true;
 }
 
-/* Evicts the tenant's chunks until `more` bytes fit its limit. Returns 0, STORE_FULL if they do not
- * fit now, ROOM_WAIT if that takes more chunks than may leave in this iteration, or STORE_TOO_LARGE
- * if they never will. */
+/* Evicts the tenant's chunks until `more` bytes fit into its limit. Returns 0; ROOM_WAIT if this
+ * iteration may evict no further chunk; STORE_FULL if no chunk can be evicted now; or
+ * STORE_TOO_LARGE if `more` exceeds the limit. */
 static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
 {
         const struct tenant_room *room = &v->tenants[tenant];
@@ -497,7 +502,7 @@ void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
         const struct tenant_room *room = &v->tenants[tenant];
 
         v->tenants[tenant].limit = bytes;
-        /* chunks with I/O are evicted by the next put */
+        /* fit_tenant() evicts chunks that have I/O now, when the tenant puts its next chunk */
         while (bytes > 0 && room->bytes > bytes && evict_of_tenant(v, tenant))
                 ;
 }
@@ -507,7 +512,8 @@ uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
         return v->tenants[tenant].bytes;
 }
 
-/* Evicts one chunk, of this class or else the coldest of all. */
+/* Evicts one chunk: of this class if possible, and otherwise the coldest of all classes. Returns
+ * false if no chunk can be evicted. */
 bool room_evict_any(struct volume *v, unsigned class)
 {
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);

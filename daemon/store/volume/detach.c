@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data files that were lent (lend.c) to users that have lost access since.
  *
- * A descriptor that a client was given outlives its session, the daemon, and a change of rights: no
- * process can take it back. Its holder may have read all chunks that the file had while it had the
- * right to. It must not read chunks that are put later. Rights change with a restart only, so the
- * superblock has a digest of the rights under which files may have been lent. If startup finds
- * other rights, every data file that another process still has open is replaced by a copy, before
- * its first put: the holder keeps a file without a name. The digest says only that some right has
- * changed, so files that are open in processes with all their rights are copied as well; these open
- * the file again by a message.
+ * No process can revoke a descriptor that a client was given: it stays valid after the session,
+ * after the daemon, and after a change of access rights. The holder could read the chunks that the
+ * file had while the holder had the right to. It must not read chunks that are put later. Rights
+ * change with a restart only, so the superblock has a digest of the rights under which files may
+ * have been lent. If startup finds other rights, every data file that another process still has
+ * open is replaced by a copy before its first put, and the holder keeps the old file, which no
+ * longer has a name. The digest shows only that some right has changed. So files that are open in
+ * processes with unchanged rights are copied as well; such a process requests a descriptor of the
+ * new file with a message.
  *
- * A file system without leases cannot tell whether a file is open, and nothing of it is ever lent.
+ * On a file system without file leases (F_SETLEASE), the daemon cannot detect whether another
+ * process has a file open. It lends no chunk from such a file system, so no file is copied there.
  *
- * Blocks; the thread that opens the volume, before there is any I/O. Failures: a file that cannot
- * be copied is removed, and its chunks are reported as lost. */
+ * Blocks. Runs on the thread that opens the volume, before there is any I/O. Failures: a file that
+ * cannot be copied is removed, and its chunks are reported as lost. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,7 +25,7 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-/* Copies the range. Holes stay holes. */
+/* Copies a range of data, without holes, from one file to the same offsets of another. */
 static int copy_range(int from, int to, off_t at, off_t end)
 {
         while (at < end) {

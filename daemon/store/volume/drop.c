@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tombstones of dropped chunks, and the requests that wait until these are written.
+/* Tombstones of dropped chunks, and the requests that wait until tombstones are written.
  *
- * A tombstone is handled like an entry: it is queued for the table, filled in when its page is
- * composed, and notified of the result. A drop needs memory only for its tombstone. Loop thread.
+ * A tombstone is handled like the entry of a put: it is queued for the table, filled in when its
+ * page is composed, and its result is reported to tombstone_written(). A drop needs memory only for
+ * its tombstone. Loop thread.
  *
- * The store learns of tombstones that are lost with a volume when the volume is bypassed. One that
- * is queued later, because a put in flight was to be dropped, is reported at once: its key may be
- * back. */
+ * When a volume is bypassed, the store asks volume_loses_drops() whether tombstones are lost with
+ * it. A tombstone that is queued after the bypass, for a put in flight with store_put.drop, is
+ * reported to the store at once (volume_ops.doubtful), because its chunk may return. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -16,14 +17,15 @@
 
 struct tombstone {
         struct table_work work;
-        bool is_asked_for; /* requested by a drop, not made for a bad chunk */
+        bool is_asked_for; /* made for a drop, and not for a damaged chunk */
         struct key key;
         uint64_t seq;
         uint32_t namespace_id;
         uint16_t tenant;
 };
 
-/* State of volume_settle_drops(): the numbers of drops and purges begun before it. */
+/* State of a volume_settle_drops() request: the numbers of drops and purges that were begun before
+ * it. */
 struct asked {
         uint64_t drops, purges;
 };
@@ -41,7 +43,7 @@ static int queue(struct volume *v, uint32_t namespace_id, const struct key *key,
         struct tombstone *t;
 
         if (!ns)
-                return 0; /* no chunk of it is on disk */
+                return 0; /* the namespace does not exist, so no chunk of it can return */
         t = malloc(sizeof(*t));
         if (!t)
                 return -ENOMEM;
@@ -90,8 +92,8 @@ void tombstone_written(struct volume *v, struct table_work *work, int r)
         drops_settle(v);
 }
 
-/* Removes a bad chunk, and queues a tombstone if memory allows. Without a tombstone the next
- * startup finds the chunk again, and its next reader finds that it is bad. */
+/* Removes a damaged chunk, and queues a tombstone if memory allows. Without a tombstone, the next
+ * startup finds the chunk again, and the first get of it detects the damage. */
 static void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);
@@ -121,10 +123,10 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
         chunk_discard(v, i);
 }
 
-/* Tombstones are written in the order of the drops, and purges in theirs, so requests are settled
- * in order. Purges count too, because a purge removes a put from the index whose entry may be on
- * disk already. If a tombstone or purge cannot be written, all later settle requests fail, until a
- * lost purge has been written by a retry. */
+/* Settles the waiting requests in order, because tombstones are written in the order of the drops,
+ * and purges in the order of their requests. A request also waits for earlier purges: a purge may
+ * have removed a put whose entry is on disk already. After a failed write of a tombstone or purge,
+ * all settle requests fail; if it was a purge, until a retry has written it. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);

@@ -2,15 +2,15 @@
 /* Empties a segment in steps, for another class, for the ring's growth, or at once for a file
  * system without room.
  *
- * A segment has up to 262,144 chunks, and each takes over a microsecond to evict. So the segment is
- * closed to new chunks, and in each iteration of the volume STORE_EMPTIED of its chunks leave; the
- * others are found until then. One segment is emptied at a time, and puts that need it wait. A
- * segment that is in use when it is chosen is not emptied. A chunk that comes into use later, by a
- * get, a loan or a check, is passed over; after the other chunks have left, the segment waits
- * LINGER_NS for it, and is then opened again for its class. A client that pins one of its chunks
- * has the same effect where retained chunks are to be kept.
+ * A segment has up to 262,144 chunks, and each takes over a microsecond to evict. So no new chunk
+ * gets a slot in the segment, and each iteration of the volume evicts up to STORE_EMPTIED of its
+ * chunks; a chunk can be read until it is evicted. One segment is emptied at a time, and puts that
+ * need it wait. Only a segment without pinned chunks is chosen. A chunk that is pinned later, by a
+ * get, a loan or a check, is skipped. After all others are evicted, the emptying waits LINGER_NS
+ * for the pinned chunks, and then gives up: the segment stays with its class. If retained chunks
+ * must be kept, it also gives up when a client pins one of the chunks (HINT with PIN).
  *
- * Eviction writes nothing, so a crash in between finds the chunks that have left, as after any
+ * Eviction writes nothing, so startup after a crash may find the evicted chunks again, as after any
  * eviction. A volume that stops empties at once, because it has no further iterations. Loop thread;
  * cannot fail. */
 #include <assert.h>
@@ -19,8 +19,8 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { MAX_VISITED = 4096 }; /* slots that an iteration visits */
-#define LINGER_NS (UINT64_C(50) * 1000000)
+enum { MAX_VISITED = 4096 };               /* most slots that an iteration visits */
+#define LINGER_NS (UINT64_C(50) * 1000000) /* longest wait for pinned chunks */
 
 void emptying_init(struct volume *v)
 {
@@ -32,6 +32,7 @@ bool emptying_is_active(const struct volume *v)
         return v->emptying.slab != EMPTYING_NONE;
 }
 
+/* Ends the emptying: frees the slab, or lets its class use it again. */
 static void end(struct volume *v, bool is_empty)
 {
         uint32_t slab = v->emptying.slab;
@@ -57,7 +58,8 @@ bool emptying_may_evict(struct volume *v)
         return true;
 }
 
-/* Evicts chunks of the slab from the current slot on. Returns false if one must not leave. */
+/* Evicts chunks of the slab from the current slot on, as many as this iteration may. Returns false
+ * if a chunk must be kept because it is retained. */
 static bool evict_some(struct volume *v)
 {
         struct emptying *e = &v->emptying;
@@ -78,7 +80,8 @@ static bool evict_some(struct volume *v)
         return true;
 }
 
-/* Continues at the first slot, because chunks were in use, unless the wait for them is over. */
+/* Returns to the first slot, because some chunks were in use. Returns false if the wait for them is
+ * over. */
 static bool begin_again(struct volume *v)
 {
         struct emptying *e = &v->emptying;
@@ -90,7 +93,7 @@ static bool begin_again(struct volume *v)
         return now < e->until_ns && !v->stopping;
 }
 
-/* Takes a step. Returns whether the slab is empty, and then has no class. */
+/* Continues the emptying. Returns whether the slab is empty and has been freed. */
 static bool step(struct volume *v)
 {
         struct emptying *e = &v->emptying;
@@ -162,7 +165,8 @@ void emptying_iterate(struct volume *v)
         if (!emptying_is_active(v))
                 return;
         if (v->bypassed || e->is_done)
-                end(v, e->is_done); /* the ring needs it no longer */
+                end(v, e->is_done); /* the ring has not taken the emptied slab, and no longer needs
+                                       it */
         else
                 (void)step(v);
 }
@@ -173,6 +177,6 @@ uint64_t emptying_deadline_ns(const struct volume *v)
 
         if (v->bypassed || (!emptying_is_active(v) && !e->is_short))
                 return 0;
-        /* at the first slot again, it waits for chunks in use */
+        /* if the emptying is back at the first slot, it waits for chunks in use */
         return e->is_short || e->until_ns == 0 || e->at > 0 ? 1 : e->until_ns;
 }

@@ -2,10 +2,10 @@
 /* Errors of a volume: its device fails or hangs, or its file system is full.
  *
  * Errors of the device, and chunks whose bytes are not those that were written, count against a
- * budget per minute. When it is used up, or at once on a read-only file system, the volume bypasses
- * itself permanently. It notifies the store of that, and when its file system becomes full or has
- * room again. Requests that wait for a hung device are answered, but their buffers and slots stay
- * reserved until it returns them.
+ * budget per minute. When the budget is used up, or at once on a read-only file system, the volume
+ * bypasses itself until it is resumed. The store is notified of a bypass, and when the file system
+ * becomes full or has room again. If a device hangs, the requests that wait for it are answered,
+ * but their buffers and slots stay reserved until the device completes the operations.
  *
  * Loop thread, except volume_check_space(). */
 #include <errno.h>
@@ -64,7 +64,7 @@ int volume_check_space(const struct volume *v, uint64_t bytes)
         return (uint64_t)fs.f_bavail * fs.f_frsize < bytes + reserve ? -ENOSPC : 0;
 }
 
-/* Counts an error against the budget, and bypasses the volume if that is used up. */
+/* Counts an error against the budget, and bypasses the volume if the budget is used up. */
 static void spend_budget(struct volume *v, const char *what, const char *why)
 {
         uint64_t budget = v->params.error_budget ? v->params.error_budget : DEFAULT_ERROR_BUDGET;
@@ -83,8 +83,8 @@ static void spend_budget(struct volume *v, const char *what, const char *why)
         volume_bypass(v, reason);
 }
 
-/* Returns whether the errno indicates a fault of the device, as opposed to a bug, or lack of memory
- * or queue entries. */
+/* Returns whether the errno indicates a fault of the device, and not a bug, a full file system, or
+ * a lack of memory or queue entries. */
 static bool is_device_error(int64_t r)
 {
         return r < 0 && r != -ENOMEM && r != -EAGAIN && r != -EINTR && r != -ECANCELED &&
@@ -133,7 +133,7 @@ void volume_abandon(struct volume *v)
         v->abandoned = true;
         gets_abandon(v);
         puts_abandon(v);
-        /* Answers these puts as not durable: they are written, and no device uses their buffers. */
+        /* These puts are written and wait only for a sync, so they are answered as not durable. */
         while ((n = list_pop(&v->sync_waiting)) || (n = list_pop(&v->sync_flying)))
                 put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: the slot is pinned, read whole into the caller's buffer, and its CRC compared.
+/* Gets: the chunk's slot is pinned, the chunk is read into the caller's buffer, and its CRC is
+ * compared.
  *
- * A chunk that does not match is read once more, because a bus or a buffer may have been at fault.
- * After a second mismatch it is dropped with a tombstone, counted, and a miss. The same applies to
- * a read that the device refuses. A chunk that is dropped or purged during its read is a miss, too.
- * If a read fails, or its bytes do not match, the bytes are wiped first, because clients see the
- * memory that they went to.
+ * A chunk that does not match its CRC is read once more, because a bus or a buffer may have been at
+ * fault. After a second mismatch the chunk is dropped with a tombstone, the mismatch is counted,
+ * and the get is a miss. The same applies if the device cannot read the chunk, but without a second
+ * read. A chunk that is dropped or purged during its read is a miss, too. If a read fails, or the
+ * bytes do not match, the worker fills the buffer with zeros before it reports the result, because
+ * clients can see the buffer.
  *
- * If memory is shared with a client (foreign), a mismatch is no evidence against the chunk, because
- * the client may have written to it; nor is missing memory evidence against the device. The caller
- * gets the error, and nothing is dropped or counted (rule R2). */
+ * If the buffer is shared with a client (`foreign`), the client may have written to it or unmapped
+ * it. So neither a mismatch nor missing memory shows that the chunk or the device is at fault. The
+ * caller gets the error, and nothing is dropped or counted. */
 #include <assert.h>
 #include <errno.h>
 
@@ -18,7 +20,7 @@
 
 struct get_private {
         struct volume *volume;
-        uint32_t attempts;
+        uint32_t attempts; /* number of reads that did not match */
 };
 static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private),
               "room in the request");
@@ -131,9 +133,9 @@ int volume_get(struct volume *v, struct store_get *req)
         return 0;
 }
 
-/* Returns whether the chunk is being read, so that the caller can share the read. With several gets
- * of one chunk, the first to end clears the mark; a call after that returns false although others
- * are still in flight, and causes one more read. */
+/* Returns whether the chunk is being read, so that the caller can share the read. The first of
+ * several gets of a chunk that ends clears the mark. The function then returns false although other
+ * gets are in flight, which costs one more read. */
 bool volume_is_reading(const struct volume *v, struct store_ref ref)
 {
         const struct chunk *c = volume_chunk_of(v, ref);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that are lost because a file is missing, empty or short at startup, and the sizes by which
- * startup knows.
+/* Detects and reports chunks that are lost because a file is missing, empty or short at startup.
+ * Maintains the sizes in the superblock by which startup detects this.
  *
  * The table alone does not tell a lost chunk from an evicted one: the volume removes data files
  * itself, when its limit is lowered or its file system is full, and their entries stay in the
@@ -9,15 +9,16 @@
  * when a segment is cut for the first time, when a data file is removed, and with every other mark.
  * A segment that was cut after the last write is recognised by its epoch.
  *
- * An entry that is void by the sizes must stay void when another file takes the number, because
- * drops write no tombstone for it. So the first cut of a segment that may have such entries is
- * recorded in the table, as in handover.c. Until the record is synced, the sizes leave the segment
- * out, and are older than its epoch.
+ * An entry that is void by the sizes must stay void when a new data file gets the same number,
+ * because drops write no tombstone for its key. So the first cut of a segment that may have such
+ * entries is recorded in the table, as in handover.c. Until the record is synced, the sizes leave
+ * the segment out, and are older than its epoch.
  *
- * The next startup finds the sizes that are left, so each loss is reported once. The old sizes stay
- * until the report was made: a daemon that is killed before that reports again. A volume with more
- * different sizes than the superblock has room for has none: it reports a loss at every startup,
- * and also files that the volume removed itself.
+ * After a loss has been reported, the sizes of the remaining files are written, so the next startup
+ * does not report it again. Until then the old sizes stay, so a daemon that is killed before the
+ * report makes it at the next startup. If there are more ranges of sizes than the superblock has
+ * room for, it has no sizes: losses are then reported at every startup, and files that the volume
+ * itself removed are reported as lost, too.
  *
  * Loop thread, and the thread that opens the volume. */
 #include <inttypes.h>
@@ -30,7 +31,7 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { MOST_FILES_REPORTED = 16 };
+enum { MOST_FILES_REPORTED = 16 }; /* data files that are reported one by one */
 
 bool sizes_are_known(const struct disk_superblock *sb)
 {

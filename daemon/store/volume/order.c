@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Restores the eviction order after a restart. The disk records when a chunk was put, but not when
- * and how often it was used. Recovery orders chunks by the time of their puts, and the saved order
- * is then applied to that, before any put.
+ * and how often it was used. Recovery orders chunks by the time of their puts; the saved order then
+ * replaces this order, before any put.
  *
- * A chunk is recognized by the hash of its key, so the secret must be that of the saved order. Loop
- * thread. Malformed records, and records of missing chunks, are skipped. A chunk that was put after
- * the order was saved is younger than all in it; a chunk that was put before and is missing in it
- * stays older. */
+ * A chunk is recognized by the hash of its key, so the secret of the hash must be the one under
+ * which the order was saved. Loop thread. Malformed records, and records of missing chunks, are
+ * skipped. A chunk that was put after the order was saved becomes younger than all chunks in the
+ * saved order; a chunk that was put before, but is not in the saved order, becomes older than
+ * these. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t ma
 
 struct restored {
         struct volume *v;
-        uint8_t *chunks; /* one bit per chunk */
+        uint8_t *chunks; /* chunks that were restored, one bit per record number */
         uint64_t saved_ms;
 };
 

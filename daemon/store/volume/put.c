@@ -2,34 +2,35 @@
 /* Puts: slot, payload write, table entry, and a sync if requested.
  *
  * From volume_put() on the chunk has its record, which is pinned, in the eviction order, and in the
- * index for a second put to find. No get finds it before its entry is on disk. Puts that need a
- * file that is being made wait, in order of their tenant; they hold everything except a slot.
- * Payloads are written in parallel. Their entries go to the ring, which writes all entries that
- * were queued during its last write.
+ * index for a second put to find. No get finds it before its entry is on disk. A put that needs a
+ * file that is being made waits in the queue of its tenant, with its record but without a slot.
+ * Payloads are written in parallel. When a payload is written, its entry is queued for the ring;
+ * each write of the ring takes all entries that were queued during the write before.
  *
  * Puts of a batch are answered together, so their entries wait for each other: writing some entries
  * while the batch has payloads in flight gains nothing, and would make the last of them wait for
- * the table. At most HELD_ENTRIES or HELD_BYTES wait, so that the table is written concurrently
- * with a large batch, and none beyond the next volume_tick(), because a payload may hang. Any other
- * queued entry is written together with them.
+ * the table. At most HELD_ENTRIES entries, or entries for HELD_BYTES of payload, wait, so that the
+ * table is written concurrently with a large batch. No entry waits beyond the next volume_tick(),
+ * because a payload may hang. The waiting entries are written together with any other entry that is
+ * due.
  *
- * The payload may be written while its checksum is computed (summing). The entry needs both, and is
- * not written before the payload, although that would save a wait: after a crash the entry might
- * exist without the payload. No get would return that, because its checksum is wrong. But a client
- * whose put was not answered, and which puts the key again, would get the answer that the key
- * exists, and miss it later.
+ * The payload may be written while its checksum is computed (summing). The entry is written after
+ * both. Writing it concurrently with the payload would save a wait, but after a crash the entry
+ * might exist without its payload. No get would return the wrong bytes, because the checksum does
+ * not match. But a client whose put was not answered, and which puts the key again, would be
+ * answered that the key exists, and its later gets would miss.
  *
  * A purge removes a put in flight from the index. The put then ends with -ECANCELED, and an entry
- * that was written anyway is older than the purge. Drops do not see puts in flight, except that the
- * caller can mark a put (store_put.drop): its chunk is dropped once its entry is on disk. If a
- * tombstone is written for an older chunk of the key, the put in flight gets a sequence above that
- * of the tombstone. If its entry was queued before, it is written again with the new sequence
- * before the put is answered.
+ * of it that was written has a lower sequence than the purge. A drop does not affect a put in
+ * flight, but the caller can set store_put.drop: the chunk is then dropped once its entry is on
+ * disk. If a tombstone is written for an older chunk of the key, the put in flight gets a sequence
+ * above that of the tombstone. If its entry was queued before, it is written again with the new
+ * sequence before the put is answered.
  *
  * Failures: a failed payload write returns the slot and is the put's result; the table is not
- * involved. If the file system had no room, the put first tries other slots (space.c). If client
- * memory cannot be read, that is not counted as an error of the device (rule R2). A failed table
- * write bypasses the volume: puts are refused, gets continue. */
+ * involved. If the file system had no room, the put first tries other slots (space.c). Client
+ * memory that cannot be read does not count as an error of the device. A failed table write
+ * bypasses the volume: puts are refused, gets continue. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -39,15 +40,20 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20, MOST_TRIES = 16 };
+enum {
+        HELD_ENTRIES = 16,
+        HELD_BYTES = 2 << 20,
+        MOST_TRIES = 16
+}; /* MOST_TRIES: attempts of one put for lack of room */
 
 struct put_private {
         struct table_work work;
         uint64_t seq; /* sequence of the queued entry */
         struct volume *volume;
-        uint32_t class;
+        uint32_t class;          /* size class of the chunk */
         bool is_payload_written; /* the put waits only for its checksum */
-        uint8_t tries, epoch; /* attempts for lack of room; volume.space_epoch at the last write */
+        uint8_t tries, epoch; /* number of attempts that failed for lack of room; volume.space_epoch
+                                 when the last write began */
         uint8_t batch;        /* index in volume.batches; VOLUME_BATCHES if none */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
@@ -82,8 +88,8 @@ void table_add(struct volume *v, struct table_item *item)
         v->table_due = true;
 }
 
-/* Counts a payload that is submitted to its batch. If all places for batches are taken, the put has
- * none. */
+/* Counts a payload that is being written for its batch. If VOLUME_BATCHES batches are in progress
+ * already, the put counts as a put without a batch. */
 static void batch_begin(struct volume *v, struct store_put *req)
 {
         struct put_batch *b = NULL;
@@ -104,8 +110,8 @@ static void batch_begin(struct volume *v, struct store_put *req)
         private(req)->batch = (uint8_t)(b - v->batches);
 }
 
-/* Ends a put's part in its batch: its payload is written and its checksum known, or it has failed.
- * After the last one the entries of the batch are due. */
+/* Ends a put's part in its batch, because its payload is written and its checksum known, or because
+ * it has failed. After the last put of the batch, the queued entries are due. */
 static void batch_end(struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
@@ -156,8 +162,8 @@ static void payload_complete(struct volume *v, struct store_put *req)
         queue_entry(v, req);
 }
 
-/* A put that waits for its slot, or that has failed, uses the checksum later, because its record
- * may belong to another chunk now. */
+/* Stores the checksum, and continues the put if its payload is written. The record is not accessed
+ * before that, because a put that has failed, or waits for another slot, may have lost it. */
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
 {
         struct volume *v = private(req)->volume;
@@ -175,14 +181,15 @@ void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
 
 static void wait_for_slot(struct volume *v, struct store_put *req);
 
-/* Returns whether removing other files may help. It cannot if a file exceeds RLIMIT_FSIZE. */
+/* Returns whether a write has failed for lack of room on the file system. EFBIG is excluded,
+ * because removing other files does not help if a file exceeds RLIMIT_FSIZE. */
 static bool is_full(int64_t r)
 {
         return volume_is_no_space(r) && r != -EFBIG;
 }
 
-/* Makes a put wait for another slot, because the file system has no room for this one. Returns
- * false if it has tried often enough, or no file can be removed. */
+/* Makes a put wait for another slot, because the file system has no room for a write to its slot.
+ * Returns false if the put has been tried MOST_TRIES times, or no data file can be removed. */
 static bool put_again(struct volume *v, struct store_put *req)
 {
         struct put_private *p = private(req);
@@ -263,7 +270,8 @@ static void put_write(struct volume *v, struct store_put *req)
         kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
-/* Ends the puts that wait for a device that hangs, and answers those that are at the device. */
+/* Handles a device that hangs: ends the puts that wait for a segment, and calls abandon() for the
+ * puts that are at the device. */
 void puts_abandon(struct volume *v)
 {
         struct list_node *n;
@@ -276,8 +284,8 @@ void puts_abandon(struct volume *v)
                 void (*abandon)(struct store_put * req) = req->abandon;
 
                 req->abandon = NULL;
-                req->purges = UINT64_MAX; /* the waiter was answered, so no other volume must try
-                                             the put */
+                req->purges = UINT64_MAX; /* the put was answered, so placement_put_done() must not
+                                             try it on another volume */
                 if (abandon)
                         abandon(req);
         }
@@ -317,7 +325,8 @@ static int acquire_room(struct volume *v, uint32_t chunk, unsigned class, uint32
         return r;
 }
 
-/* Serves the tenant's next put. Returns false if there is no slot for it now. */
+/* Acquires a slot for the tenant's next put and starts its write, or ends the put. Returns false if
+ * the put must continue to wait. */
 static bool serve_next(struct volume *v, struct turns_member *puts)
 {
         struct store_put *req = container_of(turns_item(puts), struct store_put, node);
@@ -332,8 +341,8 @@ static bool serve_next(struct volume *v, struct turns_member *puts)
         if (r == ROOM_WAIT)
                 return false;
         if (r == STORE_FULL) {
-                /* slots pinned by other operations will be freed; those of puts that wait here will
-                 * not */
+                /* Slots that other operations have pinned will become free. The pins of the puts
+                 * that wait here, and of loans, do not end by waiting. */
                 if (v->pins - v->lent_pins > v->n_slot_waiting)
                         return false;
                 r = -ENOSPC;
@@ -347,8 +356,8 @@ static bool serve_next(struct volume *v, struct turns_member *puts)
         return true;
 }
 
-/* Serves tenants in turn, and the puts of each in order. A tenant that cannot be served does not
- * delay the others. */
+/* Serves the puts that wait for a slot: tenants in turn, and the puts of each tenant in order. A
+ * tenant for which there is no slot does not delay the others. */
 void put_serve_waiting(struct volume *v)
 {
         struct turns_member *puts;
@@ -526,7 +535,8 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
                 return false;
         entry_from_chunk(v, put_of(work)->ref.index, ret);
         memcpy(ret->parent, put_of(work)->parent.bytes, sizeof(ret->parent));
-        /* a tombstone queued since follows this entry, and must have the higher sequence */
+        /* a tombstone that was queued after this entry must have a higher sequence than the
+         * entry */
         ret->seq = private(put_of(work))->seq;
         return true;
 }
@@ -566,8 +576,8 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 } else {
                         put_finish(v, req, 0);
                 }
-                /* complete() follows, after a sync perhaps, and a get or a put of the key would
-                 * find the chunk until then. */
+                /* The chunk is dropped now and not after complete(), which may wait for a sync,
+                 * because gets and puts of the key would find it until then. */
                 if (req->drop)
                         (void)volume_drop(v, req->namespace_id, &req->key, req->hash, false);
                 chunk_unpin(v, req->ref.index);
@@ -590,10 +600,10 @@ static void table_complete_with(struct volume *v, int r)
         put_serve_waiting(v);
 }
 
-/* Handles a failed table write. The pages may be on the disk all the same, and the next startup
- * would find them: puts that failed, and keys that were dropped since. So the superblock marks
- * these pages as void before any put is answered. The entries that they carried still exist in
- * their old pages. */
+/* Handles a failed table write. The pages may have reached the disk, where the next startup would
+ * find them, with entries of puts that failed and of keys that were dropped since. So the
+ * superblock marks these pages as void before any put is answered. The live entries that the pages
+ * carried forward still exist in their old pages. */
 static void table_failed(struct volume *v, int r)
 {
         char reason[128];
@@ -619,7 +629,8 @@ static void table_submit(struct volume *v);
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
-        /* if the device hung, the waiters were answered that their put failed */
+        /* if the device hung, the puts were answered as failed, so the write counts as failed,
+         * too */
         int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;

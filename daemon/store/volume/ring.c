@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grows the ring's file as segments are cut, so that it has room for STORE_RING_ENTRIES per slot.
- * The file is allocated and filled with zeros, synced with the table, and used once no table write
- * is in flight. If the limit has no room for that, the coldest segment is removed.
+ * The added part of the file is allocated, filled with zeros and synced, and is used once no table
+ * write is in flight. If the limit has no room for the growth, the coldest segment is removed.
  *
- * A few large slots need hardly any room. But a short ring wraps soon and must be synced as often,
- * and a disk with a volatile cache then writes all the payloads that it holds. So a ring gets at
- * least a small share of the limit, if there is room; if not, that is no error.
+ * A few large slots need only a few pages. But a short ring wraps often, and needs a sync each
+ * time, for which a disk with a volatile cache must also write all payloads in its cache. So the
+ * ring gets at least a small share of the limit, if there is room.
  *
  * Loop thread; the file is extended on the blocking-call thread. Failures: the ring stays as it is.
- * Growth is tried again after a while if slots need it, and otherwise at the next startup. */
+ * The growth is tried again after a pause if slots need it, and otherwise at the next startup. */
 #include <errno.h>
 
 #include "base/clock.h"
@@ -20,14 +20,15 @@ bool ring_is_growing(const struct volume *v)
         return v->growing_pages > 0;
 }
 
-/* Extends the file. Runs on a worker. */
+/* Allocates the added part of the file. Runs on a worker. */
 static int grow_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
 
         uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
-        /* A data file that was removed for this must not reappear after a power loss. Together they
-         * would exceed the limit, and startup would have to drop one that is needed. */
+        /* Makes the removal of a data file durable first. If that file reappeared after a power
+         * loss, all files together would exceed the limit, and startup would remove a file that is
+         * needed. */
         int r = dir_sync(v->dir);
 
         if (r == 0)
@@ -56,8 +57,8 @@ static void growth_failed(struct volume *v)
         put_serve_waiting(v);
 }
 
-/* Waits for a sync of the table. The growth counts as an operation until then, so that the volume
- * is not closed before. */
+/* Makes the growth wait for a sync of the table. The growth counts as an operation until then, so
+ * that the volume is not closed before. */
 static void growth_want_sync(struct volume *v)
 {
         v->operations++;
@@ -76,8 +77,9 @@ void ring_growth_synced(struct volume *v, int r)
                 ring_use_growth(v);
 }
 
-/* Continues growth after the file was allocated or a write of zeros ended. The file is written with
- * zeros like segments, so that publishing never waits for the file system. */
+/* Continues the growth after the file was allocated or a write of zeros ended. With store.prewrite,
+ * the added part is filled with zeros, like segments, so that a later table write need not wait for
+ * the file system to allocate or convert extents. */
 static void growth_complete(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
@@ -143,8 +145,8 @@ void ring_use_growth(struct volume *v)
         put_serve_waiting(v);
 }
 
-/* Returns the preferred number of pages. The pages that slots need are requested first and alone,
- * because there may be no room for more. */
+/* Returns the preferred number of pages. The pages that slots need are requested before the ring's
+ * share of the limit, because there may not be room for both. */
 static uint32_t pages_wished(const struct volume *v)
 {
         uint64_t share =
@@ -171,8 +173,8 @@ void ring_iterate(struct volume *v)
 
                         if (slab != UINT32_MAX) {
                                 segment_retire(v, slab);
-                                /* A further segment would be removed again, unless this one was
-                                 * made for a larger limit. */
+                                /* A new segment would have to be removed again, so none is made,
+                                 * unless this one was larger than new ones are. */
                                 v->ring_is_short |= v->segments[slab]->bytes <= v->segment_bytes;
                         }
                 }

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data files, and how many the limit allows.
+/* Makes, prewrites and removes data files, and computes how many the limit allows.
  *
  * A segment is one file of payload, and the slab of the same number in the slot allocator. Segments
  * are made in advance, up to a third of the limit. The blocking-call thread allocates the file.
- * While the volume is idle, the file is then written once with zeros, one write at a time, because
- * the first write into an allocated but unwritten extent takes half as long again as a later one.
- * The segment is added to the allocator when all of it is prewritten, or earlier when a put needs
- * it. After that it is not prewritten further, and puts wait for the one write of zeros that may be
- * in flight. Nothing is prewritten while puts or gets run: a concurrent write of zeros costs the
- * device more than it saves the put.
+ * While the volume is idle, the file is then filled with zeros (prewritten), one write at a time,
+ * because the first write into an allocated but unwritten extent takes 1.5 times as long as a later
+ * one. The segment is added to the allocator when all of it is prewritten, or earlier when a put
+ * needs it. After that the segment is not prewritten further, and puts into it wait for a write of
+ * zeros that is in flight. Nothing is prewritten while puts or gets run: a concurrent write of
+ * zeros costs the device more than it saves the put.
  *
  * Everything that occupies the disk is charged against the limit before it is created: the fixed
  * files, the ring at the size to which it is growing, and each segment with a page for the file
  * system's metadata. The next segment is cut short, or not made, if it does not fit together with
- * the ring pages for its slots, which are estimated with the smallest slots in use. If smaller
- * slots come to a full store, the ring may become too short; then the coldest segment is removed to
- * make room for it.
+ * the ring pages for its slots, which are estimated with the smallest slots in use. If a full store
+ * gets smaller slots, the ring may become too short for them; the coldest segment is then removed
+ * to make room for the ring.
  *
- * Failures: a full file system stops growth for a while; existing files are used further. */
+ * Failures: after the file system was full, no file is made for STORE_FULL_PAUSE_NS; existing files
+ * stay in use. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +30,14 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
-static const uint64_t quiet_ns = UINT64_C(5) * 1000000;
+enum {
+        GUESSED_SLOT_BYTES = 64 * 1024,
+        MIN_CUT_SEGMENT = 64 * 1024
+}; /* slot size to assume before any slot is in use; smallest segment that is worth a file, in bytes
+    */
+static const uint64_t quiet_ns =
+        UINT64_C(5) *
+        1000000; /* time without puts and gets after which the volume counts as idle */
 
 struct segment *segment_new(struct volume *v, uint32_t number)
 {
@@ -63,8 +70,8 @@ struct segment *segment_free(struct segment *seg)
 
 uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
 {
-        /* whole MiB, so that slots of common sizes leave no rest; and no more files than there are
-         * numbers */
+        /* Whole MiB, so that slots of common sizes fill a segment without a rest, and large enough
+         * that the limit needs no more than DISK_SEGMENTS_MAX files. */
         uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT),
                              (uint64_t)STORE_MIN_SEGMENT);
         uint64_t least = round_up(limit / DISK_SEGMENTS_MAX, STORE_MIN_SEGMENT);
@@ -124,7 +131,8 @@ static uint64_t next_bytes(const struct volume *v, uint64_t slot_bytes)
                 if (v->segments[i]->fd >= 0 && v->segments[i]->slot_bytes == 0)
                         slots += v->segments[i]->bytes / slot;
 
-        /* the most grains that fit; a grain is a slot, or the rest at the segment's end */
+        /* Binary search for the largest number of slots that fit; the last one may be cut off at
+         * the segment's end. */
         high = v->segment_bytes / slot + 1;
         while (low < high) {
                 uint64_t n = (low + high + 1) / 2;
@@ -153,14 +161,14 @@ uint64_t segments_max(const struct volume *v)
         uint64_t room = v->params.limit > charged ? v->params.limit - charged : 0;
         uint64_t there = v->n_segments - v->n_retired + (v->formatting != NULL);
 
-        /* the last segment takes the rest */
+        /* the last segment may be smaller than the others */
         return MIN(there + room / each + (room % each >= segment_charge(MIN_CUT_SEGMENT)),
                    MAX(there, (uint64_t)DISK_SEGMENTS_MAX));
 }
 
 /* --- making files --- */
 
-/* Creates the file. Runs on a worker. */
+/* Creates the file of the segment that is being made. Runs on a worker. */
 static int make_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, format_io);
@@ -168,7 +176,8 @@ static int make_file(struct kio_request *req)
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
-        r = volume_check_space(v, seg->bytes); /* a sparse file needs the space later */
+        r = volume_check_space(
+                v, seg->bytes); /* also for a sparse file, which needs the space later */
         if (r < 0)
                 return r;
         dir_segment_name(seg->number, name);
@@ -224,7 +233,8 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
         if (r < 0) {
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
-                if (v->open && r == -ESTALE) /* dir_open_file(); eviction would not help */
+                if (v->open && r == -ESTALE) /* from dir_open_file(): the directory was emptied, so
+                                                evicting chunks does not help */
                         volume_bypass(v, "its file \"" DIR_SUPERBLOCK
                                          "\" was removed while the daemon used it; what was "
                                          "written there since then is lost: restart the daemon");
@@ -232,7 +242,7 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
                         volume_note_error(v, "creating a data file", r);
                 return;
         }
-        if (v->full && v->params.prewrite) /* otherwise no space was allocated */
+        if (v->full && v->params.prewrite) /* a sparse file does not show that there is room */
                 volume_note_full(v, false);
         v->segments_charged += seg->charged;
         v->segments[v->n_segments++] = seg;
@@ -325,8 +335,8 @@ static void prewrite_complete(struct kio_request *req)
         volume_progress(v);
 }
 
-/* Returns whether the volume has been idle for a while. A write of zeros occupies the device as
- * long as the put that it speeds up; concurrently with puts it costs them more than it can save. */
+/* Returns whether the volume has been idle for quiet_ns. A write of zeros occupies the device as
+ * long as the put that it speeds up, so concurrently with puts it costs more than it saves. */
 static bool is_quiet(struct volume *v)
 {
         uint64_t now;
@@ -413,7 +423,7 @@ void segment_note_cut(struct volume *v, uint32_t slab)
                 return;
         if (seg->tenant != tenant)
                 handover_begin(v, seg, tenant);
-        /* the first entry of the new cut voids those of the old one */
+        /* the first entry with the new epoch voids the entries of the old one */
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;
@@ -426,7 +436,8 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         v->cut_slots += seg->bytes / slot_bytes;
 }
 
-/* Takes a slab out of use: all its slots get an owner that is no chunk, and the file is removed. */
+/* Takes a slab out of use: assigns an owner that is not a chunk to all its slots, and removes the
+ * file. */
 void segment_retire(struct volume *v, uint32_t slab)
 {
         struct segment *seg = v->segments[slab];

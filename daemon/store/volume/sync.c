@@ -2,18 +2,18 @@
 /* Makes writes durable: one pass of fdatasync over the segments that requests wait for, the
  * directory if it has new names, and the table.
  *
- * One pass runs at a time. A request that arrives during a pass waits for the next one, because
- * this one may not cover its writes. The ring requests passes, too, for its rule about power loss,
- * and so do hand-overs and the growth of the ring. Two syncs of the table must not run
- * concurrently, because the kernel reports a failure to only one of them.
+ * One pass runs at a time. A request that arrives during a pass waits for the next pass, because
+ * the running one may not cover its writes. Passes are also started for the ring
+ * (table_wants_sync()), for hand-overs and for the growth of the ring. Two syncs of the table must
+ * not run concurrently, because the kernel reports a failure to only one of them.
  *
- * A failed sync is never repeated and trusted, because the kernel may have dropped the pages that
- * it could not write. After a failed sync of a segment or of the directory, the volume answers
- * NOT_DURABLE. The superblock records that, and no later sync makes chunks durable that the next
- * startup finds. After a failed sync of the table the volume is bypassed: the pages that the sync
- * was to cover may be the newest copies of durable entries, and the older copies must not be
- * overwritten. The answer is NOT_DURABLE, too, if the file system keeps nothing across a power
- * loss. */
+ * After a failed sync, the success of a later sync proves nothing, because the kernel may have
+ * dropped the pages that it could not write. After a failed sync of a segment or of the directory,
+ * the volume answers NOT_DURABLE. The superblock records the failure (doubt_seq), so that chunks of
+ * this process count as not durable after the next startup, too. After a failed sync of the table
+ * the volume is bypassed: the pages that the sync was to cover may be the newest copies of durable
+ * entries, so the older copies must not be overwritten. The answer is also NOT_DURABLE if the file
+ * system keeps nothing across a power loss. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,8 +89,8 @@ static void table_synced(struct kio_request *req)
                 volume_bypass(v, reason);
         }
         table_sync_end(v->table, r);
-        /* A success after a failure says nothing about the pages that the failed one was to cover,
-         * nor about a record on them. */
+        /* If an earlier sync has failed, this success does not show that its pages, with records of
+         * hand-overs, are on the disk. */
         r = table_failure(v->table);
         while ((n = list_pop(&v->records_flying)))
                 handover_synced(container_of(n, struct segment, record_node), r);
@@ -126,7 +126,8 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         kio_submit(v->io, req, affinity);
 }
 
-/* Returns whether the table needs a sync: for the ring's rule, for a hand-over, or to grow. */
+/* Returns whether the table needs a sync although no request waits for one: because of
+ * table_wants_sync(), for a hand-over, or for the growth of the ring. */
 static bool is_table_due(const struct volume *v)
 {
         return table_wants_sync(v->table) || !list_empty(&v->records_waiting) || v->growth_waiting;
@@ -153,7 +154,8 @@ void sync_iterate(struct volume *v)
 
                 if (!seg->sync_wanted)
                         continue;
-                /* marked clean before the sync begins, because later writes make it dirty again */
+                /* The segment is marked clean before the sync begins, because a later write marks
+                 * it dirty again. */
                 list_unlink(&seg->dirty_node);
                 seg->dirty = seg->sync_wanted = false;
                 seg->syncing = true;
