@@ -80,7 +80,8 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
         evict_warm(v->evict, ref.index, step);
 }
 
-/* Returns the chunk's group in the eviction order, or -1 if it has none. */
+/* Returns the group of the chunk's slot class in the eviction order, or -1 if the ref is stale or
+ * the chunk has no slot. */
 static int group_of(const struct volume *v, struct store_ref ref)
 {
         const struct chunk *c = volume_chunk_of(v, ref);
@@ -173,8 +174,8 @@ uint32_t volume_demoted(const struct volume *v)
         return v->evict ? evict_demoted(v->evict) : 0;
 }
 
-/* A put in flight may move its chunk to another segment, or to none, so only a published chunk is
- * counted as retained. */
+/* Refuses a chunk whose put is in flight: such a chunk may still move to another segment or lose
+ * its slot, and the counts of retained chunks are kept by segment. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained)
 {
         if (group_of(v, ref) < 0 || volume_chunk_at(v, ref.index)->flags & CHUNK_PENDING)
@@ -193,8 +194,8 @@ bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *
         return group >= 0 && evict_is_retained(v->evict, ref.index);
 }
 
-/* The tombstone is queued first, so that a chunk which cannot be dropped permanently is not
- * dropped. */
+/* Queues the tombstone before it removes the chunk, so that a chunk is kept if it cannot be dropped
+ * permanently. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing)
 {
@@ -212,15 +213,16 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
                 chunk_remove(v, i);
                 v->stats.drops++;
         } else if (i != INDEX_NONE && sweep_is_kept(v, i)) {
-                /* the put in flight must stay newer than the tombstone; it may be older than a
-                 * purge that is still being swept */
+                /* gives the put in flight a sequence above that of the tombstone, unless the put
+                 * was purged */
                 volume_chunk_at(v, i)->seq = ++v->seq;
         }
         volume_nudge(v);
         return has ? 0 : STORE_MISS;
 }
 
-/* The index lacks chunks that were evicted, and these may be on disk. */
+/* Evicted chunks are not in the index, but may be on disk, so a single eviction makes every key
+ * possible. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash)
 {
@@ -310,8 +312,7 @@ void volume_admit_all(struct volume *v, bool all)
                 evict_admit_all(v->evict, all);
 }
 
-/* Sets the eviction policy. Skips a volume that was not opened, which has no chunks and is not used
- * again. */
+/* A volume that was not opened has no chunks and is not used again, so it is skipped. */
 int volume_set_policy(struct volume *v, const char *policy)
 {
         return v->evict ? evict_switch(&v->evict, policy) : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identity checks of a directory; see dir.h. They compare a volume's directory and files with the
- * ones that it has open, and remove the files that a daemon may leave in an emptied directory.
- * Calls block; any thread. */
+/* Identity checks of a directory; see dir.h. Compares the names of a volume's directory and files
+ * with the files that it has open. Also removes the files that a daemon may leave in an emptied
+ * directory. Calls block and run on any thread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -76,7 +76,8 @@ int dir_check_identity(const struct dir *d, const struct dir_open_file *files, u
         const int fds[] = { d->lock_fd, d->superblock_fd };
         struct stat opened, found;
 
-        /* A resumed volume could not lock the directory while its predecessor was open. */
+        /* Takes the lock of the directory if it is not held yet: a volume that is resumed cannot
+         * take it while the old struct volume has it. */
         (void)flock(d->fd, LOCK_EX | LOCK_NB);
         if (fstat(d->fd, &opened) == 0) {
                 int r = stat(d->path, &found) < 0 ? -errno : 0;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The superblock of a data directory: making, reading and writing its copies; see dir.h. Calls
- * block.
+/* Makes, reads and writes the superblock of a volume's directory; see dir.h. Calls block.
  *
- * The superblock has four copies, one a page, each with its own CRC; the highest generation that is
- * whole counts, and one whole copy is enough. It is written in two halves with a sync between,
- * never first in the only half that is known to be whole: after a write that failed, that is not
- * always the second. A new one comes into place by rename, so a crash while a store is made leaves
- * a directory that counts as empty. */
+ * The superblock has four copies, one per page, each with its own CRC. The whole copy with the
+ * highest generation is used, so one whole copy suffices. A write consists of two halves with two
+ * copies each and a sync after each half. If only one half is known to be whole, the other one is
+ * written first. The first superblock of a volume is written to another name and then renamed, so a
+ * crash while a volume is made leaves a directory that counts as empty. */
 #include "store/volume/dir-internal.h"
 
 #include <errno.h>
@@ -53,8 +52,9 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         sb->crc = disk_superblock_crc(sb);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 copies[i] = *sb;
-        /* if the first write fails, the other half still has the old content; if the second fails,
-         * the first has the new content, and the next write begins with the second half */
+        /* If the first write fails, the other half still has the old content. If the second write
+         * fails, the first half has the new content, and the next write begins with the other
+         * half. */
         const unsigned order[2] = { *good == 1, *good != 1 };
 
         for (unsigned i = 0; i < 2; i++) {
@@ -67,10 +67,10 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         return 0;
 }
 
-/* Writes the newest copies again before the others are overwritten. A process that was killed
- * before its sync, or whose sync failed, may have left them in the page cache only, and the kernel
- * may not write them any longer. The bytes are the same, so copies that are on the disk already
- * cannot be torn. */
+/* Writes the newest copies again, before the other half is overwritten. These copies may exist in
+ * the page cache only, if a process was killed before its sync or its sync failed, and the kernel
+ * may never write them. The bytes are the same, so a power loss cannot tear copies that are on the
+ * disk already. */
 static int write_newest_half(struct dir *d)
 {
         _cleanup_(freep) struct disk_superblock *copies =
@@ -122,7 +122,7 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
         return r;
 }
 
-/* Reads the four copies. *ret_best is the copy that counts. */
+/* Reads the four copies. Stores the whole copy with the highest generation in *ret_best. */
 static int read_copies(const struct dir *d, struct disk_superblock *copies,
                        const struct disk_superblock **ret_best,
                        char ret_error[static STORE_ERROR_BYTES])
@@ -131,7 +131,7 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
         const struct disk_superblock *best = NULL;
         int r;
 
-        if (fd >= 0) /* drops pages that the kernel could not write but may still show */
+        if (fd >= 0) /* discards cached pages that the kernel could not write to the disk */
                 posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         memset(copies, 0, DISK_SUPERBLOCKS * DISK_PAGE); /* the file may be short */
         r = fd < 0 ? fd : (int)small_file_read(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
@@ -207,8 +207,9 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         return r;
 }
 
-/* Returns whether the directory is a copy of a store that was not closed properly. One that was
- * closed properly is complete, whether or not it is a copy. */
+/* Returns whether the directory is a copy of a volume that was not closed properly, as its inode is
+ * not the recorded one. A copy of a volume that was closed properly is complete, and so does not
+ * count. */
 static bool is_copied(const struct dir *d)
 {
         const struct disk_superblock *sb = &d->superblock;
@@ -240,7 +241,7 @@ int dir_superblock_read(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
         return 0;
 }
 
-/* Fields that an older daemon has copied without maintaining them count as unknown. */
+/* Clears fields that an older daemon has written without maintaining them. */
 static void forget_stale(struct disk_superblock *sb)
 {
         if (sb->ceiling_generation != sb->generation)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data directory: see dir.h. Runs on the loop thread, before and after there is I/O to wait
- * for: it blocks.
+/* Opens and locks a volume's directory, and opens its files; see dir.h. All functions block.
  *
- * Opening: look at what is there, so that a foreign directory is refused untouched; take
- * the lock; make or read the superblock; probe O_DIRECT with a real write and a read. Keys and
- * namespace names never become file names; all names are fixed or made from integers, and opened
- * relative to the directory, without following links.
+ * Opening first lists the directory, so that a directory with other files is refused and not
+ * changed; then takes the lock, reads the superblock, and tests O_DIRECT with a write and a read.
+ * Keys and namespace names never become file names: all file names are fixed or formed from
+ * integers, and files are opened relative to the directory, without following links.
  *
- * A FIFO, device, socket, folder or link in the place of a file is refused without waiting for
- * it. */
+ * A FIFO, device, socket, directory or link with the name of a file is refused, and opening it does
+ * not block. */
 #include "store/volume/dir-internal.h"
 
 #include <dirent.h>
@@ -82,8 +81,9 @@ int dir_allocate(int fd, uint64_t bytes)
         return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 }
 
-/* O_NONBLOCK keeps open() from waiting for the other end of a FIFO; it is cleared again, because
- * io_uring answers EAGAIN instead of waiting for a file with it. */
+/* Opens with O_NONBLOCK, because open() would otherwise wait for the other end of a FIFO. Clears
+ * the flag afterwards, because io_uring answers EAGAIN for a file with O_NONBLOCK instead of
+ * waiting. */
 int dir_open_regular(const struct dir *d, const char *name, int flags)
 {
         _cleanup_(closep) int fd =
@@ -111,8 +111,8 @@ int dir_open_regular(const struct dir *d, const char *name, int flags)
 
 int dir_open_file(const struct dir *d, const char *name, int flags)
 {
-        /* Refuse to create a data file in a directory that was emptied. The file would be the only
-         * one there, and the next startup would take it for the rest of a damaged store. */
+        /* Refuse to create a data file in a directory that was emptied. It would be the only file,
+         * and the next startup would refuse the directory as a damaged store. */
         if (flags & O_CREAT && d->superblock_fd >= 0 &&
             faccessat(d->fd, DIR_SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
                 return -ESTALE;
@@ -134,8 +134,8 @@ int dir_sync(const struct dir *d)
         return fsync(d->fd) < 0 ? -errno : 0;
 }
 
-/* Creates a directory and its parents. An error in a parent may only show as ENOENT in the last
- * step, so the parent's error is returned then. */
+/* Creates a directory and its parents. If a parent cannot be created, the last step fails with
+ * ENOENT; the parent's error is returned instead. */
 static int make_directories(const char *path)
 {
         _cleanup_(freep) char *copy = strdup(path);
@@ -163,7 +163,12 @@ static int make_directories(const char *path)
         return 0;
 }
 
-enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN };
+enum content {
+        CONTENT_EMPTY,
+        CONTENT_STORE,
+        CONTENT_HEADLESS,
+        CONTENT_FOREIGN
+}; /* no store; a store; a table or data files without a superblock; other files */
 
 int dir_open_entries(const struct dir *d, DIR **ret)
 {
@@ -179,8 +184,8 @@ int dir_open_entries(const struct dir *d, DIR **ret)
         return 0;
 }
 
-/* Determines what the directory contains. Leftovers of a store that was being created count as
- * nothing. */
+/* Determines the content of the directory. Files that are left from an interrupted creation of a
+ * store are ignored. */
 static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
@@ -219,8 +224,8 @@ static int classify_content(const struct dir *d, enum content *ret)
         return 0;
 }
 
-/* Returns whether this is the directory's own lock, and not that of a directory that was mounted
- * there before. */
+/* Returns whether the descriptor is that of this directory's lock file, and not of another
+ * directory that was mounted on the same path before. */
 static bool is_our_lock(const struct dir *d, int fd)
 {
         struct stat held, here;
@@ -230,9 +235,9 @@ static bool is_our_lock(const struct dir *d, int fd)
                held.st_dev == here.st_dev && held.st_ino == here.st_ino;
 }
 
-/* Takes two locks. The rings of a dead daemon keep the lock of the file until its I/O is over. The
- * lock of the directory stays when someone removes the file. Some file systems do not lock
- * directories; the file alone is locked there. */
+/* Locks the file and the directory. The I/O rings of a dead daemon hold the lock of the file until
+ * their I/O has ended. The lock of the directory still holds if someone removes the file. If the
+ * file system does not support locks on directories, only the file is locked. */
 static int lock_both(const struct dir *d)
 {
         if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
@@ -267,7 +272,8 @@ static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
         return 0;
 }
 
-/* Checks O_DIRECT by reading back a page that was written with it. */
+/* Tests O_DIRECT by writing a page and reading it back. Returns 0 or -errno, with the failed step
+ * in *ret_what. */
 static int probe_direct(const struct dir *d, const char **ret_what)
 {
         _cleanup_(freep) uint8_t *buf = aligned_alloc(DISK_PAGE, 2 * DISK_PAGE);
@@ -296,8 +302,8 @@ static int probe_direct(const struct dir *d, const char **ret_what)
         return memcmp(buf, buf + DISK_PAGE, DISK_PAGE) == 0 ? 0 : -EILSEQ;
 }
 
-/* Decides whether to use O_DIRECT. The page cache is used if O_DIRECT does not work; if the device
- * does not work, opening fails. */
+/* Decides whether to use O_DIRECT. If the file system does not support it, files use the page
+ * cache. If the device fails during the test, opening fails. */
 static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE_ERROR_BYTES])
 {
         const char *what = "";
@@ -382,9 +388,9 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot remove the remains of a store: %s",
                                    d->path, strerror(-r));
-        /* The process that created the superblock, or failed to and removed it, may have been
-         * killed before its sync, so its name may exist in memory only. A power loss must neither
-         * remove it after other files have been made, nor restore it. */
+        /* Makes the creation or removal of the superblock durable. An earlier process may have been
+         * killed before it could do so. Otherwise a power loss could remove the superblock after
+         * other files have been made, or restore one that was removed. */
         r = dir_sync(d);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot sync the directory: %s", d->path,

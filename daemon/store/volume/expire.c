@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drops chunks that are older than their namespace's lifetime. Like evicted chunks, they leave the
- * index without a write. So they may be found again after a crash, until their slots are reused,
- * and are expired then, too. The policy does not remember them, because expiry says nothing about
- * which chunks are worth keeping.
+/* Drops chunks that are older than their namespace's lifetime. Expired chunks are removed from the
+ * index without a write, like evicted chunks. So startup after a crash may find them again until
+ * their slots are reused, and they are then dropped again. The eviction policy does not remember
+ * expired chunks, because expiry says nothing about the worth of a chunk.
  *
- * Loop thread; the store calls the steps. Failures: none. A chunk with I/O on its slot is no longer
- * found, and keeps the slot until the I/O ends. */
+ * Loop thread; the store calls the steps. Failures: none. A dropped chunk with I/O on its slot is
+ * no longer found, and its slot is freed when the I/O ends. */
 #include "store/volume/internal.h"
 
 enum {
-        STEP_COST = 4096, /* cost of one step, about 100 us */
-        LOOK_COST = 1,
-        NAMESPACE_COST = 8,
-        REMOVE_COST = 64,
+        STEP_COST = 4096,   /* most cost of one step, in units of about 25 ns: about 100 us */
+        LOOK_COST = 1,      /* cost of visiting a record */
+        NAMESPACE_COST = 8, /* cost of looking up a namespace */
+        REMOVE_COST = 64,   /* cost of removing a chunk */
 };
 
 static bool is_old(const struct chunk *c, uint64_t born_after_ms)
@@ -62,7 +62,7 @@ bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired)
                         cost += NAMESPACE_COST;
                         born_after_ms = ns ? store_born_after_ms(ns->seen.lifetime_s, now_ms) : 0;
                 }
-                /* purged chunks are dropped, and counted, by the purge */
+                /* a purged chunk is left to the purge, which counts it */
                 if (!is_old(c, born_after_ms) || sweep_is_dead(v, v->expire_at))
                         continue;
                 expire(v, v->expire_at);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table is the only list of file systems that a store may be on: the log, the status and
- * kvcachectl doctor repeat its sentences. */
+/* The table of known file systems. The log, the status and kvcachectl doctor repeat its
+ * sentences. */
 #include "store/volume/file-system.h"
 
 #include <linux/magic.h>
@@ -8,7 +8,7 @@
 
 #include "checked.h"
 
-/* Magic numbers that <linux/magic.h> lacks, as the file systems are not in every kernel. */
+/* Magic numbers that <linux/magic.h> lacks. */
 #define ZFS_SUPER_MAGIC 0x2fc12fc1
 #define BCACHEFS_MAGIC  0xca451a4eul
 #define LUSTRE_MAGIC    0x0bd00bd0

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports whether this build supports a volume's format, for operators before an upgrade or a
- * downgrade. Reads the superblock, and decides with the function that opening a volume uses.
- * Blocks; runs on any thread. Keeps no state. A volume that cannot be read is an error; one that
- * would be refused is not. */
+ * downgrade. Reads the superblock, and checks it with the function that opening a volume uses.
+ * Blocks; runs on any thread; keeps no state. It is an error if the superblock cannot be read, but
+ * not if this build would refuse the volume. */
 #include <stdio.h>
 #include <string.h>
 
 #include "store/volume/dir.h"
 #include "store/volume/volume.h"
 
-/* Adds a feature by its name, or, without a name, with its flags as a number. */
+/* Appends the name of a feature to the list; without `has_name`, also its flags as a number. */
 static void add_feature(struct store_format *format, const char *name, uint64_t flags,
                         bool has_name)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes a data file from one tenant to another: writes a record to the table that voids the
- * entries of the old tenant, syncs it, fills the whole file with zeros, and syncs that. Puts into
- * the file wait until then. The first cut of a file is recorded likewise, without the zeros, if
- * entries of an earlier file of its number may be in the table.
+ * entries of the old tenant, syncs the table, fills the whole file with zeros, and syncs the file.
+ * Puts into the file wait until the end. The first cut of a file is recorded in the same way, but
+ * without the zeros, if the table may have entries of an earlier file with the same number.
  *
- * If another process still has the file open, the file was lent to a client, perhaps before this
- * daemon started, and that process could read the new tenant's bytes. Such a file is not wiped but
- * replaced by a new one; the process keeps a file without a name.
+ * If another process still has the file open, because it was lent to a client, perhaps before this
+ * daemon started, that process could read the new tenant's bytes. Such a file is not filled with
+ * zeros but replaced by a new one; the other process keeps the old file, which no longer has a
+ * name.
  *
  * Loop thread; the zeros are written on the blocking-call thread. Failures: the file is not used
- * for the new tenant, and its puts fail with the error. */
+ * for the new tenant, and the puts that wait for the file fail with the error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,8 +20,9 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-/* Returns whether the store may have had chunks of another tenant. The tenant of an id without a
- * namespace, which was removed or lost, is unknown. */
+/* Returns whether the store may have had chunks of another tenant. That is assumed if an id was
+ * assigned whose namespace is missing, because the tenant of a removed or lost namespace is
+ * unknown. */
 static bool has_other_tenants(const struct volume *v, int tenant)
 {
         const struct namespace *ns;
@@ -33,7 +35,8 @@ static bool has_other_tenants(const struct volume *v, int tenant)
         return false;
 }
 
-/* Replaces the file: a new one takes the name and the descriptor. Runs on a worker. */
+/* Replaces the data file by a new one, which gets its name and its descriptor number. Runs on a
+ * worker. */
 static int replace_file(struct segment *seg)
 {
         struct volume *v = seg->volume;
@@ -67,7 +70,7 @@ static int replace_file(struct segment *seg)
         return dir_sync(v->dir);
 }
 
-/* Makes the file read as zeros, also after a crash, before any entry refers to it. Runs on a
+/* Fills the file with zeros and syncs it, or replaces it if another process has it open. Runs on a
  * worker. */
 static int zero_file(struct kio_request *req)
 {
@@ -105,8 +108,8 @@ static void handover_end(struct segment *seg, int r)
         seg->handover = r;
         if (r < 0) {
                 v->stats.handover_failures++;
-                seg->tenant =
-                        SEGMENT_UNKNOWN; /* the next user of a slot starts another hand-over */
+                seg->tenant = SEGMENT_UNKNOWN; /* the next put that gets a slot here starts another
+                                                  hand-over */
         } else {
                 v->stats.handovers++;
         }
@@ -171,13 +174,13 @@ void handover_written(struct segment *seg, int r)
                 list_append(&seg->volume->records_waiting, &seg->record_node);
 }
 
-/* Until the first entry of the new cut is in the table, startup would accept the entries of the old
- * one, which would then refer to the new tenant's bytes. So a record that voids them is on the disk
- * first. If there has never been another tenant, nothing has to be voided, unless recovery has
- * found entries that are void by the recorded sizes, which the first cut changes. A newly made file
- * gets a record, too, because an earlier file may have had its number. In a store of several
- * tenants each first cut costs a table page and a sync, which only the puts of this segment wait
- * for. */
+/* Begins a hand-over. The record in the table is needed because startup accepts the entries of the
+ * old cut until an entry with the new epoch is in the table, and these would refer to the new
+ * tenant's bytes. If the store never had another tenant, no record is needed, unless the table has
+ * entries that are void only by the recorded sizes, which the first cut of the file changes. A
+ * newly made file gets a record, too, because an earlier file may have had its number. In a store
+ * of several tenants each first cut of a file costs a table page and a sync; only the puts into
+ * this segment wait for these. */
 void handover_begin(struct volume *v, struct segment *seg, int tenant)
 {
         int from = seg->tenant;

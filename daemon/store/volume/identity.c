@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The identity check of a volume: do its directory and files still have the names that it opened?
+/* The identity check of a volume: checks that the names of its directory and files still lead to
+ * the files that it has open.
  *
- * A directory that is moved, emptied or mounted over leaves the daemon with files that it can read
- * and write, and that the next start does not find: puts would be answered `written`, and lost. If
- * the lock is removed, another daemon may open the same store. So about once a second a worker
- * compares names and sizes with open files, a few data files at a time. The volume bypasses itself
- * when two checks in a row fail: a data file that the volume itself removes or replaces is missing
- * in one only. Stopping checks everything once more, so that a loss in the last second is reported,
- * too.
+ * If the directory is moved, emptied or mounted over, the daemon can still read and write its open
+ * files, but the next startup does not find them: chunks of puts that were answered `written` would
+ * be lost. If the lock is removed, another daemon may open the same store. So about once a second a
+ * worker compares names and sizes with the open files, IDENTITY_SEGMENTS data files at a time. The
+ * volume bypasses itself after two failed checks in a row, because a single check may fail when the
+ * volume itself removes or replaces a data file. When the volume stops, everything is checked once
+ * more, so that a loss in the last second is reported, too.
  *
- * Loop thread; the check itself blocks and runs as a call. Failures: a check that cannot be made
- * says nothing. One that hangs is an operation that hangs: see health.c. */
+ * Loop thread; the check itself blocks and runs on the blocking-call thread. Failures: a check that
+ * cannot be made counts as passed. A check that hangs bypasses the volume like any operation that
+ * hangs (store/health.c). */
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "store/volume/internal.h"
 
-#define INTERVAL_NS UINT64_C(900000000)
+#define INTERVAL_NS UINT64_C(900000000) /* least time between two checks */
 
 static int run_check(struct kio_request *req)
 {
@@ -45,8 +47,8 @@ static void checked(struct kio_request *req)
         volume_progress(v);
 }
 
-/* Lists the table, and the data files from number `at` on. A descriptor that the loop closes
- * meanwhile fails one check only. */
+/* Lists the files to check: the table, and data files from number id->at on. If the loop thread
+ * closes a listed descriptor during the check, only this one check fails. */
 static void list_files(struct volume *v)
 {
         struct identity *id = &v->identity;

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index: see index.h. Runs on the loop thread.
+/* Implements index.h. Runs on the loop thread.
  *
- * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so
- * the used ones stay low in the array; above the high mark nothing has been touched yet.
+ * The arrays of records and buckets are private mappings, whose memory is allocated on first use.
+ * Free records form a stack, so that low numbers are reused first; records at or above `high` have
+ * never been used.
  *
- * The hash table has buckets of sixteen words, a cache line each. A word is the number of a linked
- * record plus one, in as many bits as the largest number needs; the other bits are a tag of the
- * record's hash, so that a lookup reads few records except the one that it looks for. A record has
- * two buckets and its word is in one of them. If both are full, a word of one of them moves to its
- * own other bucket, and so on until one has room. The hash is the caller's keyed one: a client that
- * picks keys cannot pick buckets. It is computed again when a word moves, rather than kept. Words
- * without room after many moves, which only a broken hash makes likely, are in a list that each
- * lookup searches.
+ * The hash table has buckets of sixteen words, a cache line each. A word holds the number of a
+ * linked record plus one, in as many bits as the largest number needs; the other bits are a tag,
+ * computed from the record's hash, so that a lookup rarely reads a wrong record. A hash determines
+ * two buckets, and the word is in one of them. If both are full, a word of one bucket is moved to
+ * its own other bucket, and so on until a bucket has room. The hash is keyed, so that a client
+ * cannot choose keys that share a bucket. It is computed again when a word moves, and not stored.
+ * Words without room after MOST_MOVES moves, which are unlikely with a good hash, go to a list that
+ * each lookup searches.
  *
- * The buckets grow with the records, one at a time (linear hashing): each new one takes its share
- * of the one that is next in turn, so that no link ever has to wait for a table to be made again.
+ * The number of buckets grows with the number of linked records, by one bucket at a time (linear
+ * hashing): each new bucket takes over words of one existing bucket, so that the table is never
+ * rebuilt as a whole.
  *
- * The ids of namespaces are interned: a record has the number of its namespace's name. A name lasts
- * while linked records use it. Names are found by their ids in chains through a small table. */
+ * Namespace ids are interned: each id with linked records has a `struct name`, and a record stores
+ * the number of this struct. Names are found by id in a small hash table with chains. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -32,10 +34,11 @@
 #include "store/volume/index.h"
 
 enum {
-        WORDS = 16,        /* words of a bucket */
-        LOAD_PERCENT = 80, /* words in use; with more, a growing table moves many at each link */
-        MIN_BUCKETS = 64,
-        MOST_MOVES = 256,
+        WORDS = 16, /* words of a bucket */
+        LOAD_PERCENT =
+                80, /* percentage of words in use; with more, each link would move many words */
+        MIN_BUCKETS = 64, /* buckets of an empty index */
+        MOST_MOVES = 256, /* words that one link moves at most */
         NAME_BUCKETS = 4096,
 };
 
@@ -43,7 +46,7 @@ typedef uint32_t four_words __attribute__((vector_size(16)));
 
 struct bucket {
         union {
-                uint32_t words[WORDS]; /* 0: unused, as fresh memory is */
+                uint32_t words[WORDS]; /* 0 if unused, as in new memory */
                 four_words fours[WORDS / 4];
         };
 };
@@ -55,10 +58,12 @@ struct place {
         uint32_t tag;
 };
 
+/* A namespace id that linked records use. */
 struct name {
         uint32_t id;
-        uint32_t records; /* linked; 0: the name is free */
-        uint16_t next;    /* in its chain, or of the free names; 0: none */
+        uint32_t records; /* number of linked records with this id; 0 if the struct is free */
+        uint16_t next;    /* number of the next struct in the bucket's chain, or in the list of free
+                             ones; 0 at the end */
 };
 
 struct index {
@@ -66,17 +71,18 @@ struct index {
         const void *userdata;
         struct chunk *chunks;
         struct bucket *buckets;
-        uint32_t *rest; /* words without room in their buckets */
+        uint32_t *rest; /* words that found no room in their buckets */
         uint64_t chunks_bytes, buckets_bytes, rest_bytes;
         struct pages_ahead chunks_ahead, buckets_ahead;
         uint32_t n_buckets, max_buckets;
         uint32_t mask;    /* (mask + 1) / 2 <= n_buckets <= mask */
-        uint32_t numbers; /* the bits of a word that are a record's number plus one */
+        uint32_t numbers; /* mask of the bits of a word that hold a record's number plus one */
         uint32_t max, used, high, linked, n_rest;
-        uint32_t turn; /* counts moves */
-        uint32_t free; /* the top of the stack, plus one */
+        uint32_t turn; /* number of moves so far, which selects the word to move */
+        uint32_t free; /* 1 + the number of the record at the top of the stack of free ones; 0 if
+                          the stack is empty */
         uint16_t name_of[NAME_BUCKETS], free_name, names_high;
-        struct name names[INDEX_NAMESPACES + 1]; /* number 0 is no name's */
+        struct name names[INDEX_NAMESPACES + 1]; /* by number; number 0 is not used */
 };
 
 DEFINE_CLEANUP(struct index *, index_free);
@@ -88,8 +94,9 @@ static inline struct bucket *bucket_of(const struct index *ix, uint32_t hash)
         return &ix->buckets[b < ix->n_buckets ? b : b & ix->mask >> 1];
 }
 
-/* A tag is not 0, so that unused words have none. It is of a product, because the buckets follow
- * from bits of the hash itself. */
+/* Returns the buckets and the tag of a hash. A tag is never 0, so no tag matches an unused word. It
+ * is computed from a product with the hash, because the bits of the hash itself determine the
+ * buckets. */
 static inline struct place place_of(const struct index *ix, uint64_t hash)
 {
         uint32_t tag = (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 32) & ~ix->numbers;
@@ -101,7 +108,7 @@ static inline struct place place_of(const struct index *ix, uint64_t hash)
         };
 }
 
-/* Returns the number of buckets for so many linked records. */
+/* Returns the number of buckets for this number of linked records. */
 static uint32_t buckets_for(uint32_t chunks)
 {
         return (uint32_t)MAX((uint64_t)chunks * 100 / (LOAD_PERCENT * WORDS) + 1,
@@ -122,7 +129,7 @@ static uint16_t *name_bucket(struct index *ix, uint32_t namespace_id)
         return &ix->name_of[namespace_id % NAME_BUCKETS];
 }
 
-/* Returns the number of a namespace's name, for one more record. */
+/* Returns the number of the struct name of a namespace, and counts one more record for it. */
 static unsigned name_take(struct index *ix, uint32_t namespace_id)
 {
         uint16_t *bucket = name_bucket(ix, namespace_id), n = *bucket;
@@ -178,7 +185,7 @@ int index_new(struct index **ret, uint32_t max_chunks,
 
         if (!ix)
                 return -ENOMEM;
-        /* Owners in slab.h are below 2^31. */
+        /* a record's number must be a valid owner for slab.h, below 2^31 */
         assert(max_chunks > 0 && max_chunks <= INT32_MAX);
         while (ix->numbers < max_chunks)
                 ix->numbers = 2 * ix->numbers + 1;
@@ -363,7 +370,8 @@ static void place(struct index *ix, uint64_t hash, uint32_t number)
                 add_by_moves(ix, p.a, p.tag | number);
 }
 
-/* Adds a bucket and moves the words that now belong there, and one that had found no room. */
+/* Adds a bucket and moves the words that now belong to it. Also tries again to place one word that
+ * had found no room. */
 static void split(struct index *ix)
 {
         uint32_t n = ix->n_buckets;
@@ -402,7 +410,7 @@ void index_link(struct index *ix, uint32_t i, uint32_t namespace_id, uint64_t ha
         place(ix, hash, i + 1);
 }
 
-/* Returns the word of a linked record, or NULL if it is not among these. */
+/* Returns the word of record `i` among these words, or NULL if it is not there. */
 static uint32_t *word_in(const struct index *ix, uint32_t *words, uint32_t n, uint32_t i)
 {
         for (uint32_t j = 0; j < n; j++)
@@ -433,7 +441,7 @@ void index_unlink(struct index *ix, uint32_t i)
         ix->linked--;
 }
 
-/* Returns the words of a bucket that have this tag, a bit each. */
+/* Returns the words of a bucket that have this tag, one bit for each. */
 static inline unsigned matches_in(const struct index *ix, const struct bucket *b, uint32_t tag)
 {
         four_words wanted = tag - (four_words){ 0 }, tags = ~ix->numbers - (four_words){ 0 };
@@ -444,8 +452,8 @@ static inline unsigned matches_in(const struct index *ix, const struct bucket *b
         return found[0] | found[1] | found[2] | found[3];
 }
 
-/* Returns the words of both buckets that have the tag, a bit each. Without branches, because the
- * bucket that has the word cannot be predicted. */
+/* Returns the words of both buckets that have the tag, one bit for each. Checks both buckets
+ * without a branch, because a branch on the bucket with the word could not be predicted. */
 static inline unsigned matches_of(const struct index *ix, const struct place *p)
 {
         static_assert(2 * WORDS <= 32, "a bit each");
@@ -460,7 +468,8 @@ static inline uint32_t first_of(const struct index *ix, const struct place *p, u
         return ((i < WORDS ? p->a : p->b)->words[i % WORDS] & ix->numbers) - 1;
 }
 
-/* Compares the keys first: keys of other namespaces that share a tag differ, too. */
+/* Returns whether record `i` has this key and namespace. Compares the keys first, because they
+ * differ in most records with the same tag. */
 static inline bool is_key(const struct index *ix, uint32_t i, uint32_t namespace_id,
                           const struct key *key)
 {

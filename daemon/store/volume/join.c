@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins a volume to the other volumes: passes on what it must know of them before it is used, and
- * answers their questions. If the volume has missed something, all its chunks are dropped. If it
- * has missed the removal of a namespace, so are the namespaces that the others do not have. Then it
- * takes the set's record, the next id, the namespaces that it lacks and the lifetimes of the
- * others, in one write.
+/* Joins a volume to its set before the volume is used. If the volume has missed a purge or drop,
+ * all its chunks are dropped. If it has missed the removal of a namespace, the namespaces that the
+ * others do not have are dropped, too. Then the volume takes over the set's record, the next id,
+ * the namespaces that it lacks and the lifetimes of the others, in one write.
  *
- * Blocks, on the threads that volume_open() may run on.
+ * Blocks. Runs on the same threads as volume_open().
  *
- * Failures: namespaces that contradict each other are refused, and nothing is changed. If they
- * cannot be written, the volume is no longer open. */
+ * Failures: if the namespaces of the volume contradict those of the set, the volume is not changed.
+ * If the namespaces cannot be written, the volume is no longer open. */
 #include <errno.h>
 #include <string.h>
 
@@ -36,7 +35,7 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
         return 0;
 }
 
-/* Drops all chunks; the caller writes the namespaces. */
+/* Drops all chunks. The caller must write the namespaces, which then have the purge. */
 static void forget_all(struct volume *v)
 {
         for (uint32_t i = 0; i < index_high(v->index); i++)
@@ -53,8 +52,8 @@ static bool is_same(const struct namespace *ns, const struct store_namespace *ot
                strcmp(ns->seen.fingerprint, other->fingerprint) == 0;
 }
 
-/* Drops namespaces that the other volumes do not have, because one was removed while this volume
- * was offline. Both lists are ascending by id. */
+/* Removes the namespaces that the other volumes do not have, because they may have been removed
+ * while this volume was offline. Both lists are in ascending order of id. */
 static void drop_unknown(struct volume *v, const struct volume_join *join)
 {
         struct namespace *ns;
@@ -99,7 +98,8 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                         namespaces_note_lifetime(v->namespaces, mine, other->lifetime_s);
                         continue;
                 }
-                /* regardless of the limit, because the volume could not be used without them */
+                /* regardless of the limit, because the volume cannot be used without these
+                 * namespaces */
                 r = namespaces_adopt(v->namespaces, other, UINT64_MAX / 2, v->seq);
                 if (r == 0 && other->chunk_bytes)
                         slabs_declare_class(v->slabs, other->chunk_bytes);

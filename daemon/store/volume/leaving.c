@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports chunks that the volume is about to evict; evict.h says when reports are due. A slot is
- * overwritten as soon as its chunk is evicted, so a caller that wants to copy the bytes must know
- * in advance. If the chunk is evicted before the caller reads it, it is not found. Loop thread. */
+/* Reports chunks that the volume is about to evict; evict.h says when reports are due. The slot of
+ * an evicted chunk may be overwritten at once, so a caller that wants to copy a chunk must be told
+ * before the eviction. A chunk that is evicted before the caller reads it is a miss. Loop
+ * thread. */
 #include "store/volume/internal.h"
 
 struct report {

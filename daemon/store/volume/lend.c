@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lends chunks that a client reads directly from the disk (GPUDirect Storage): the chunk's slot,
- * which is pinned, and a descriptor of its data file.
+/* Lends chunks to clients that read them directly from the disk (GPUDirect Storage). The slot of a
+ * lent chunk is pinned, and the client gets a descriptor of the data file.
  *
  * Loop thread; files are opened on the blocking-call thread. A data file has chunks of one tenant
- * only, so its descriptor reveals no other tenant's. Descriptors cannot be revoked. A file that any
- * process still has open is therefore never passed to another tenant: handover.c asks
- * file_is_shared(), also in a later process, and replaces the file. Nothing is lent from a file
- * system without leases.
+ * only, so its descriptor does not reveal chunks of other tenants. Descriptors cannot be revoked.
+ * So a file that any process still has open is never passed to another tenant: handover.c calls
+ * file_is_shared(), which also detects files that an earlier daemon lent, and replaces the file.
+ * Chunks are not lent from a file system without file leases (F_SETLEASE), because file_is_shared()
+ * does not work there.
  *
- * No checksum is compared when a client reads directly. So a chunk is lent only after this process
- * has read and verified it (chunk.verified), and the bytes count only if volume_give_back() reports
- * that the chunk was in place all the time. */
+ * The daemon compares no checksum when a client reads directly. So a chunk is lent only after this
+ * process has read and verified it (chunk.verified), and the client may use the bytes only if
+ * volume_give_back() then reports that the chunk was in its slot all the time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,9 +20,9 @@
 
 #include "store/volume/internal.h"
 
-/* The kernel grants a write lease only on a file that is open nowhere else. It counts open file
- * descriptions, including those held by I/O in flight or a mapping. The lease is dropped at once.
- * If another process opens the file in between, the kernel sends SIGIO, which the daemon
+/* The kernel grants a write lease only on a file that is open nowhere else. The kernel counts open
+ * file descriptions, including those that I/O in flight or a mapping holds. The lease is released
+ * at once. If another process opens the file in between, the kernel sends SIGIO, which the daemon
  * ignores. */
 int file_is_shared(int fd)
 {
@@ -41,9 +42,9 @@ static struct chunk *find(const struct volume *v, struct store_ref ref)
                        : NULL;
 }
 
-/* Returns whether a loan leaves enough segments without loans. A segment with a loan, however
- * small, cannot be cut for another size, so a client with few loans could keep all other sizes out.
- */
+/* Returns whether enough segments without loans are left after a loan in this segment. A segment
+ * with a loan cannot be cut for another size, so without this limit a client with a few loans could
+ * keep all segments from other sizes. */
 static bool leaves_segments(const struct volume *v, const struct segment *seg)
 {
         uint64_t most = segments_max(v), least = MAX(most / 32, UINT64_C(2));
@@ -66,7 +67,7 @@ int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct 
                 return STORE_NOT_LENT;
         if (!c->verified)
                 return STORE_UNVERIFIED;
-        if (c->pins >= CHUNK_PINS_MAX / 2 || /* the remaining pins are for reads */
+        if (c->pins >= CHUNK_PINS_MAX / 2 || /* half of the pins are reserved for reads */
             !leaves_segments(v, seg))
                 return STORE_FULL;
         if (seg->lent_as == 0)
@@ -100,8 +101,9 @@ static int open_file(struct kio_request *io)
         struct stat opened;
         char path[64];
 
-        /* not by name, which may belong to another file; and cuFile refuses descriptors opened with
-         * O_NOFOLLOW or O_NONBLOCK */
+        /* Opens through /proc, because the file's name may belong to another file by now.
+         * O_NOFOLLOW and O_NONBLOCK are left out, because cuFile refuses descriptors with these
+         * flags. */
         snprintf(path, sizeof(path), "/proc/self/fd/%d", req->source);
         req->fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         if (req->fd < 0 || fstat(req->fd, &opened) < 0)
@@ -119,7 +121,7 @@ static void opened(struct kio_request *io)
         v->operations--;
         close(req->source);
         req->result = (int)io->result;
-        /* the file may have been emptied and passed to another tenant since */
+        /* during the call, the file may have been emptied and passed to another tenant */
         if (req->result == 0 && (seg->lent_as != req->file || v->bypassed))
                 req->result = -ENOENT;
         if (req->result < 0 && req->fd >= 0) {
@@ -142,8 +144,9 @@ int volume_open_lent(struct volume *v, struct store_lent_file *req)
         req->volume = v;
         req->segment = seg;
         req->fd = -1;
-        /* The loop may close the segment's own descriptor while the call runs, because the chunks
-         * are given back, and another file may get its number. */
+        /* Duplicates the descriptor, because the loop thread may close the segment's own one during
+         * the call, once the loans have ended, and another file may then get the same descriptor
+         * number. */
         req->source = fcntl(seg->fd, F_DUPFD_CLOEXEC, 0);
         if (req->source < 0)
                 return STORE_STALE;

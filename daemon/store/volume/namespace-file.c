@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two files of a volume's namespaces: their content, reading them at startup, and writing both
- * at once while there is no I/O to wait for. namespace.c keeps the list and writes its changes.
+/* The two files of a volume's namespaces: assembles their content, reads them at startup, and
+ * writes both while the volume has no I/O in flight. namespace.c keeps the list and writes its
+ * changes.
  *
  * Runs on the loop thread, and on the volume's blocking-call thread while the volume is being
- * opened, joined or suspended. Each file has a header and records under one CRC; the newer whole
- * file is read. Both have the same content at rest, so damage to one loses nothing. The newer file
- * is synced before the other is written, because a process that was killed between write and sync
- * leaves its bytes in the page cache only.
+ * opened, joined or suspended. Each file has a header and records under one CRC, and a tail with
+ * the record of the set under two more. Startup uses the whole file with the higher generation.
+ * When no write is pending, both files have the same content, so damage to one of them loses
+ * nothing. Startup writes the newer file again and syncs it before it writes the other one, because
+ * the bytes of a process that was killed between write and sync may exist in the page cache only.
  *
- * Failures: a file that cannot be read, or is not whole, is written again from the other, now or,
- * if that fails, later. If neither is whole the list is empty, and the caller is informed. */
+ * Failures: a file that cannot be read, or is not whole, is written again with the content of the
+ * other file; if that fails, later. If neither file is whole, the list is empty, and *ret_lost is
+ * set. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -74,10 +77,10 @@ static uint64_t highest(const uint64_t epochs[static VOLUMES_SET_MAX])
         return epoch;
 }
 
-/* Gathers the record of the set for the end of the file: the last claim of each volume about each
- * other one. Older versions do not read it. For them the file has, before that, the highest epoch
- * by which each volume has missed something, and in the header the highest of all. For this volume
- * itself, older versions read only the header, as the epoch for which it was emptied. */
+/* Assembles the tail of the file: the record of claims, which older versions do not read. For
+ * these, the tail begins with the highest epoch at which each volume missed something, and the
+ * header has the highest of these epochs. The epoch for which this volume itself was emptied is
+ * only in the header. */
 static void gather_set(struct namespaces *n)
 {
         const struct volume_set *set = &n->set;
@@ -195,8 +198,8 @@ static bool tail_valid(const struct disk_namespaces *h, uint64_t bytes)
                        kio_crc32c(claims, namespaces_claims_bytes(h->set_claims_count));
 }
 
-/* Returns whether a buffer is a whole copy. The CRC shows that the daemon wrote it; the other
- * checks keep bugs and collisions harmless. */
+/* Returns whether a buffer holds a whole file of this volume. The CRC shows that a daemon wrote it;
+ * the other checks make bugs and CRC collisions harmless. */
 static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
 {
         const struct disk_namespaces *h = buf;
@@ -231,8 +234,8 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
         return offset == h->bytes && h->next_id > last_id;
 }
 
-/* Loads the record of a version that kept one epoch per volume, whichever volume gave it: treats
- * them as given by this volume. */
+/* Loads the record of a version that kept one epoch for each volume, and not which volume gave it.
+ * Treats all these epochs as given by this volume. */
 static void load_older_set(struct namespaces *n, const struct disk_namespaces *h)
 {
         uint64_t emptied_at = h->set_emptied_at > 0 ? h->set_emptied_at - 1 : h->set_epoch;
@@ -312,9 +315,9 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
 
         if (fstat(fd, &st) < 0)
                 return -errno;
-        /* drops pages that the kernel could not write but may still show */
+        /* discards cached pages that the kernel could not write to the disk */
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        /* no file that the daemon writes is larger */
+        /* the largest file that a daemon writes */
         bytes = MIN((uint64_t)st.st_size,
                     sizeof(struct disk_namespaces) + sizeof(((struct namespaces *)0)->tail) +
                             STORE_MAX_NAMESPACES *
@@ -331,7 +334,8 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
         return 0;
 }
 
-/* Reads a file, and retries, so that a temporary error does not make the older copy count. */
+/* Reads a file, with retries, so that a temporary error does not make startup use the older
+ * file. */
 static int read_file(int fd, void **ret, uint64_t *ret_bytes)
 {
         int r = -EIO;
@@ -345,7 +349,8 @@ int namespaces_write_now(struct namespaces *n)
 {
         assert(n->writing == WRITING_NOTHING);
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* the generation may be on the disk; see namespaces_iterate() */
+                n->generation++; /* a failed write may have put this generation on the disk; see
+                                    namespaces_iterate() */
         while (!namespaces_at_rest(n)) {
                 unsigned i = namespaces_next_file(n);
                 int64_t bytes = build_now(n);
@@ -356,7 +361,7 @@ int namespaces_write_now(struct namespaces *n)
                 n->good[i] = 0;
                 n->writing_generation = n->generation;
                 r = dir_write_synced(n->fds[i], n->buf, (size_t)bytes, 0);
-                /* one whole copy suffices; the other is written later */
+                /* one whole file suffices; the other is written later */
                 if (r < 0)
                         return n->durable == n->generation ? 0 : r;
                 n->good[i] = n->durable = n->generation;
@@ -377,7 +382,7 @@ static void copy_fini(struct copy *copy)
 
 static const char *const file_names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
 
-/* Reads one copy; an unreadable copy counts as damaged. */
+/* Reads one file. A file that cannot be read counts as damaged. */
 static int read_copy(struct namespaces *n, const struct dir *dir, const char *name,
                      struct copy *copy, char ret_error[static STORE_ERROR_BYTES])
 {
@@ -402,10 +407,10 @@ static bool is_same_list(const struct disk_namespaces *a, const struct disk_name
         return a && a->bytes == b->bytes && memcmp(a, b, a->bytes) == 0;
 }
 
-/* Writes a copy again, because the bytes that were read may be in the page cache only: of a process
- * that was killed before its sync, or whose sync failed, after which the kernel may never write
- * them. The next change overwrites one copy and relies on the other. The bytes are the same, so a
- * power loss cannot tear those that are on the disk already. */
+/* Writes a file again, with the bytes that were read. The bytes may exist in the page cache only,
+ * if a process was killed before its sync or its sync failed, and the kernel may never write them.
+ * The next change overwrites one file and relies on the other. The bytes are the same, so a power
+ * loss cannot tear a file that is on the disk already. */
 static int write_again(struct namespaces *n, unsigned i, const struct copy *copy)
 {
         uint64_t used = copy->header->bytes + namespaces_tail_bytes(copy->header);
@@ -437,7 +442,7 @@ static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve
         return n;
 }
 
-/* Reads both copies. *ret_best is the newest whole one, or NULL if there is none. */
+/* Reads both files. Stores the newest whole one in *ret_best, or NULL if there is none. */
 static int read_copies(struct namespaces *n, const struct dir *dir, struct copy *const *copies,
                        const struct disk_namespaces **ret_best,
                        char ret_error[static STORE_ERROR_BYTES])

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See namespace.h. Runs on the loop thread. Owns the list and one buffer, and has the files
- * "namespaces.0" and ".1" written, whose format namespace-file.c knows.
+/* Implements the list of namespaces; see namespace.h. Runs on the loop thread. Owns the list, one
+ * buffer and the files "namespaces.0" and "namespaces.1", whose format namespace-file.c implements.
  *
- * Each change raises the generation, and its request waits: a namespace is made or removed, a
- * lifetime is set, or a purge is recorded. One write runs at a time: a worker assembles the whole
- * list, which may be megabytes; it is written to one file and synced; the waiting requests are
- * answered; and the same is written to the other file. A write always goes to the file that does
- * not hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
- * needed: the other one is whole and holds everything that was answered. Both have the same content
- * at rest, so damage to one loses nothing.
+ * Each change raises the generation of the list, and the request for it waits: a namespace is made
+ * or removed, a lifetime is set, or a purge is recorded. One write runs at a time: a worker
+ * assembles the whole list, which may be megabytes; the list is written to one file and synced; the
+ * waiting requests are answered; and the same bytes are written to the other file. The first write
+ * always goes to the file that does not hold the newest copy known to be whole (`good`). So a crash
+ * tears at most that file, and the other one holds everything that was answered. When no write is
+ * pending, both files have the same content, so damage to one of them loses nothing.
  *
- * A new namespace starts at the volume's present sequence, so table entries of an earlier namespace
- * with its id are dead. Recovery reserves the ids that it finds in the table.
+ * A new namespace gets the volume's present sequence as its purge sequence, so table entries of an
+ * earlier namespace with the same id are dead. Recovery reserves the ids that it finds in the
+ * table.
  *
- * Failures: a failed write or sync is the answer to the requests that waited for it. The content of
- * the file is then unknown, whatever the device reported, so that file is written next: with the
- * next change or, at growing intervals, without one. A generation that may be on the disk is not
- * reused for other content. */
+ * Failures: the requests that wait for a write or sync are answered with its error. The content of
+ * the file is then unknown, so this file is written next, with the next change or after a pause
+ * that doubles up to RETRY_MAX_NS. A generation that may be on the disk is never used for other
+ * content. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -28,9 +29,9 @@
 #include "checked.h"
 #include "store/volume/namespace-internal.h"
 
-enum { MOST_TRIES = 2 }; /* repetitions of a write for lack of room */
-#define RETRY_MIN_NS (UINT64_C(50) * 1000000)
-#define RETRY_MAX_NS (UINT64_C(10) * 1000000000)
+enum { MOST_TRIES = 2 }; /* most repetitions of a write that fails for lack of room */
+#define RETRY_MIN_NS (UINT64_C(50) * 1000000)    /* first pause after a failed write */
+#define RETRY_MAX_NS (UINT64_C(10) * 1000000000) /* longest pause after a failed write */
 
 struct namespace *namespace_free(struct namespace *ns)
 {
@@ -65,7 +66,7 @@ int namespace_new(struct namespace **ret, const char *name, size_t name_length,
         return 0;
 }
 
-/* A store's uuid is no secret, but no client learns it. */
+/* The hash is keyed with the volume's uuid, which no client can read. */
 static uint64_t hash_name(const struct namespaces *n, uint16_t tenant, const char *name,
                           size_t length)
 {
@@ -188,7 +189,7 @@ static void open_done(struct namespaces *n, struct store_namespace_open *req, in
         list_append(&n->opens_done, &req->node);
 }
 
-/* The list is ascending by id. */
+/* Moves the last element of the list to its place in the ascending order of ids. */
 static void sort_last(struct namespaces *n)
 {
         for (unsigned i = n->count - 1; i > 0; i--) {
@@ -313,7 +314,7 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns)
         n->generation++;
         if (n->writing == WRITING_COPY)
                 list_append(&n->dropped,
-                            &ns->dropped); /* kept until the worker has copied its text */
+                            &ns->dropped); /* freed once the worker has copied its text */
         else
                 namespace_free(ns);
 }
@@ -376,8 +377,8 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
                 open_done(n, req, 0);
                 return;
         }
-        /* the namespace is new or changed, or the write that held it failed, so it is written once
-         * more */
+        /* The namespace is new or changed, or the write with it has failed, so the list must be
+         * written once more. */
         if (n->writing == WRITING_NOTHING && n->generation == n->writing_generation)
                 n->generation++;
         list_append(&n->opens_waiting, &req->node);
@@ -397,8 +398,8 @@ void namespaces_count_numbers(struct namespaces *n)
         }
 }
 
-/* Takes the set's record, except what this volume itself has missed: that is recorded once it is
- * emptied. */
+/* Takes over the set's record, except for the entry about this volume itself. That entry changes
+ * only when the volume is emptied. */
 static void take_set(struct namespaces *n, const struct volume_set *set)
 {
         uint64_t own[VOLUMES_SET_MAX];
@@ -514,9 +515,9 @@ static void finish_carried(struct namespaces *n)
         }
 }
 
-/* Takes back the new namespaces of a write for which the file system has no room, because otherwise
- * nothing could be written any longer. None of these opens was answered, so the namespaces are
- * empty. */
+/* Removes the new namespaces of a write for which the file system has no room; otherwise all later
+ * writes, with the same namespaces, would fail, too. The opens have not been answered, so the
+ * namespaces are empty. */
 static void forget_flying(struct namespaces *n)
 {
         list_for_each (&n->opens_flying, i) {
@@ -545,7 +546,7 @@ static void write_failed(struct namespaces *n, int r)
                 forget_flying(n);
         finish_flying(n, r);
         if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
-                n->generation++; /* theirs is written once more */
+                n->generation++; /* the list of these opens is written once more */
 }
 
 static void submit(struct namespaces *n, enum writing step);
@@ -617,8 +618,8 @@ void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry)
             (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
                 return;
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* a failed write of an older list may have put this generation on
-                                    the disk */
+                n->generation++; /* a failed write may have put an older list with this generation
+                                    on the disk */
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;

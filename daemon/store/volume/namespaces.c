@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume's namespaces and their effect on chunks; namespace.c has the list. A namespace with
- * chunks of one size has a slot class for it. A purged chunk is not found from the purge on, before
- * the purge is written, and leaves the index in steps (purge.c). Loop thread. */
+/* A volume's namespaces and their effect on chunks; namespace.c has the list. A namespace that
+ * declares a chunk size gets a slot class of that size. Purged chunks are not found from the
+ * request on, even before the purge is written, and are removed from the index in steps (purge.c).
+ * Loop thread. */
 #include <string.h>
 
 #include "store/volume/internal.h"
@@ -14,7 +15,8 @@ void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
         namespaces_open_one(v->namespaces, req,
                             v->params.limit > charged ? v->params.limit - charged : 0, v->seq);
         ns = namespaces_get(v->namespaces, req->id);
-        /* if the size is too large or the class table full, chunks use the shared classes */
+        /* if this fails, because the size is too large or the table of classes is full, the chunks
+         * use the shared classes */
         if (ns && ns->seen.chunk_bytes)
                 slabs_declare_class(v->slabs, ns->seen.chunk_bytes);
         volume_nudge(v);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a volume, by the steps that volume.h describes. First the directory alone: locked,
- * its superblock read, or made where it is empty. Once the limit is shared out, the parts in order
- * (index and eviction order; what recover() finds; a first data file), and at last the superblock
- * that says that the volume is in use.
+/* Opens a volume, in the steps that volume.h describes. volume_prepare() opens and locks the
+ * directory, and reads its superblock; volume_make() writes the superblock of an empty directory.
+ * Once the limit is divided among the volumes, volume_open() creates the index and the eviction
+ * order, runs the recovery, makes a first data file if there is none, and writes the superblock,
+ * which then says that the volume is in use.
  *
- * Blocks; on the loop thread, or on the volume's blocking-call thread while no other thread uses
- * the volume.
+ * Blocks. Runs on the loop thread, or on the volume's blocking-call thread while no other thread
+ * uses the volume.
  *
- * Failures: one sentence for the caller; what was opened until then volume_close() frees. */
+ * Failures: the caller gets one sentence, and must call volume_close(). */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -32,7 +33,8 @@ static uint32_t entries_max(const struct store_params *params)
 
         if (n == 0)
                 n = volume_auto_entries(params->limit);
-        /* a chunk has at least a page, and a record's number is an owner in slab.h */
+        /* a chunk takes at least one page, and a record's number must be a valid owner for
+         * slab.h */
         n = MIN(n, params->limit / DISK_PAGE);
         return (uint32_t)MIN(MAX(n, UINT64_C(16)), (uint64_t)INT32_MAX - 1);
 }
@@ -70,7 +72,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         if (!v->path || !v->policy || !v->tenants)
                 return store_error(ret_error, -ENOMEM, "out of memory");
         v->params = *params->store;
-        v->params.paths = NULL; /* owned by the caller */
+        v->params.paths = NULL; /* the array belongs to the caller */
         v->params.policy = v->policy;
 
         r = dir_open(&v->dir,
@@ -191,8 +193,8 @@ static uint64_t hash_chunk(const void *userdata, uint32_t namespace_id, const st
         return key_hash(userdata, namespace_id, key);
 }
 
-/* Limits the doubt about unsynced data to the chunks that were found, because later puts get higher
- * sequences. Ends it once none of the doubtful chunks exists. */
+/* Lowers doubt_seq to the highest sequence that recovery has found, so that later puts are not in
+ * doubt. Sets it to 0 if none of the chunks in doubt exists any longer. */
 static void settle_doubt(struct volume *v)
 {
         uint64_t *doubt = &v->dir->superblock.doubt_seq, oldest = UINT64_MAX;
@@ -260,7 +262,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         scrub_set(v->scrub, &v->params.scrub);
         sequence_reserved(v);
         namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, make_room, v);
-        /* writes of a process that was killed may be in the page cache only */
+        /* the writes of a process that was killed may exist in the page cache only */
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
                 if (v->segments[i]->fd >= 0)
                         sync_mark_dirty(v->segments[i]);

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Removes purged chunks from the index, step by step.
  *
- * A purge takes effect at once: its sequence is in the namespaces, and while sweeps are in progress
- * each lookup compares a chunk's sequence with it. So a purged chunk that is still in the index is
- * not found, and a put of its key replaces it. The records are walked in steps, between which the
- * loop does other work. All purges share one circular walk, and each ends where it began, so that
- * many purges cost hardly more than one. A chunk that is put meanwhile has a higher sequence and
- * stays.
+ * A purge takes effect at once: the list of namespaces has its sequence, and while a sweep is in
+ * progress, each lookup compares the chunk's sequence with that of the purge. So a purged chunk
+ * that is still in the index is not found, and a put of its key replaces it. The sweep walks
+ * through the records in steps, between which the loop does other work. All purges share one
+ * circular walk, and each purge ends where it began, so that many concurrent purges cost hardly
+ * more than one. A chunk that is put during the sweep has a higher sequence and stays.
  *
  * Loop thread; store/purge.c calls the steps. Failures: none. */
 #include "store/volume/internal.h"
 
 enum {
-        STEP_COST = 32768, /* cost of one step, less than a millisecond */
-        LOOK_COST = 1,
-        REMOVE_COST = 64,
+        STEP_COST =
+                32768, /* most cost of one step, in units of about 25 ns: less than a millisecond */
+        LOOK_COST = 1, /* cost of visiting a record */
+        REMOVE_COST = 64, /* cost of removing a chunk */
 };
 
 bool sweep_is_dead(const struct volume *v, uint32_t i)
@@ -59,7 +60,7 @@ static void finish(struct volume *v, struct store_purge *req)
                 req->answer(req);
 }
 
-/* Called by the namespaces when the purge is on stable storage. */
+/* Called when the purge is on stable storage, or could not be written. */
 static void on_written(struct store_purge *req)
 {
         req->written = true;
@@ -84,7 +85,7 @@ void sweep_begin(struct volume *v, struct store_purge *req)
                 v->sweep_all = req;
 }
 
-/* Starts another round, and marks all purges as having wrapped. */
+/* Continues the walk at record 0, and notes that for all purges in progress. */
 static void wrap(struct volume *v)
 {
         v->sweep_at = 0;

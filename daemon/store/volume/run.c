@@ -3,8 +3,9 @@
  * volume, writes its closing state, and closes it. See volume.h, and store/volume/README.md for the
  * format.
  *
- * Completions are queued where they occur, and volume_iterate() calls complete(). Once the volume
- * stops, no caller calls volume_iterate(), so every completed operation does. */
+ * Requests that have ended are queued, and volume_iterate() calls their complete(). Once the volume
+ * stops, the store no longer calls volume_iterate(), so every completed operation calls it
+ * (volume_progress()). */
 #include "store/volume/volume.h"
 
 #include <assert.h>
@@ -56,7 +57,7 @@ void volume_iterate(struct volume *v)
                 return;
         evict_note_time(v->evict, clock_mono_ns());
         emptying_iterate(v);
-        /* completions create work, and some work completes at once */
+        /* repeats while requests complete, because complete() may submit others */
         do {
                 namespaces_iterate(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
                 put_serve_waiting(v);
@@ -98,7 +99,8 @@ void volume_nudge(struct volume *v)
                 return;
         v->nudged = true;
         v->nudge_io = (struct kio_request){
-                .op = KIO_CALL, /* no volume's thread, because it must not wait for a device */
+                .op = KIO_CALL, /* .volume is not set, because the call must not wait behind a
+                                   device's operations */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = nudged,
@@ -144,7 +146,8 @@ uint64_t volume_pending(const struct volume *v)
                (v->resting ? 0 : namespaces_pending(v->namespaces));
 }
 
-/* Syncs everything to stable storage, and only then marks the volume as clean. */
+/* Syncs all files, and then writes the superblock with the mark that the volume was closed
+ * properly. Returns 0 or -errno. */
 static int close_clean(struct volume *v)
 {
         int r;
@@ -194,7 +197,8 @@ struct volume *volume_close(struct volume *v)
         if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
                 v->ops.astray(v->ops.userdata, v, v->identity.reason);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
-                close_clean(v); /* otherwise the next startup recovers it as after a crash */
+                close_clean(v); /* if this fails, the next startup recovers the volume as after a
+                                   crash */
         for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
                 segment_free(v->segments[i]);
         free(v->segments);

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads chunks of one volume back, so that lost data is found before a client asks for it.
  *
- * There are two uses: the background pass, which periodically reads all chunks at a bounded rate,
- * and VERIFY, a request to read a range. One reader serves both, requests first. It runs on the
- * loop thread; workers read and compute checksums in the background class. It owns one buffer and
- * one request.
+ * There are two users: the background pass, which periodically reads all chunks at a bounded rate,
+ * and VERIFY, a request to read a range. Both share one reader, which serves requests first. It
+ * runs on the loop thread; workers read and compute checksums in the background class. It owns one
+ * buffer and one request.
  *
  * Chunks are read by segment and slot, hence by offset. A *window* consists of as many adjacent
  * chunks as fit into the buffer: they are pinned, read with one read, checked by one call, and
  * unpinned. A pass meets every chunk that exists during all of it, because a chunk never changes
- * its slot. A chunk that does not match is read once more, alone; so is a chunk that is longer than
- * the buffer, piece by piece, with a running checksum. If it fails again, or cannot be read twice,
- * it is dropped with a tombstone, counted and logged. A chunk that was dropped, evicted or purged
- * during the read proves nothing about the disk and is not counted.
+ * its slot. A chunk whose checksum does not match is read once more, alone and in pieces with a
+ * running checksum. A chunk that is longer than the buffer is always read in pieces. A chunk that
+ * does not match twice, or cannot be read twice, is dropped with a tombstone, counted and logged. A
+ * chunk that was dropped, evicted or purged during the read proves nothing about the disk and is
+ * not counted.
  *
- * The pass keeps to its rate between any two reads, and waits while puts wait for room or requests
- * for a ring. It still does one read a second, so that a host that is never idle is scrubbed, too.
+ * The pass keeps to its rate between any two reads, and waits while puts wait for a slot or
+ * requests wait for a ring. It still does one read a second, so that the chunks of a host that is
+ * never idle are read back, too.
  *
- * Failures: errors unrelated to the data, such as lack of memory, leave the chunk alone. If many
- * chunks in a row cannot be read, the device is at fault, and the pass or request ends. A volume
- * that stops or is bypassed ends everything, with the results so far. */
+ * Failures: after an error unrelated to the data, such as lack of memory, the chunk is kept. If
+ * MAX_UNREADABLE chunks in a row cannot be read, the device is at fault, and the pass or request
+ * ends. If the volume stops or is bypassed, the pass and all requests end with the results so
+ * far. */
 #include "store/volume/scrub.h"
 
 #include <assert.h>
@@ -34,14 +37,18 @@
 #include "store/volume/internal.h"
 
 enum {
-        BUFFER_BYTES = 1024 * 1024,
-        GENTLE_BYTES = 256 * 1024, /* bytes of one read of the pass */
-        GAP_BYTES = 64 * 1024,     /* a smaller gap is read, instead of a second read */
-        MAX_ITEMS = 256,
-        MAX_VISITED = 64 * 1024,             /* slots visited in an iteration, or for a request */
-        MAX_VERIFIES = 64,                   /* waiting requests */
-        MAX_VERIFY_BYTES = 64 * 1024 * 1024, /* bytes of one request, not counting its last chunk */
-        MAX_UNREADABLE = 16,                 /* chunks in a row that cannot be read */
+        BUFFER_BYTES =
+                1024 * 1024, /* size of the buffer, and most bytes of one read for a request */
+        GENTLE_BYTES = 256 * 1024, /* most bytes of one read of the pass */
+        GAP_BYTES = 64 * 1024, /* chunks with a gap of at most this many bytes between them are read
+                                  with one read */
+        MAX_ITEMS = 256,       /* most chunks in a window */
+        MAX_VISITED = 64 * 1024, /* most slots that are visited to collect one window */
+        MAX_VERIFIES = 64,       /* most requests that wait */
+        MAX_VERIFY_BYTES =
+                64 * 1024 * 1024, /* most bytes of one request, not counting its last chunk */
+        MAX_UNREADABLE = 16, /* number of unreadable chunks in a row after which the device counts
+                                as failed */
 };
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -55,7 +62,7 @@ static const uint64_t longest_hold_ns =
 
 struct item {
         uint32_t chunk;
-        uint32_t offset; /* within the window */
+        uint32_t offset; /* of the chunk within the window, in bytes */
         uint32_t length, crc;
         uint32_t found;  /* checksum of the bytes that were read */
         unsigned failed; /* number of mismatches */
@@ -65,31 +72,37 @@ struct scrub {
         struct volume *v;
         void *buf;
         struct kio_request io;
-        bool busy; /* a worker has the request, the buffer and the items */
+        bool busy; /* an operation is in flight, and a worker uses `io`, `buf` and `items` */
         struct store_scrub settings;
 
-        struct store_verify *job; /* the request that the window belongs to; NULL if the pass */
+        struct store_verify
+                *job; /* the request that the window belongs to; NULL if it belongs to the pass */
         uint32_t segment;
         uint64_t offset, bytes;
         struct item items[MAX_ITEMS];
         unsigned n_items;
 
         /* State of reading the first item alone. */
-        bool alone;
-        uint64_t done;
+        bool alone;    /* the first item is read alone, in pieces */
+        uint64_t done; /* bytes of the chunk that were read */
         uint32_t crc;
 
-        struct list_node waiting, verified; /* struct store_verify */
+        struct list_node waiting,
+                verified; /* struct store_verify: requests that wait; that are to be completed */
         unsigned n_waiting;
         uint64_t taken_chunks, taken_bytes; /* chunks and bytes taken for the job */
 
-        bool passing;
-        uint32_t at_segment, at_slot;
-        uint64_t opened_ns, began_ns, ended_ns; /* times of the last pass; 0 if none yet */
+        bool passing;                 /* a pass is in progress */
+        uint32_t at_segment, at_slot; /* position of the pass */
+        uint64_t opened_ns, began_ns,
+                ended_ns; /* CLOCK_MONOTONIC times: creation of the reader; beginning and end of the
+                             last pass, 0 if there was none */
         uint64_t due_ns, held_since_ns,
-                held_ns;     /* next read by the rate; start and end of a pause for others */
-        bool interrupted;    /* an iteration's worth of empty slots was visited */
-        unsigned unreadable; /* in a row */
+                held_ns; /* CLOCK_MONOTONIC times: of the next read that the rate permits; beginning
+                            and end of a pause for other work */
+        bool interrupted; /* the search for chunks ended after MAX_VISITED slots, and continues in
+                             the next iteration */
+        unsigned unreadable; /* number of consecutive chunks that could not be read */
 
         uint64_t read_bytes, chunks, failures, passes, last_pass_ms;
 };
@@ -131,14 +144,14 @@ struct scrub *scrub_free(struct scrub *s)
 void scrub_set(struct scrub *s, const struct store_scrub *settings)
 {
         s->settings = *settings;
-        s->due_ns = 0; /* delays of another rate no longer apply */
+        s->due_ns = 0; /* the delay that followed from the old rate no longer applies */
 }
 
 /* --- collecting windows --- */
 
-/* Pins the chunks of the next window, from *segment and *slot on, and moves these behind it: up to
- * `room` bytes and `max` chunks of one segment. Returns false if there were none up to
- * `end_segment`, or, with *interrupted set, in as many slots as may be visited at once. */
+/* Collects the next window from *segment and *slot on, pins its chunks, and advances *segment and
+ * *slot. A window has up to `max` chunks of one segment within `room` bytes. Returns false if no
+ * chunk was found: up to `end_segment` or, with *interrupted set, in MAX_VISITED slots. */
 static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t end_segment,
                     uint64_t room, unsigned max, bool *interrupted)
 {
@@ -198,6 +211,8 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
 
 /* --- results --- */
 
+/* Returns the counters of the request that the window belongs to, or NULL if it belongs to the
+ * pass. */
 static struct store_verified *found(struct scrub *s)
 {
         return s->job ? &s->job->found : NULL;
@@ -224,8 +239,9 @@ static void settle(struct scrub *s, unsigned n, int error)
                         found(s)->unreadable += error != 0 && error != -EBADMSG;
                 }
                 if (error != 0) {
-                        /* errors found on an admin's request do not use up the budget, so that all
-                         * damage is found */
+                        /* An error that a request has found does not count against the error
+                         * budget. Otherwise the volume would be bypassed before all damage is
+                         * found. */
                         bool counts = error == -EBADMSG && !s->job &&
                                       volume_was_whole(volume_chunk_at(v, item.chunk));
 
@@ -262,8 +278,8 @@ static void end_pass(struct scrub *s, uint64_t now_ns)
         s->ended_ns = now_ns;
 }
 
-/* Answers all requests, although a read may still be at a hung device; the buffer stays allocated
- * for it. */
+/* Ends the pass and all requests, because the volume stops or is bypassed. A read may still be in
+ * flight at a hung device; its buffer stays allocated. */
 static void give_up(struct scrub *s)
 {
         if (!s->busy)
@@ -324,7 +340,8 @@ static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
         submit(s, KIO_CALL, complete);
 }
 
-/* Ends an operation. Returns true if the volume stops or is bypassed, and the reader has ended. */
+/* Notes that an operation has completed. Returns true if the volume stops or is bypassed; the pass
+ * and all requests have then been ended. */
 static bool completed(struct scrub *s)
 {
         s->busy = false;
@@ -369,7 +386,7 @@ static void piece_done(struct kio_request *req)
                 return;
         }
         if (r < 0) {
-                /* a call that did not run counts like a failed read */
+                /* also if the call with the checksum could not run */
                 s->v->stats.read_errors += req->op == KIO_READ;
                 s->done = 0;
                 if (!volume_is_loss(r) || ++item->failed > 1) {
@@ -495,8 +512,8 @@ static bool advance_job(struct scrub *s, uint64_t now_ns)
         return true;
 }
 
-/* Returns whether the pass must wait, because puts wait for room or requests for their turn; but
- * not indefinitely. */
+/* Returns whether the pass must wait, because puts wait for a slot or requests wait for a ring.
+ * Returns false after longest_hold_ns, so that the pass continues. */
 static bool others_first(struct scrub *s, uint64_t now_ns)
 {
         struct kio_stats io;
@@ -562,7 +579,8 @@ static void advance(struct scrub *s, uint64_t now_ns)
                         end_pass(s, now_ns);
         }
         if (s->n_items > 0) {
-                /* a pass with a pinned chunk does not delay requests */
+                /* if requests wait, the pass finishes its pinned chunks without waiting for its
+                 * rate */
                 if (s->job || !list_empty(&s->waiting) || pass_is_due(s, now_ns)) {
                         read_piece(s, now_ns);
                         return;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences of entries and of table pages are never reused: a sequence given after a restart must
- * be higher than any on the ring, including pages that this recovery has not read or could not
- * read. So the superblock holds a ceiling for each, which is raised on disk before it is reached. A
- * recovery that has not seen everything continues from the ceilings. Whatever is damaged, such a
- * recovery costs at most RESERVE of the 2^52 sequences; startup after a clean stop costs none.
+/* Maintains the ceilings of sequences in the superblock. A sequence of an entry or of a table page
+ * that is assigned after a restart must be higher than all those on the ring, including pages that
+ * recovery has not read or could not read. So the superblock has a ceiling for each of the two,
+ * which is raised on disk before it is reached. A recovery that has not read all pages continues
+ * from the ceilings, which uses up at most RESERVE of the 2^52 sequences. Startup after a clean
+ * stop uses up none.
  *
- * Runs on the loop thread; superblock.c writes the superblock. Failures: the write is tried again a
- * little later; at the ceiling the volume is bypassed. */
+ * Runs on the loop thread; superblock.c writes the superblock. Failures: a failed write of the
+ * superblock is tried again after RESERVE / 16 further sequences. The volume is bypassed before a
+ * sequence exceeds the ceiling. */
 #include "checked.h"
 #include "store/volume/internal.h"
 
-#define RESERVE (UINT64_C(1) << 20)
+#define RESERVE (UINT64_C(1) << 20) /* default of store_params.sequence_reserve */
 
 static uint64_t reserve_of(const struct volume *v)
 {
@@ -50,7 +52,7 @@ void sequence_iterate(struct volume *v)
 
         if (v->params.as_is || v->bypassed)
                 return;
-        /* RESERVE is a thousand times as much as one loop iteration can use */
+        /* a sixteenth of RESERVE is more than one iteration of the loop can use */
         if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
                 volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
                                          ? "no sequence numbers are left; create a new store"

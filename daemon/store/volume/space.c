@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the volume smaller when its file system has less room than the limit.
  *
- * A write into a data file, the table or the list of namespaces can fail for lack of room although
- * the volume counts the place as its own: the file is sparse (store.prewrite: off), the file system
- * never overwrites in place (btrfs, ZFS, reflinks), or a quota was lowered. Evicting a chunk would
- * not help, since its place may be as unwritable. So the volume removes its coldest data file,
- * which returns room to the file system, and the failed write is tried again. After some of these
- * the volume is as large as the file system permits, and evicts as usual.
+ * A write to a data file, the table or a namespaces file can fail for lack of room although the
+ * file has that size already: the file is sparse (store.prewrite: off), the file system never
+ * overwrites in place (btrfs, ZFS, reflinks), or a quota was lowered. Evicting a chunk would not
+ * help, because a write to the freed slot may fail, too. So the volume removes its coldest data
+ * file, which frees space on the file system, and the failed write is tried again. After some
+ * removals the volume is as large as the file system permits, and evicts as usual.
  *
- * Loop thread. Failures: while I/O runs in every data file, none can be removed. Where removing
- * files brings no room, as their blocks belong to a snapshot too or another program takes them, it
- * stops after a few, and continues after a pause. */
+ * Loop thread. Failures: while every data file has I/O in flight, none can be removed. Removing
+ * files may free no space, because a snapshot shares their blocks or another program takes the
+ * space. So after MOST_IN_VAIN removals without a successful write, the next removal waits for
+ * STORE_FULL_PAUSE_NS. */
 #include "base/clock.h"
 #include "store/volume/internal.h"
 
-enum { MOST_IN_VAIN = 4 };
+enum { MOST_IN_VAIN = 4 }; /* most removals without a successful write between them */
 
 bool space_make(struct volume *v, uint8_t epoch)
 {

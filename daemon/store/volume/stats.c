@@ -9,7 +9,7 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
 {
         struct store_stats now = v->stats;
 
-        /* values that are not counters are computed on each request */
+        /* also copies values that are not counters; volume_get_stats() computes these again */
         volume_get_stats(earlier, &v->stats);
         v->stats.clean_start = now.clean_start;
         v->stats.recovered_chunks = now.recovered_chunks;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks in the superblock of a volume in use, which the next startup or resume must know. One write
- * runs at a time; marks that are requested during it share the next one. The fields change on the
- * loop thread, and never during a write.
+/* Writes marks to the superblock of a volume in use: facts that the next startup or resume must
+ * know. One write runs at a time; marks that are requested during a write share the next one. The
+ * fields of the superblock change on the loop thread, and never during a write.
  *
- * A mark that cannot be written is not tried again, because the device has failed already. Each
- * user of a mark decides what that means; put.c is notified of MARK_VOID. */
+ * A mark that cannot be written is not tried again here. The requester of a mark gets the result
+ * and decides what to do, as put.c does for MARK_VOID. */
 #include "store/volume/internal.h"
 
 /* Writes the superblock. Runs on a worker. */
@@ -21,7 +21,7 @@ static void marked(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, mark_io);
         unsigned marks = v->marks_flying;
-        int r = (int)req->result; /* submit_marks() reuses the request */
+        int r = (int)req->result; /* read now, because submit_marks() reuses the request */
 
         v->operations--;
         v->marks_flying = 0;
@@ -50,7 +50,8 @@ static void submit_marks(struct volume *v)
         if (v->marks_flying & MARK_UNSYNCED)
                 sb->unsynced = 1;
         if (v->marks_flying & MARK_DOUBT)
-                sb->doubt_seq = CHUNK_SEQ_MAX; /* also covers later chunks of this process */
+                sb->doubt_seq =
+                        CHUNK_SEQ_MAX; /* so that later chunks of this process are in doubt, too */
         if (v->marks_flying & MARK_AWAY)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)

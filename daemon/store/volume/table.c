@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Table ring: the durable record of which chunk each slot holds.
+/* The table ring: the durable record of the chunk in each slot.
  *
- * A chunk survives a restart only if its entry reached the disk; slots without an entry are free.
- * Runs on the loop thread. Owns the head, the queue, the page buffers, and the lists of chunks by
- * page: one list per page, linked through one array by chunk number, whose last link is the page's
- * number. A list is no longer than a page has entries.
+ * A chunk survives a restart only if its entry has reached the disk; slots without an entry are
+ * free. Runs on the loop thread. Owns the head, the queue, the page buffers, and for each page the
+ * list of chunks whose live entry is in it. These lists are linked through one array by chunk
+ * number; the last link of a list is the page's number.
  *
- * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages
- * overwrites [head, head + k), with k at most half of `safe`, and carries the live entries of k
- * pages from head + safe on. Once it is complete, those entries are in the batch, and the rule
- * holds for the new head. If a crash loses or tears any part of the batch, every live entry is
- * still in its old page: nothing that was overwritten was needed, and at the next startup the pages
- * that were written cost at most half of the safe ones. If `safe` is below the preferred window,
- * two pages are carried for each page written, until it is restored. Above it nothing is carried,
- * and pages behind the safe ones without live entries become safe at no cost. If chunks die in
- * about the order of their puts, the window is most of the ring's free space, and syncs are rare.
+ * The rule: none of the next `safe` pages from the head on holds the only copy of a live entry. A
+ * batch of k pages overwrites [head, head + k), with k at most half of `safe`, and carries the live
+ * entries of k pages from head + safe on. Once it is complete, those entries are in the batch, and
+ * the rule holds for the new head. If a crash loses or tears any part of the batch, every live
+ * entry is still in its old page, because no page that was overwritten was needed, and at least
+ * half of the safe pages are still safe. While `safe` is below the preferred window, the entries of
+ * two pages are carried for each page written. While it is above, no entries are carried. Pages
+ * after the safe ones become safe without a copy if they have no live entries; so if chunks are
+ * evicted in about the order of their puts, most of the ring's free space is safe, and syncs are
+ * rare.
  *
- * Power loss: writes that were completed but not synced may be lost in any order. The pages written
- * since the last sync are therefore kept below half of the pages that were safe then;
- * table_wants_sync() asks for a sync at a quarter.
+ * Power loss: writes that were completed but not synced may be lost in any order. So at most half
+ * of the pages that were safe at the last sync are written without another one; table_wants_sync()
+ * requests a sync at a quarter.
  *
- * Tombstones are not carried: the ring overwrites in order of time, and every older entry of their
- * key was written before them. Within a torn batch that order does not hold; hence
- * table_is_stale().
+ * Tombstones are not carried: the ring overwrites pages in the order in which they were written, so
+ * every older entry of the key is overwritten before its tombstone. Within a torn batch this order
+ * does not hold; recovery finds the pages concerned with table_is_stale().
  *
- * Puts that arrive while a batch is in flight share the next one. Carried entries are counted
- * against the room of a batch first, so that the rule never waits.
+ * Entries that are queued while a batch is in flight share the next batch. Carried entries get room
+ * in a batch before queued ones, so that the rule always holds.
  *
  * Page sequences show which pages a crash kept from being written: each is one more than the one
- * before, and the beginning of the ring follows its end. So a ring grows only when all unsynced
- * pages are between the beginning and the head, where growing changes nothing.
+ * before, and the beginning of the ring follows its end. So a ring may grow only while all unsynced
+ * pages lie between the beginning of the file and the head, because growing does not change the
+ * order of these.
  *
- * Failures: a failed write ends the ring, because its file may hold anything there. A failed sync
- * ends it, too: the pages that it was to cover may never reach the disk, so older pages with the
- * same entries must not be overwritten. Gets continue from memory. */
+ * Failures: after a failed write the ring writes nothing more, because the content of those pages
+ * is unknown. The same holds after a failed sync: the pages that the sync was to cover may never
+ * reach the disk, so older pages with the same entries must not be overwritten. Gets do not need
+ * the ring and continue. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -50,9 +53,14 @@
 #define LAST_LINK (UINT32_C(1) << 31)
 static_assert(TABLE_MAX_PAGES < LAST_LINK, "a page fits");
 
-enum { WINDOW_MIN = 4, WINDOW_MAX = 2 * TABLE_UNSYNCED_MAX, WINDOW_SHARE = 8 };
+enum {
+        WINDOW_MIN = 4,
+        WINDOW_MAX = 2 * TABLE_UNSYNCED_MAX,
+        WINDOW_SHARE = 8
+}; /* the preferred window is 1/8 of the ring, within these limits */
 
-/* An entry of the batch in flight: new (item), or carried from a page. */
+/* An entry of the batch in flight: a queued one (`item`), or the entry of `chunk` that is carried
+ * from page `from`. */
 struct batch_entry {
         struct table_item *item;
         uint32_t chunk;
@@ -65,28 +73,30 @@ struct table {
         void *userdata;
 
         uint32_t pages, max_chunks;
-        uint32_t *heads;     /* by page: 1 + the first chunk, or 0 if none, as in fresh memory */
+        uint32_t *heads; /* by page: 1 + the first chunk of its list; 0 if the list is empty, as in
+                            new memory */
         struct packed links; /* by chunk; see link_of() */
-        uint32_t linked;     /* the chunks ever placed are below */
+        uint32_t linked;     /* all chunks that were ever placed have lower numbers */
         uint64_t heads_bytes, links_bytes;
         struct pages_ahead links_ahead;
 
-        uint32_t head;
-        uint32_t safe;
+        uint32_t head; /* next page to write */
+        uint32_t safe; /* number of pages from the head on that the rule covers */
         uint64_t next_sequence, run_sequence;
-        int failed;
+        int failed; /* see table_failure() */
 
         struct list_node queue;
         uint64_t queued;
 
-        uint32_t flying; /* pages of the write in flight; 0 if none */
-        uint32_t carried_pages;
+        uint32_t flying;        /* pages of the write in flight; 0 if none */
+        uint32_t carried_pages; /* pages whose entries the write in flight carries */
         uint32_t n_batch;
         struct disk_page *buf;
         struct batch_entry batch[TABLE_BATCH_PAGES * DISK_PAGE_ENTRIES];
 
-        /* Counts of written pages: `synced` is `written` at the beginning of the last successful
-         * sync. */
+        /* `written`: pages written since table_start(). `synced` and `syncing`: the value of
+         * `written` when the last successful sync, and the sync in flight, began; `synced_safe` and
+         * `syncing_safe`: the value of `safe` at these times. */
         uint64_t written, synced, syncing;
         uint32_t synced_safe, syncing_safe;
 
@@ -112,8 +122,8 @@ static uint64_t map_bytes(uint32_t numbers)
         return round_up((uint64_t)numbers * sizeof(uint32_t), 4096);
 }
 
-/* Returns 1 + the next chunk, or LAST_LINK and the page; 0 if the chunk is in no page. In memory
- * the flag is the lowest bit. */
+/* Returns the link of a chunk: 1 + the next chunk in its page, or LAST_LINK | page at the end of
+ * the list; 0 if the chunk is in no page. In memory the flag LAST_LINK is the lowest bit. */
 static uint32_t link_of(const struct table *t, uint32_t chunk)
 {
         uint32_t link = packed_get(&t->links, chunk);
@@ -126,7 +136,7 @@ static void set_link(struct table *t, uint32_t chunk, uint32_t link)
         packed_set(&t->links, chunk, link << 1 | link >> 31);
 }
 
-/* Returns the bits of a link in a ring of so many pages. */
+/* Returns the number of bits that a link takes in a ring of this number of pages. */
 static unsigned link_bits(const struct table *t, uint32_t pages)
 {
         return packed_bits(MAX(t->max_chunks, pages - 1)) + 1;
@@ -150,7 +160,7 @@ static void unmap_links(struct table *t)
                 munmap(t->links.base, t->links_bytes);
 }
 
-/* Makes room for the numbers of more pages in the links of all chunks. */
+/* Makes the links wide enough for the page numbers of a larger ring. */
 static int widen_links(struct table *t, uint32_t pages)
 {
         struct table old = { .links = t->links,
@@ -280,7 +290,8 @@ static unsigned count_live(const struct table *t, uint32_t page)
         return n;
 }
 
-/* Counts the safe pages at the head, of which `n` are known to be safe. */
+/* Returns the number of safe pages from the head on, within widest_window(). The first `n` are
+ * known to be safe; a further page is safe if it has no live entry. */
 static uint32_t count_safe(const struct table *t, uint32_t n)
 {
         uint32_t most = widest_window(t);
@@ -301,8 +312,9 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
         return newest;
 }
 
-/* Backwards from the newest page, each page has a sequence that is one less, down to the one of
- * `run_sequence`. Older pages were synced when the ring started. */
+/* From the newest page backwards, the sequence of each page must be one less than that of the page
+ * after it, down to `run_sequence`; a page with another sequence is stale. Pages before that are
+ * not checked. */
 bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
                     uint64_t sequence)
 {
@@ -365,7 +377,7 @@ static void fail_queued(struct table *t)
                 t->ops->written(t->userdata, item, TABLE_NOWHERE, t->failed);
 }
 
-/* Returns how many more pages may be written before a sync. */
+/* Returns the number of pages that may still be written before a sync. */
 static uint32_t unsynced_room(const struct table *t)
 {
         uint64_t most = MAX(t->synced_safe / 2, 1u), since = t->written - t->synced;
@@ -404,8 +416,8 @@ void table_sync_end(struct table *t, int r)
         t->synced_safe = t->syncing_safe;
 }
 
-/* Returns how many pages behind the safe ones a batch of k pages should carry: k keep the window,
- * more widen it, and fewer suffice if it is wider than preferred. */
+/* Returns the number of pages after the safe ones whose entries a batch of k pages should carry. k
+ * pages keep the window, more pages widen it, and fewer suffice if it is wider than preferred. */
 static uint32_t pages_to_carry(const struct table *t, uint32_t k)
 {
         uint32_t wish = wished_window(t), carry = k;
@@ -432,8 +444,8 @@ static void carry_page(struct table *t, uint32_t page)
                 t->ops->entry(t->userdata, i - 1, batch_add(t, NULL, i - 1, page));
 }
 
-/* Returns how many pages are safe after the n-th page of the batch, whatever is lost: the pages
- * that were safe at the last sync, less those written since. */
+/* Returns the number of pages after the n-th page of the batch that are safe even if all unsynced
+ * writes are lost: the pages that were safe at the last sync, less those written since. */
 static uint32_t safe_after(const struct table *t, uint32_t n)
 {
         uint64_t safe = t->synced + t->synced_safe, written = t->written + n;
@@ -476,8 +488,8 @@ bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, 
         if (k_max == 0)
                 return false;
 
-        /* finds the fewest pages that take everything queued; k pages can always be carried,
-         * because no page has more entries than fit into one */
+        /* Finds the smallest k for which all queued entries have room. The entries of k pages can
+         * always be carried, because k pages have room for them. */
         do {
                 k++;
                 room = k * DISK_PAGE_ENTRIES;
@@ -537,7 +549,8 @@ void table_complete(struct table *t, int r)
         }
 
         for (uint32_t i = 0; i < k; i++)
-                assert(t->heads[first + i] == 0); /* by the rule, these pages had no live entries */
+                assert(t->heads[first + i] ==
+                       0); /* by the rule, these pages held no live entries */
         t->head = page_after(t, t->head, k);
         t->next_sequence += k;
         t->safe = t->safe - k + t->carried_pages;
@@ -553,8 +566,8 @@ void table_complete(struct table *t, int r)
                         t->ops->written(t->userdata, b->item, page, 0);
                 } else {
                         t->stats.entries_carried++;
-                        /* otherwise the chunk was dropped, or its number now belongs to another
-                         * chunk, in another page */
+                        /* if the entry has left its page, the chunk was dropped, and its number may
+                         * belong to another chunk */
                         if (table_page_of(t, b->chunk) == b->from) {
                                 table_forget(t, b->chunk);
                                 table_place(t, page, b->chunk);
@@ -586,11 +599,10 @@ int table_grow(struct table *t, uint32_t pages)
         t->heads = p;
         t->heads_bytes = map_bytes(pages);
         t->pages = pages;
-        /* from the beginning of the file to the head, the pages were written one after the other */
+        /* the pages from the beginning of the file to the head were written without a gap */
         t->run_sequence =
                 MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
-        /* the new pages are empty, so at least as many pages are safe as before; with the larger
-         * ring a wider window is preferred, and empty pages count towards it */
+        /* the new pages are empty, so the number of safe pages can only rise */
         t->safe = count_safe(t, t->safe);
         return 0;
 }
