@@ -3,19 +3,20 @@
  *
  * Runs on the loop thread. Owns the accounting only; the bytes belong to the pool or the store.
  *
- * One word per slot serves two purposes: below 2^31 it is the slot's owner; with the top bit set
- * the slot is free and the rest is the next free slot of the slab. In memory a word has as few bits
- * as the owners allow (slabs_limit_owners()), and the flag is its lowest bit. Slots from `fresh` on
- * have never been handed out and their words never written, so that dividing a slab costs only an
- * allocation.
+ * Each slot has one word, with two uses: a word below 2^31 is the owner of a used slot; with the
+ * top bit set, the slot is free, and the other bits are the number of the next free slot of the
+ * slab. In memory a word has as few bits as the owners allow (slabs_limit_owners()), and the flag
+ * is its lowest bit. Slots from `fresh` on were never acquired, and their words were never written,
+ * so that dividing a slab costs only an allocation.
  *
- * Acquire: the class's first slab with room; else a free slab; else an empty slab of any other
- * class. A slab that gets a slot back moves to the front, an empty one to the end, so that slabs
- * become full or empty instead of fragmented. Slots of a slab are acquired in the order in which
- * they were released, and in an empty slab from its beginning: so consecutive puts get adjacent
- * slots, whose writes can be merged. Recovery occupies slots out of order, which leaves the free
- * list stale; the next acquire from the slab rebuilds it once. Failures: a lack of memory changes
- * nothing. Misuse is asserted. */
+ * A slot is acquired from the first slab in the class's list of slabs with room; if the list is
+ * empty, from a free slab; if there is none, from an empty slab of any other class. When a slot is
+ * released, its slab moves to the front of the list, or to the end if it is empty now, so that
+ * slabs become full or empty instead of fragmented. Slots of a slab are acquired in the order in
+ * which they were released, and in an empty slab from its beginning: so consecutive puts get
+ * adjacent slots, whose writes can be merged. Recovery occupies slots in any order, which leaves
+ * the slab's free list stale; the next slabs_acquire() from the slab rebuilds the list. Failures:
+ * if memory is short, a call fails without effect. Wrong arguments are asserted. */
 #include "slab/slab.h"
 
 #include <assert.h>
@@ -32,7 +33,7 @@
 #define SLOT_END  0x7fffffffu /* no next slot */
 #define NONE      UINT32_MAX  /* no slab */
 
-enum { NO_CLASS = UINT16_MAX, STEPS_AN_OCTAVE = 8 };
+enum { NO_CLASS = UINT16_MAX, STEPS_AN_OCTAVE = 8 }; /* steps between a size and twice that size */
 
 struct slab_link {
         uint32_t prev, next;
@@ -40,15 +41,15 @@ struct slab_link {
 
 struct slab {
         uint64_t bytes;
-        uint8_t *words; /* one per slot, see word_of(); NULL while free */
-        uint32_t slots, used;
-        uint32_t fresh;      /* first slot not handed out since the slab was divided */
-        uint32_t first_free; /* SLOT_END: none below fresh */
-        uint32_t last_free;  /* end of the free list, if it is not empty */
+        uint8_t *words;       /* one for each slot, see word_of(); NULL while the slab is free */
+        uint32_t slots, used; /* number of slots; of slots in use */
+        uint32_t fresh; /* slots from this one on were not acquired since the slab was divided */
+        uint32_t first_free; /* first slot of the free list; SLOT_END if the list is empty */
+        uint32_t last_free;  /* last slot of the free list, if the list is not empty */
         uint16_t class;
-        bool stale; /* the free list still contains slots that were occupied */
-        bool in_empty;
-        bool closed;            /* in neither of the lists below */
+        bool stale;    /* the free list contains slots that slabs_occupy() has given an owner */
+        bool in_empty; /* the slab is in the list of empty slabs */
+        bool closed; /* slabs_close_slab() was called; the slab is in neither of the lists below */
         struct slab_link room;  /* in its class's list of slabs with room, or in the free list */
         struct slab_link empty; /* in the list of empty slabs that have a class */
 };
@@ -60,8 +61,8 @@ struct slab_list {
 struct slab_class {
         uint64_t bytes;
         uint16_t group;
-        uint16_t sibling;  /* a class of the same size in another group; NO_CLASS */
-        uint16_t relative; /* a class of another size in the same group; NO_CLASS */
+        uint16_t sibling;  /* next class of the same size, in another group; NO_CLASS at the end */
+        uint16_t relative; /* next class of the same group, of another size; NO_CLASS at the end */
         struct slab_list room;
         uint32_t slabs;
         uint64_t slots, used;
@@ -76,7 +77,7 @@ struct slabs {
         struct slab_class classes[SLAB_MAX_CLASSES];
         uint16_t by_size[SLAB_MAX_SIZES]; /* classes of group 0 in ascending order */
         struct {
-                uint16_t group, class; /* class: the most recently created one */
+                uint16_t group, class; /* `class`: the one that was created last */
         } groups[SLAB_MAX_CLASSES];
         struct slab slabs[];
 };
@@ -181,9 +182,9 @@ static void class_add(struct slabs *s, uint64_t bytes)
         s->n_sizes++;
 }
 
-/* Creates the shared classes: eight linear steps per octave, so that neighbours are at most 1/8
- * apart; below 8 grains, every multiple of the grain. The largest is the whole slab. There are at
- * most 16 + 8 * 48, for which the table has room. */
+/* Creates the shared classes: eight equal steps from each size to twice that size, so that
+ * neighbours are at most 1/8 apart; below 16 grains, every multiple of the grain. The largest class
+ * is the whole slab. There are at most 16 + 8 * 48 classes, for which the table has room. */
 static void classes_init(struct slabs *s)
 {
         uint64_t grains = s->slab_bytes / SLAB_GRAIN, step = 1, n = 1;
@@ -219,7 +220,8 @@ int slabs_declare_class(struct slabs *s, uint64_t bytes)
         return declare(s, bytes, SLAB_DECLARED_SIZES, SLAB_ASKED_CLASSES);
 }
 
-/* Finds the class with the same size as `class` in a group, or creates it within the limit. */
+/* Returns the class of a group with the same size as `class`; creates it if there are fewer than
+ * `max_classes` classes, or returns -ENOSPC. A negative `class` is returned. */
 static int find_or_make(struct slabs *s, uint16_t group, int class, unsigned max_classes)
 {
         unsigned made;
@@ -315,7 +317,8 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
 
 /* --- words --- */
 
-/* Returns the last number that a word has room for, which stands for SLOT_END. */
+/* Returns the largest number that fits into a word. As the next free slot, it stands for
+ * SLOT_END. */
 static uint32_t last_number(const struct slabs *s)
 {
         return (uint32_t)((UINT64_C(1) << (s->word_bits - 1)) - 1);
@@ -414,6 +417,7 @@ static void empty_leave(struct slabs *s, uint32_t i)
         s->slabs[i].in_empty = false;
 }
 
+/* Frees an empty slab: takes its class from it. */
 static void slab_uncut(struct slabs *s, uint32_t i)
 {
         struct slab *slab = &s->slabs[i];
@@ -434,8 +438,8 @@ static void slab_uncut(struct slabs *s, uint32_t i)
         s->n_free++;
 }
 
-/* Gives a free slab its class, and adds it to the class's list of slabs with room and to the list
- * of empty ones. */
+/* Assigns a class to a free slab, and adds the slab to the class's list of slabs with room and to
+ * the list of empty slabs. */
 static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
 {
         struct slab *slab = &s->slabs[i];
@@ -463,8 +467,9 @@ static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
         return 0;
 }
 
-/* Gives the class another slab, with room. Returns 0, SLAB_FULL or -ENOMEM. Only the last slab of a
- * space is shorter than the others, so these walks end at the first or second step. */
+/* Assigns another slab to the class: a free one or an empty one of another class. Returns 0,
+ * SLAB_FULL or -ENOMEM. Mostly only the last slab of a space is shorter than the others, so these
+ * walks end at the first or second step. */
 static int class_grow(struct slabs *s, unsigned class)
 {
         uint64_t bytes = s->classes[class].bytes;
@@ -550,6 +555,7 @@ uint32_t slabs_free_count(const struct slabs *s)
 
 /* --- slots --- */
 
+/* Rebuilds the free list of a slab, in ascending order. */
 static void slab_relink(const struct slabs *s, struct slab *slab)
 {
         slab->first_free = SLOT_END;

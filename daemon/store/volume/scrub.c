@@ -78,7 +78,7 @@ struct scrub {
         struct store_verify
                 *job; /* the request that the window belongs to; NULL if it belongs to the pass */
         uint32_t segment;
-        uint64_t offset, bytes;
+        uint64_t offset, bytes; /* of the window in the data file */
         struct item items[MAX_ITEMS];
         unsigned n_items;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The dead keys of a recovery: a set of hashes. Only the 64 bits of a key's hash are kept. The hash
- * has a new secret in each process, and a collision is as likely as an undetected checksum error.
- * If memory for the set is short, recovery fails. */
+/* The set of dead keys during a recovery, as a hash table. Only the 64-bit hashes of keys are
+ * stored. The hash has a new secret in each process, so a collision, which would lose a chunk, is
+ * as unlikely as an undetected checksum error. If memory for the set is short, recovery fails. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -11,10 +11,13 @@
 #include "checked.h"
 #include "warm.h"
 
-enum { FIRST_ROOM = 1024, MANY = 64 * 1024 };
+enum {
+        FIRST_ROOM = 1024,
+        MANY = 64 * 1024
+}; /* first size of the table; hashes from which on it grows to the estimate at once */
 
-/* Returns the place of a hash, or the free one for it. The index uses the low bits for its
- * buckets. */
+/* Returns the place of a hash, or the free place for it. Skips the lowest bits, which select the
+ * bucket in the index. */
 static uint64_t *place_of(const struct dead_keys *g, uint64_t hash)
 {
         uint64_t i = hash >> 20 & (g->room - 1);

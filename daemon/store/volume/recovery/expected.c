@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the data files that should be there: losses.c says how the superblock knows. An entry
- * names a slot of a file as large as the superblock says, or, if its segment was cut after that, as
- * large as files of this volume are. The scan treats slots of a missing file, or of a missing end,
- * like others, so that it finds the latest entry of each, and counts the live ones. */
+/* Recovery of lost data files: computes the sizes that data files should have (losses.c explains
+ * the sizes in the superblock), and counts the chunks in missing parts. A file should have the size
+ * in the superblock or, if its segment was cut after the sizes were computed, up to the size of new
+ * files. The scan handles slots in missing parts like all others, so that it finds the latest entry
+ * of each slot, and counts the live ones as lost. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, finding the newest page of the ring, by binary search: the pages were written in turn,
- * so those from the first to the newest have sequences at least as high as the first one's. A crash
- * may have lost pages around the newest one, and damage any: the result is an estimate, which the
- * scan verifies. */
+/* Recovery: finds the newest page of the ring, and plans the order in which pages are scanned. The
+ * pages were written one after the other, so those from the first to the newest have sequences at
+ * least as high as the first page's. The newest page is therefore found by binary search. A crash
+ * may have lost pages around the newest one, and any page may be damaged, so the result is an
+ * estimate, which the scan verifies. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -33,7 +34,9 @@ static uint32_t count_blocks(const struct recovery *rec)
         return (rec->pages + rec->room - 1) / rec->room;
 }
 
-/* Adds a visit of pages in one block, which is read unless it is the last one that was. */
+/* Adds a visit of the pages from `high` down to `low`, which are in one block. Unless the preceding
+ * visit is in the same block, the block is read for it. Blocks that were never written are
+ * skipped. */
 static void add_visit(struct recovery *rec, uint32_t high, uint32_t low)
 {
         struct plan *plan = &rec->plan;
@@ -119,15 +122,15 @@ int recovery_plan_sorted(struct recovery *rec)
 
 /* --- the estimate --- */
 
-/* The sequences in a block. */
+/* Sequences of a block: of its first valid page, and the highest one; 0 if no page is valid. */
 struct probe {
         bool taken;
         uint64_t first, highest;
 };
 
 struct estimate {
-        uint64_t sequence; /* highest sequence; 0 if no page is valid */
-        uint32_t page;
+        uint64_t sequence;    /* highest sequence found so far; 0 if no page is valid */
+        uint32_t page;        /* the page with that sequence */
         bool damaged;         /* a page could not be read, or is not whole */
         struct probe *probes; /* indexed by block */
 };
@@ -162,7 +165,8 @@ static struct probe probe_at(struct recovery *rec, struct estimate *estimate, ui
         return *g;
 }
 
-/* Reads the pages after this one, and continues from a newer one if there is any. */
+/* Reads the TABLE_UNSYNCED_MAX pages after this page. If a newer page is among them, also reads
+ * that many pages after the newer one. */
 static void probe_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,
@@ -179,10 +183,11 @@ static void probe_behind(struct recovery *rec, struct estimate *estimate, uint32
         }
 }
 
-/* Uses binary search, and then checks whether newer pages follow. A page is written behind those
- * before it, and all but TABLE_UNSYNCED_MAX of these have been synced. So if that many following
- * pages are older, or were never written, and none is damaged, no newer page follows. In a ring
- * that is about to grow, or has recently been larger, the beginning follows its end. */
+/* Finds a page by binary search, and then checks whether newer pages follow. When a page is
+ * written, all except the last TABLE_UNSYNCED_MAX pages before it have been synced. So if this
+ * number of pages after the found page are older, or were never written, and none is damaged, there
+ * is no newer page. The pages at the beginning of the file are checked, too, because they may
+ * follow a page before the end of the file: the ring may have been smaller than the file. */
 uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);

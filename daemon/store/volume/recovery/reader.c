@@ -2,11 +2,13 @@
 /* Reads and checks the ring's pages during recovery: recovery_block_check() finds torn and damaged
  * pages and entries by their CRCs.
  *
- * A ring of up to 64 MiB is one block. A larger one has many, which bypass the page cache if
- * possible, because touching memory for the first time may cost more than the device. The threads
- * of threads.c then read and check blocks in advance; without them everything is done in sequence.
+ * A ring of up to 64 MiB is read as one block. A larger ring is read in many blocks of READ_PAGES
+ * into the same few buffers, with O_DIRECT if possible, because the first use of memory may take
+ * longer than the read from the device. The threads of threads.c then read and check blocks in
+ * advance; without these threads, each block is read and checked when the scan reaches it.
  *
- * A block that was never written is not read. A page that cannot be read counts as zeros. */
+ * A block that was never written is not read, and counts as zeros. A page that cannot be read
+ * counts as zeros, too. */
 #include "store/volume/recovery/internal.h"
 
 #include <assert.h>
@@ -22,14 +24,15 @@
 #include "cleanup.h"
 
 enum {
-        READ_PAGES = 256,
-        STEP_BYTES = 1024 * 1024, /* a power of two */
-        KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
+        READ_PAGES = 256,         /* pages of a block in a large ring */
+        STEP_BYTES = 1024 * 1024, /* most bytes of one read; a power of two */
+        KEEP_PAGES =
+                64 * 1024 * 1024 / DISK_PAGE, /* most pages of a ring that is read as one block */
 };
 
-/* Finds the blocks that were ever written; the others need not be read, because the kernel would
- * zero pages of its own first. Called once, before the first read, because pages that the kernel's
- * readahead brings in count as data afterwards. */
+/* Finds the blocks that were ever written, with SEEK_DATA and SEEK_HOLE. Called once, before the
+ * first read, because a read makes the kernel cache pages of holes, which SEEK_DATA then reports as
+ * data. */
 static int find_written(struct recovery *rec)
 {
         uint32_t n = (rec->pages + rec->room - 1) / rec->room;
@@ -46,7 +49,7 @@ static int find_written(struct recovery *rec)
                         return 0;
                 end = data < 0 ? -1 : lseek(rec->v->table_fd, data, SEEK_HOLE);
                 if (end <= data) {
-                        memset(rec->written, true, n); /* the file system does not report it */
+                        memset(rec->written, true, n); /* the file system does not report holes */
                         return 0;
                 }
                 for (uint64_t i = (uint64_t)data / bytes; i < n && i * bytes < (uint64_t)end; i++)
@@ -68,7 +71,7 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
         if (zeros)
                 return;
         while (done < bytes) {
-                /* up to the end of a page, however much was read before */
+                /* reads up to the end of a page, even after a short read */
                 uint64_t next = MIN(round_down(done, DISK_PAGE) + step, bytes);
                 ssize_t k =
                         pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
@@ -82,9 +85,9 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
                         memset(buf + done, 0, bytes - done);
                         break;
                 } else if (step > DISK_PAGE && !probe) {
-                        /* Some page in this range fails, and a direct read does not show which
-                         * one. Each failing read may take the device a second, so the range is
-                         * halved. */
+                        /* A page in this range cannot be read, and a direct read does not show
+                         * which one. The range is halved rather than read page by page, because
+                         * each failing read may take the device a second. */
                         step /= 2;
                 } else {
                         b->unread = true;
@@ -94,7 +97,7 @@ static void block_read(const struct recovery *rec, struct block *b, bool probe)
         }
 }
 
-/* Returns whether an entry is whole, and has a sequence that a record has room for. */
+/* Returns whether an entry is valid, with a sequence that fits into a record of the index. */
 static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DISK_UUID_BYTES])
 {
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
@@ -123,7 +126,9 @@ void recovery_block_check(const struct recovery *rec, struct block *b)
                         c->entries |= UINT32_C(1) << j;
                         c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
                         if (c->hashes[j] == 0)
-                                c->hashes[j] = UINT64_C(1) << 63; /* the index uses the low half */
+                                c->hashes[j] = UINT64_C(1)
+                                               << 63; /* 0 is reserved; the index derives its first
+                                                         bucket from the low half */
                 }
         }
 }
@@ -190,9 +195,9 @@ static void estimate_records(struct recovery *rec)
         rec->superseded = written - rec->likely;
 }
 
-/* Erases the pages of a failed write, which may be on the disk all the same. Nothing that it
- * overwrote was needed. Runs once, before any other change of the ring, because these pages may be
- * needed later. */
+/* Erases the pages of a table write that failed, because the write may have reached the disk
+ * nevertheless. No page that it overwrote was needed. Runs before any other change of the ring,
+ * because later pages at the same place must not be erased. */
 static int erase_void(const struct volume *v, uint32_t pages)
 {
         struct disk_superblock *sb = &v->dir->superblock;
@@ -234,8 +239,9 @@ int recovery_open_ring(struct recovery *rec)
         rec->table_replaced = !v->dir->copied && !v->dir->superblock.clean &&
                               v->dir->superblock.table_inode != 0 &&
                               v->dir->superblock.table_inode != st.st_ino;
-        /* A ring is never larger than a store full of the smallest slots needs. Bytes beyond that
-         * belong to no table, and memory would be allocated for them. */
+        /* A ring is never larger than a store full of the smallest slots needs. Bytes beyond this
+         * size are no part of a ring, and are cut off, because recovery would allocate memory for
+         * them. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
@@ -255,7 +261,7 @@ int recovery_open_ring(struct recovery *rec)
                         return recovery_fail(rec, r,
                                              "cannot erase the table pages whose write failed");
         }
-        /* drops pages that the kernel could not write but may still show */
+        /* discards cached pages that the kernel could not write to the disk */
         if (v->dir->superblock.unsynced)
                 posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_SEQUENTIAL);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recovery: builds the index from the files. Blocks; runs once, before any other I/O.
  *
- * The ring is scanned once, from its newest page to its oldest (scan.c; probe.c finds the newest,
- * reader.c reads). All chunks that are in the index after that are live, unless a lowered limit
- * removes them, and slots.c gives them their slots.
+ * The ring is scanned once, from its newest page to its oldest: probe.c finds the newest page,
+ * reader.c reads the pages, and scan.c evaluates their entries. All chunks that are in the index
+ * after the scan are live, unless a lowered limit removes them, and slots.c assigns their slots.
  *
  * A page is valid if its CRC, the store's uuid and its position are right; an entry is valid if its
- * own CRC is right and its slot exists. So damage costs only the entries that it hit. A page that a
- * crash left unwritten among newer ones is not read, but erased, because its entries would outlive
- * the tombstones that were written after it. A page that is not whole is erased, too, before a
- * sequence is given: if it were overwritten and torn again, it might become whole, and look as new
- * as what is written by then, including purges. */
+ * own CRC is right and its slot exists. So damage costs only the damaged entries. An old page that
+ * should have been overwritten before newer ones were written, but was not because of a crash, is
+ * erased and not read, because the tombstones that void its entries may be lost. A page that is not
+ * whole is erased, too, before any sequence is assigned. Otherwise a later write that is torn at
+ * the same place might complete it, with a sequence higher than those of purges that were made
+ * meanwhile. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -99,12 +100,12 @@ static int add_slabs(struct recovery *rec)
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
-        v->n_retired = 0; /* these files were missing already, so they must not keep new ones from
-                             being made */
+        v->n_retired = 0; /* these files were missing before startup, so they do not count as
+                             retired, and new files may be made for them */
         return 0;
 }
 
-/* Removes the chunks whose entries are in the page. */
+/* Removes the chunks whose live entries are in the page. */
 static void drop_page(struct volume *v, uint32_t page)
 {
         uint32_t chunk;
@@ -128,7 +129,8 @@ static int erase_stale(struct recovery *rec)
         return 0;
 }
 
-/* Copies pages. Returns false if a page cannot be read. */
+/* Reads `n` pages of the ring and writes them again to the same place. Returns false if a page
+ * cannot be read; stores the -errno of a failed write in *ret_error. */
 static bool copy_pages(struct recovery *rec, uint32_t first, uint32_t n, int *ret_error)
 {
         const off_t offset = (off_t)first * DISK_PAGE;
@@ -143,11 +145,12 @@ static bool copy_pages(struct recovery *rec, uint32_t first, uint32_t n, int *re
         return true;
 }
 
-/* Writes the newest pages again, each in its place. After a failed sync, which a mark may not
- * record, the page cache may show pages that the disk does not have, and that the kernel will not
- * write any longer. The last daemon wrote at most TABLE_UNSYNCED_MAX pages after its last
- * successful sync, and none of them overwrote an only copy, so a page that this write tears exists
- * in an older page, too. The batch that follows them was in flight, or has been erased. */
+/* Writes the newest pages again, each to its own place, unless the volume was closed properly.
+ * After a failed sync, which the superblock may not show, the page cache may have pages that the
+ * disk does not have and that the kernel will not write. The last daemon wrote at most
+ * TABLE_UNSYNCED_MAX pages after its last successful sync. None of these overwrote the only copy of
+ * a live entry, so if this write tears one of them, its entries still exist in older pages. The
+ * batch after the newest page is included, because it may have been in flight. */
 static int write_newest_again(struct recovery *rec)
 {
         const struct disk_page *newest = &rec->newest;
@@ -171,7 +174,7 @@ static int write_newest_again(struct recovery *rec)
         return r;
 }
 
-/* Returns the sequence since which the pages before the head were written without a gap, as far as
+/* Returns the lowest sequence from which on all pages up to the head exist without a gap, as far as
  * the scan has seen them. */
 static uint64_t whole_since(const struct recovery *rec)
 {
@@ -305,7 +308,8 @@ static int recovery_all(struct recovery *rec)
                 return store_error(rec->error, -EOVERFLOW,
                                    "%s: no sequence numbers are left; create a new store", v->path);
         if (rec->names_lost) {
-                /* One id stays without a namespace permanently; see has_other_tenants(). */
+                /* Leaves one id without a namespace permanently, so that has_other_tenants()
+                 * returns true from now on. */
                 namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
@@ -342,7 +346,7 @@ int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         recovery_close_ring(&rec);
         recovery_scan_fini(&rec);
 #ifdef __GLIBC__
-        malloc_trim(0); /* the memory that recovery used is free now */
+        malloc_trim(0); /* returns the memory that recovery has freed to the kernel */
 #endif
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the scan of the table ring: decides which entry of a slot counts. It goes from the
- * newest page to the oldest, and in each from its last entry to its first, until every slot has
- * been seen. Entries of one slot, and of one key, were written in the order of their sequences, so
- * the first one met here is the latest:
+/* Recovery: scans the table ring, and decides which entry of each slot and of each key counts.
  *
- *   of a segment  it has the valid epoch and size of the slots;
- *   of a slot     it says which chunk the slot belongs to, live or not;
- *   of a hand-over  all older entries of the segment are void;
- *   of a key      it says where the chunk is: in its slot, or, if the slot has another owner by now
- *                 or the entry is a tombstone, nowhere. `dead_keys` has it then.
+ * The scan goes from the newest page to the oldest, and in each page from its last entry to its
+ * first, until every slot has been seen. The entries of one slot, and of one key, were written in
+ * the order of their sequences, so the first one that the scan meets is the latest. The first entry
  *
- * So whatever goes into the index stays there. Entries of namespaces that have been purged since
- * have their slots, but no key: older entries of that namespace are purged as well.
+ *   of a segment    has the valid epoch and size of the segment's slots;
+ *   of a slot       names the chunk that the slot belongs to, live or not;
+ *   of a hand-over  makes all older entries of the segment void;
+ *   of a key        names the chunk's slot. If the slot has another owner by now, or the entry is a
+ *                   tombstone, the key has no chunk, and is added to `dead_keys`.
  *
- * The scan needs to begin at the newest page. In a ring of several blocks probe.c estimates it; if
- * the pages' sequences then do not fall from page to page backwards, the sequences of all pages are
- * read, and the scan begins anew in their order. A ring of one block is in memory, and is scanned
- * in order of sequence from the beginning. */
+ * So a record that the scan adds to the index is never removed again. If the namespace of an entry
+ * was purged after it, the entry only marks its slot as seen; its key need not be remembered,
+ * because older entries of the namespace are purged as well.
+ *
+ * The scan must begin at the newest page. In a ring of several blocks, probe.c estimates this page.
+ * If the sequences of the pages then do not fall from page to page, the scan reads the sequences of
+ * all pages and starts again in their order. A ring of one block is in memory, and is scanned in
+ * the order of sequences from the start. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -27,13 +29,14 @@
 #include "warm.h"
 
 enum {
-        OUT_OF_ORDER = 1,
-        ALL_IS_SAID = 2,
-        ARENA_BYTES = 16 * 1024 * 1024,
+        OUT_OF_ORDER = 1,               /* the pages are not in the planned order */
+        ALL_IS_SAID = 2,                /* older pages cannot change the result */
+        ARENA_BYTES = 16 * 1024 * 1024, /* usual size of a piece of memory in rec->arenas */
 };
 
-/* The gap by which unread entries may exceed the sequences that were read. Puts are written in the
- * order in which they end, so it covers all puts that may begin while one is in flight. */
+/* Upper estimate of the number by which sequences of entries that were not scanned may exceed the
+ * highest one that was. Entries are written in the order in which puts end, so the gap must exceed
+ * the number of puts that can begin while one is in flight. */
 #define UNSEEN_GAP (UINT64_C(1) << 30)
 
 /* --- slots --- */
@@ -45,7 +48,7 @@ static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
         void *p;
 
         if (!a || a->bytes - a->used < bytes) {
-                /* a short table describes few slots */
+                /* a small ring names few slots */
                 room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
                 room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
                 a = recovery_huge_alloc(room);
@@ -69,8 +72,7 @@ static void arenas_free(struct arena *a)
         }
 }
 
-/* Returns whether an entry's place is possible, and lies within a file that exists or should
- * exist. */
+/* Returns whether an entry names a valid slot within a file that exists or should exist. */
 static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
@@ -83,7 +85,7 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
 {
         scan->epoch = e->segment_epoch;
         scan->slot_pages = e->slot_pages;
-        scan->tenant = e->tenant; /* a file is of one */
+        scan->tenant = e->tenant; /* all chunks of a file are of one tenant */
         scan->slots = (uint32_t)(MAX(scan->span, scan->mapped) / DISK_PAGE / e->slot_pages);
         scan->hashes = hashes_new(rec, scan->slots);
         if (!scan->hashes)
@@ -94,7 +96,8 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         return 0;
 }
 
-/* Notes an entry whose place no file has. A later file of that number may have it. */
+/* Notes an entry that is void because no file has its slot. A later file of the same number may
+ * have this slot, so the first cut of that file must be recorded. */
 static void note_void(const struct recovery *rec, const struct disk_entry *e)
 {
         struct volume *v = rec->v;
@@ -103,8 +106,8 @@ static void note_void(const struct recovery *rec, const struct disk_entry *e)
                 v->void_below = MAX(v->void_below, e->segment + 1);
 }
 
-/* Finds the slot of an entry. *ret is NULL if it has none, or if a newer entry has cut the segment
- * differently. */
+/* Finds the slot of an entry, as an element of segment_scan.hashes. *ret is NULL if the entry has
+ * no slot, or if newer entries show that the segment was cut again later. */
 static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t **ret)
 {
         struct segment_scan *scan;
@@ -133,7 +136,7 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         uint32_t i = index_acquire(v->index);
         struct chunk *c;
 
-        if (i == INDEX_NONE) { /* store.entries was lowered; the newer chunks stay */
+        if (i == INDEX_NONE) { /* store.entries was lowered; older chunks are dropped */
                 v->evicted++;
                 return dead_keys_add(&rec->dead_keys, hash);
         }
@@ -150,8 +153,8 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         return 0;
 }
 
-/* Returns whether an entry is dead: purged, of an unknown namespace, or of another tenant's
- * namespace. */
+/* Returns whether an entry is dead, because it was purged, its namespace is unknown, or its
+ * namespace belongs to another tenant. */
 static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct namespaces *names = rec->v->namespaces;
@@ -163,7 +166,8 @@ static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
         return ns->seen.tenant != e->tenant;
 }
 
-/* Slots without an entry newer than the hand-over are empty. */
+/* Handles the record of a hand-over: slots of the segment that no newer entry has named are
+ * empty. */
 static void scan_handover(struct recovery *rec, const struct disk_entry *e)
 {
         struct segment_scan *scan = &rec->scans[e->segment];
@@ -174,8 +178,8 @@ static void scan_handover(struct recovery *rec, const struct disk_entry *e)
         scan->unseen = 0;
 }
 
-/* Returns whether the page is written next. Such pages have nothing that is needed: they may have
- * the latest entry of an evicted chunk, but never that of a stored one. */
+/* Returns whether the page is one of the safe pages after the newest page. These pages never hold
+ * the only entry of a stored chunk, but may hold the latest entry of an evicted one. */
 static bool is_overwritten_next(const struct recovery *rec, uint32_t page)
 {
         const struct disk_page *newest = &rec->newest;
@@ -203,7 +207,8 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
                 return 0;
         }
         if (slot && *slot == hash)
-                return 0; /* the key was seen; most likely this is a copy of its entry */
+                return 0; /* a newer entry has the same slot and key; this is most likely an older
+                             copy of it */
         if (!slot || *slot != 0)
                 return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
@@ -230,8 +235,9 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
 
 /* --- pages --- */
 
-/* The scan accesses memory at random, so it prefetches in steps, page by page: the page itself, the
- * slots and keys of its entries, their buckets in the index, and the records there. */
+/* The scan accesses memory at random places. So for each page it prefetches, in steps some pages
+ * ahead: the page itself, the slots and dead keys of its entries, their buckets in the index, and
+ * the records in these buckets. */
 
 static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
 {
@@ -246,8 +252,8 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Prefetches for a page's entries. Step 0 fetches slots and dead keys; steps 1 and 2 are steps 0
- * and 1 of index_warm(), for unused slots. */
+/* Prefetches memory for a page's entries. Step 0 is for slots and dead keys; steps 1 and 2 are
+ * steps 0 and 1 of index_warm(), for entries whose slot was not seen yet. */
 static void warm_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
@@ -278,8 +284,9 @@ static void warm_for(const struct recovery *rec, uint32_t at)
                         warm_entries(rec, at - (2 - step), step);
 }
 
-/* Returns whether this page was written since the newest gap that a startup has found, by a write
- * that had ended, so that someone has cut the file, or the power has failed. */
+/* Returns whether this page must have been written: it belongs to the present run, and is older
+ * than the batch that may have been in flight. If such a page is missing, the file was cut or a
+ * power loss has lost its write. */
 static bool is_hole(const struct recovery *rec, uint32_t page)
 {
         const struct disk_page *newest = &rec->newest;
@@ -292,8 +299,8 @@ static bool is_hole(const struct recovery *rec, uint32_t page)
                newest->sequence - back >= newest->run_sequence;
 }
 
-/* Records whether a place of the ring holds a valid page, and its sequence. Returns whether it
- * does. */
+/* Records the sequence of the page at this position, or TABLE_STALE or 0 if it is not valid.
+ * Returns whether it is valid. */
 static bool note_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -304,16 +311,18 @@ static bool note_page(struct recovery *rec, uint32_t page)
                 rec->sequences[page] = p->sequence;
                 return true;
         }
-        /* A page that was torn before its first sector has no valid head. */
+        /* A page with a wrong CRC must be erased. A page that is torn in its first sector may have
+         * no magic number, and counts as never written. */
         if (p->magic != 0)
                 rec->sequences[page] = TABLE_STALE;
         rec->v->stats.skipped_pages += p->magic != 0 || is_hole(rec, page);
         return false;
 }
 
-/* Returns whether every slot has been seen, so that older pages can add nothing to the index. The
- * scan still continues if pages that a crash left must be found, because they would look whole at
- * the next startup, or if a caller wants to know all damage or all namespaces. */
+/* Returns whether the scan can end, because every slot has been seen and older pages add nothing to
+ * the index. Returns false while there may still be pages that a crash has left and that must be
+ * erased, and if all pages are needed: after damage, without a list of namespaces, or with
+ * store_params.as_is. */
 static bool is_all_seen(const struct recovery *rec)
 {
         return rec->unseen_segments == 0 && rec->unseen_slots == 0 && rec->newest_is_sure &&
@@ -322,7 +331,8 @@ static bool is_all_seen(const struct recovery *rec)
                !rec->v->params.as_is;
 }
 
-/* Scans a page. Returns OUT_OF_ORDER if the estimate behind the plan was wrong. */
+/* Scans a page. Returns 0, ALL_IS_SAID if the scan can end, OUT_OF_ORDER if the plan does not agree
+ * with the sequences of the pages, or -errno. */
 static int scan_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -331,7 +341,8 @@ static int scan_page(struct recovery *rec, uint32_t page)
         int r = 0;
 
         rec->scanned +=
-                page < rec->newest.ring_pages; /* the pages behind the ring are not used yet */
+                page <
+                rec->newest.ring_pages; /* pages of the file beyond the ring are not counted */
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -358,7 +369,8 @@ static int follow_plan(struct recovery *rec, int (*scan)(struct recovery *rec, u
         int r = 0;
 
         if (rec->room < rec->pages)
-                rec->block.n = 0; /* an earlier check of the block may have been shallow */
+                rec->block.n = 0; /* reads the block again, because an earlier check of it may have
+                                     been shallow */
         recovery_threads_start(rec);
         for (uint32_t i = 0; i < rec->plan.n_visits && r == 0; i++) {
                 const struct visit *visit = &rec->plan.visits[i];
@@ -390,7 +402,7 @@ static int read_newest(struct recovery *rec, uint32_t page)
         return -EIO;
 }
 
-/* Resets the scan, and discards the results of an earlier one. */
+/* Prepares a scan, and discards the results of an earlier one. */
 static void reset_scan(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -420,8 +432,8 @@ static void reset_scan(struct recovery *rec)
                 rec->unseen_segments += rec->scans[i].needed > 0;
 }
 
-/* Scans from the estimated newest page backwards. Returns OUT_OF_ORDER if the pages' sequences do
- * not agree with the newest one's. */
+/* Scans from the estimated newest page backwards. Returns OUT_OF_ORDER if there is no estimate, or
+ * if the sequences of the pages show that it was wrong. */
 static int scan_back(struct recovery *rec)
 {
         uint32_t newest;
@@ -453,7 +465,7 @@ static int scan_sorted(struct recovery *rec)
                 return r;
         while ((newest = table_find_newest(rec->sequences, rec->pages)) != UINT32_MAX &&
                read_newest(rec, newest) < 0) {
-                rec->sequences[newest] = 0; /* the page was readable a moment ago */
+                rec->sequences[newest] = 0; /* the page could be read before, but not now */
                 rec->unread = true;
         }
         if (newest == UINT32_MAX)
@@ -469,8 +481,9 @@ static int scan_sorted(struct recovery *rec)
         return r < 0 ? r : follow_plan(rec, scan_page);
 }
 
-/* Raises the counters above those of unread entries. The superblock has the ceilings, unless an
- * older daemon used the store or it is damaged; then they are estimated. */
+/* Raises max_seq and max_sequence above the sequences of pages that were not scanned (`early`) or
+ * could not be read. Uses the ceilings of the superblock. If these are not valid, because an older
+ * daemon used the store or the store is damaged, uses an estimate. */
 static void go_on_from(struct recovery *rec, bool early)
 {
         const struct disk_superblock *sb = &rec->v->dir->superblock;
@@ -501,11 +514,13 @@ int recovery_scan(struct recovery *rec)
         if (r < 0)
                 return recovery_fail(rec, r, "reading the table");
         rec->max_sequence = rec->newest.sequence;
-        /* Segments that were cut by then have epochs up to this one. */
+        /* Segments that were cut before the sizes were computed have epochs up to sizes_seq. */
         rec->max_seq = MAX(rec->max_seq, MIN(sb->sizes_seq, (uint64_t)CHUNK_SEQ_MAX));
-        if (r == ALL_IS_SAID || rec->unread) /* the other pages may have void entries */
+        if (r == ALL_IS_SAID ||
+            rec->unread) /* the pages that were not scanned may have void entries of any segment */
                 rec->v->void_below = DISK_SEGMENTS_MAX;
-        rec->v->evicted += rec->unread; /* the next startup may be able to read them */
+        rec->v->evicted +=
+                rec->unread; /* an entry of an unread page may be found by the next startup */
         go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the data files: which ones exist, and which may stay under the present limit.
- * recovery.c calls it. Blocks. */
+/* Recovery of the data files: opens the existing ones, and removes those for which the present
+ * limit or the file system has no room. Blocks. */
 #include "store/volume/recovery/internal.h"
 
 #include <dirent.h>
@@ -13,9 +13,12 @@
 
 #include "checked.h"
 
-enum { STARTUP_ROOM = 16 << 20 };
+enum {
+        STARTUP_ROOM = 16 << 20
+}; /* free bytes of the file system with which the writes of startup certainly succeed */
 
-/* Charges a file by its size, or by the space that it occupies if that is larger. */
+/* Charges a file against the limit, by its size or by the space that it occupies, whichever is
+ * larger. */
 static int charge_segment(struct volume *v, struct segment *seg)
 {
         struct stat st;
@@ -28,8 +31,8 @@ static int charge_segment(struct volume *v, struct segment *seg)
         return 0;
 }
 
-/* Removes the file's name. Processes that have the file open keep its present contents, and no new
- * chunk is written to it. */
+/* Removes a data file that could not be replaced by a copy after access rights had changed.
+ * Processes that have the file open keep its present contents, and get no later chunk. */
 static int remove_for_rights(struct recovery *rec, struct segment *seg)
 {
         char name[DIR_SEGMENT_NAME_BYTES];
@@ -50,8 +53,8 @@ static int open_segment(struct recovery *rec, uint32_t number)
         struct stat st;
 
         if (!v->params.as_is) {
-                dir_replacement_name(number,
-                                     name); /* a crash came before it replaced the other file */
+                dir_replacement_name(
+                        number, name); /* left by a crash before it could replace the data file */
                 unlinkat(v->dir->fd, name, 0);
         }
         dir_segment_name(number, name);
@@ -67,9 +70,9 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
-        /* A power loss came while the file was being made. The bytes behind the last whole page are
-         * unused, but would count against the limit, now or when the file system allocates a block
-         * for them. */
+        /* A power loss came while the file was being made. The bytes after the last whole page are
+         * unused, and are cut off, because they count against the limit as soon as the file system
+         * allocates a block for them. */
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)
                 return -errno;
@@ -140,8 +143,8 @@ static void drop_last_segment(struct recovery *rec)
         v->segments[number] = NULL;
 }
 
-/* On a file system that never overwrites in place, a lack of space also refuses the writes that
- * this startup needs. Writing the unchanged superblock shows whether that is so. */
+/* A file system that never overwrites in place needs free space for the writes of startup, too.
+ * Writing the unchanged superblock tests whether there is enough. */
 int recovery_make_room(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -156,16 +159,18 @@ int recovery_make_room(struct recovery *rec)
                 if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0)
                         break;
                 drop_last_segment(rec);
-                rec->scans[v->n_segments].bytes = 0; /* chunks there are reported as lost */
+                rec->scans[v->n_segments].bytes =
+                        0; /* so that the chunks of the file are reported as lost */
                 rec->scans[v->n_segments].removed_for = LOST_FOR_ROOM;
                 v->stats.files_given_up++;
-                (void)dir_sync(v->dir); /* the file system may free the space only then */
+                (void)dir_sync(v->dir); /* some file systems free the space only then */
         }
         return r < 0 ? recovery_fail(rec, r, "cannot write the superblock") : 0;
 }
 
-/* Cuts off the end of the last segment, if that is enough, so that a small excess does not cost all
- * its chunks. Returns false if it is not enough. */
+/* Cuts `excess` bytes off the end of the last segment, so that a small excess does not cost all its
+ * chunks. Returns false if more than half would have to be cut off, or if cutting does not lower
+ * the charge. */
 static bool trim_last_segment(struct recovery *rec, uint64_t excess)
 {
         struct volume *v = rec->v;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the last step: the chunks of the index get their slots. Each segment is cut as the
- * entries say, the slots are occupied, and the chunks enter the eviction order, older seconds first
- * and within a second the later put first, so that parents are younger than children. */
+/* Recovery, the last step: assigns slots to the chunks of the index. Cuts each segment as its
+ * entries say, occupies the slots, and adds the chunks to the eviction order by the second of their
+ * put, the oldest first. Chunks of the same second are added in reverse order of their puts, so
+ * that a parent is younger than its children. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -10,8 +11,8 @@
 #include "cleanup.h"
 
 enum {
-        WARM_DISTANCE = 32,
-        MOVES_PER_RECORD = 8,
+        WARM_DISTANCE = 32,   /* chunks between prefetching and using a slot */
+        MOVES_PER_RECORD = 8, /* moves per chunk after which sort_by_age() uses qsort() */
 };
 
 /* --- the order --- */
@@ -21,13 +22,14 @@ struct age {
         uint32_t chunk;
 };
 
-/* Records are in the order of the pages from the newest back, which is nearly the order of the
- * puts: seconds descend, and within a second the later records come first. If that is not so, an
- * array is sorted instead. */
+/* The order in which chunks are added. Records were acquired in the order of the scan, from the
+ * newest page back, which is nearly the reverse order of the puts. If it is exactly this order, the
+ * records are walked backwards, second by second; otherwise `ages` is a sorted array of all
+ * chunks. */
 struct order {
         const struct volume *v;
-        uint32_t run, at,
-                end; /* records of the current second are [run, end); those in [run, at) are done */
+        uint32_t run, at, end; /* records of the current second are [run, end); of these, [run, at)
+                                  have been returned */
         struct age *ages;
         size_t n, done;
 };
@@ -69,8 +71,8 @@ static int by_age(const void *a, const void *b)
         return x->seq > y->seq ? -1 : x->seq < y->seq;
 }
 
-/* Sorts by age. Puts that were written together may have changed places, and few of them by far, so
- * insertion is cheap. */
+/* Sorts by age, with insertion sort. Only puts that were written together are out of order, mostly
+ * by a few places, so few moves are needed. Falls back to qsort() if there are many. */
 static void sort_by_age(struct age *ages, size_t n)
 {
         uint64_t moves = 0;
@@ -118,7 +120,7 @@ static void order_fini(struct order *o)
         free(o->ages);
 }
 
-/* Moves to the preceding second, if there is one. */
+/* Moves to the records of the next second. Returns false if there are none. */
 static bool next_second(struct order *o)
 {
         uint64_t second = UINT64_MAX;
@@ -137,7 +139,7 @@ static bool next_second(struct order *o)
         return second != UINT64_MAX;
 }
 
-/* Returns the next record in order, or INDEX_NONE at the end. */
+/* Returns the next chunk in order, or INDEX_NONE at the end. */
 static uint32_t order_next(struct order *o)
 {
         if (o->ages)
@@ -220,8 +222,8 @@ int recovery_take_slots(struct recovery *rec)
                         warm_place(v, upcoming[(done + WARM_DISTANCE / 2) % WARM_DISTANCE], 1);
                 take_place(rec, upcoming[done % WARM_DISTANCE]);
         }
-        /* chunks on the disk have slot classes by now; declared sizes come after them, and share
-         * one if the table is full */
+        /* Declared sizes get their classes after the chunks on the disk. If the table of classes is
+         * full, chunks of a declared size use the next larger class. */
         for (unsigned n = 0; n < namespaces_count(v->namespaces); n++)
                 slabs_declare_class(v->slabs, namespaces_at(v->namespaces, n)->seen.chunk_bytes);
         v->stats.recovered_chunks = v->chunks;

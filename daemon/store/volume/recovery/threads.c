@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery, the helper threads for a large ring: two read the blocks that are scanned next, one
- * checks them, and one populates the memory that the scan is about to fill.
+/* Recovery: the helper threads for a large ring. Two threads read the blocks that are scanned next,
+ * one checks them, and one populates the memory of index and eviction order ahead of the scan.
  *
- * Blocks circulate in a queue of PREFETCHED_BLOCKS, counted by their turn in the plan: all before
- * `taken` have been with the scan, all before `read` have been read. */
+ * The blocks are in a circular queue of PREFETCHED_BLOCKS, in order of their turn in the plan. The
+ * scan has taken all blocks with turns below `taken`, and all blocks with turns below `read` have
+ * been read. */
 #include "store/volume/recovery/internal.h"
 
 #include <stdlib.h>
 
 #include "checked.h"
 
-enum { POPULATE_RECORDS = 32 * 1024 };
+enum { POPULATE_RECORDS = 32 * 1024 }; /* records that are populated in one step */
 
 static struct block *block_at(struct recovery *rec, uint32_t turn)
 {
@@ -44,14 +45,15 @@ static void *reader_run(void *userdata)
         return NULL;
 }
 
-/* Checks the first block that no thread has begun with, without holding the lock. Returns false if
- * there is none. */
+/* Checks the first block whose check has not begun. Releases the lock during the check. Returns
+ * false if there is no such block. */
 static bool check_next(struct recovery *rec)
 {
         struct block *b;
 
-        rec->checking = MAX(rec->checking,
-                            rec->taken); /* some blocks were taken before they were checked */
+        rec->checking =
+                MAX(rec->checking,
+                    rec->taken); /* skips blocks that the scan took before they were checked */
         if (rec->checking == rec->read)
                 return false;
         b = block_at(rec, rec->checking++);
@@ -131,15 +133,15 @@ bool recovery_threads_take(struct recovery *rec)
 
 /* --- memory --- */
 
-/* Returns up to which record memory is to be populated: a quarter of the likely number of records
- * beyond `records`. */
+/* Returns the number of records whose memory should be populated while `records` are in use: a
+ * quarter of the likely number more, but no more than that number. */
 static uint32_t worth_populating(const struct recovery *rec, uint32_t records)
 {
         return MIN(records + rec->likely / 4, rec->likely);
 }
 
-/* Populates memory. Clearing the pages that index and eviction order will fill takes the kernel a
- * third of the time of recovery. */
+/* Runs the populating thread. It moves a third of recovery's time off the scan, which the kernel
+ * takes to clear the pages of index and eviction order. */
 static void *populator_run(void *userdata)
 {
         struct recovery *rec = userdata;
