@@ -41,7 +41,7 @@ struct slab_link {
 
 struct slab {
         uint64_t bytes;
-        uint8_t *words;       /* one for each slot, see word_of(); NULL while the slab is free */
+        uint8_t *words;       /* a word for each slot, see word_of(); NULL while the slab is free */
         uint32_t slots, used; /* number of slots; of slots in use */
         uint32_t fresh; /* slots from this one on were not acquired since the slab was divided */
         uint32_t first_free; /* first slot of the free list; SLOT_END if the list is empty */

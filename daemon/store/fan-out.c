@@ -57,7 +57,7 @@ struct fan_out {
         unsigned succeeded;               /* number of requests that ended with 0 */
         int result;                       /* result of the first request that failed */
         bool unkept;                      /* a volume that stays in use could not write the purge */
-        struct volume_request requests[]; /* one for each volume that was up */
+        struct volume_request requests[]; /* a request for each volume that was up */
 };
 
 size_t store_fan_out_bytes(const struct store *s)

@@ -299,7 +299,8 @@ static void rested(struct kio_request *req)
                 volume_mark_away(p->volume);
         if (req->result < 0)
                 device_done(p, (int)req->result,
-                            "the volume is suspended, but not everything could be synced");
+                            "the volume is suspended, but its files could not be synced: "
+                            "power loss may destroy chunks; check the disk");
         else
                 device_done(p, 0, "");
         if (p->store->stopping)
@@ -352,7 +353,8 @@ void store_suspend(struct store *s, struct store_device *req)
 
         assert(req->volume < s->n_volumes);
         if (p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "another operation on this volume is in progress");
+                answer(req, STORE_BUSY,
+                       "the volume is being suspended or resumed; try again later");
         } else if (p->state == STORE_VOLUME_SUSPENDED) {
                 answer(req, STORE_EXISTS, "the volume is already suspended");
         } else if (p->state != STORE_VOLUME_UP) {
@@ -615,7 +617,8 @@ static void resumed(struct kio_request *req)
         p->calling = false;
         if (r >= 0 && (s->stopping || p->state != STORE_VOLUME_RESUMING))
                 r = store_error(p->error, -ECANCELED,
-                                "%s: not resumed: reading the volume took longer than io.hang",
+                                "%s: not resumed: reading the volume took longer than io.hang; "
+                                "raise io.hang, or restart the daemon",
                                 p->name);
         if (r == WANTS_NUMBER) {
                 number(p);
@@ -628,7 +631,7 @@ static void resumed(struct kio_request *req)
                 else
                         r = store_error(p->error, -EAGAIN,
                                         "%s: not resumed: namespaces are opened faster than it can "
-                                        "take them over",
+                                        "take them over; try again",
                                         p->name);
                 if (r == 0)
                         return;
@@ -654,11 +657,12 @@ void store_resume(struct store *s, struct store_device *req)
         for (unsigned i = 0; i < s->n_volumes; i++)
                 busy = busy || s->volumes[i].state == STORE_VOLUME_RESUMING;
         if (busy || p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "another operation on the volumes is in progress");
+                answer(req, STORE_BUSY, "a volume is being suspended or resumed; try again later");
                 return;
         }
         if (p->volume && volume_pending(p->volume) > 0) {
-                answer(req, STORE_BUSY, "the device has not completed earlier operations");
+                answer(req, STORE_BUSY,
+                       "the device has not completed earlier operations; try again later");
                 return;
         }
         p->device = req;

@@ -62,7 +62,7 @@ struct member {
         struct store *store;
         unsigned number; /* index in store.volumes */
         char *name;
-        struct volume *volume; /* NULL if the directory could not be opened */
+        struct volume *volume; /* the open volume; NULL if its directory could not be opened */
         enum store_volume_state state;
         char reason[STORE_ERROR_BYTES];
         uint64_t since_ms,
@@ -204,9 +204,9 @@ struct store {
         /* used by purge.c and expire.c */
         struct kio_request sweep_io;
         struct histogram *sweep_times; /* NULL if not measured */
-        bool sweeping;                 /* sweep_io is in flight */
-        unsigned sweep_volume;         /* volume of the next step */
-        unsigned expire_volume;        /* volume of the next step of the expiry walk */
+        bool sweeping;          /* `sweep_io`, whose completion continues the sweep, is in flight */
+        unsigned sweep_volume;  /* volume of the next step */
+        unsigned expire_volume; /* volume of the next step of the expiry walk */
 };
 
 static inline bool member_is_up(const struct store *s, unsigned i)

@@ -12,9 +12,9 @@
  * namespaces files: for each volume, the last claim of each claimant. A volume's record of itself
  * lists the claims for which it has been emptied. The rules:
  *
- *   1. When a volume first misses something, one of the volumes that are up makes a claim on it with
- *      a new epoch. Later misses add no claim until another volume goes offline, because the volume
- *      will be emptied in any case.
+ *   1. When a volume first misses something, one of the volumes that are up makes a claim on it
+ *      with a new epoch. Later misses add no claim until another volume goes offline, because the
+ *      volume will be emptied in any case.
  *   2. A purge or drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
  *   3. A volume is emptied before it is used if any record has a claim on it for which it has not

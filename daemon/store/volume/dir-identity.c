@@ -62,7 +62,9 @@ static int check_file(const struct dir *d, const struct dir_open_file *file,
                                    "its file \"%s\" was removed while the daemon used it", name);
         if (r == 0 && !is_same_file(&opened, &found))
                 return store_error(ret_reason, -ESTALE,
-                                   "another file is in the place of its file \"%s\"", name);
+                                   "its file \"%s\" was replaced by another file while the "
+                                   "daemon used it",
+                                   name);
         if ((uint64_t)opened.st_size < file->bytes)
                 return store_error(ret_reason, -ESTALE,
                                    "its file \"%s\" was cut while the daemon used it", name);
@@ -88,7 +90,8 @@ int dir_check_identity(const struct dir *d, const struct dir_open_file *files, u
                                            "used it");
                 if (r == 0 && !is_same_file(&opened, &found))
                         return store_error(ret_reason, -ESTALE,
-                                           "another directory is in the place of its own");
+                                           "its directory was replaced by another one while the "
+                                           "daemon used it");
         }
         for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
                 int r;

@@ -175,7 +175,8 @@ int dir_check_format(const char *path, const struct disk_superblock *sb,
         if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" DIR_SUPERBLOCK
-                                   ": claims to be volume %u of a store of %u: damaged",
+                                   ": damaged: names volume %u of a store of %u; move the "
+                                   "directory away to start with an empty volume",
                                    path, sb->volume_index + 1u, sb->volume_count);
         return 0;
 }

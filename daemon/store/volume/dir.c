@@ -315,8 +315,8 @@ static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE
         }
         r = probe_direct(d, &what);
         if (r == -EIO || r == -ENXIO || r == -ENODEV || r == -EREMOTEIO || r == -ETIMEDOUT)
-                return store_error(ret_error, r, "%s: the device fails: %s: %s", d->path, what,
-                                   strerror(-r));
+                return store_error(ret_error, r, "%s: the device fails: %s: %s; check the disk",
+                                   d->path, what, strerror(-r));
         if (r < 0) {
                 snprintf(d->direct_reason, sizeof(d->direct_reason), "%s failed: %s", what,
                          strerror(-r));
@@ -381,7 +381,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                 return store_error(
                         ret_error, -EPROTO,
                         "%s: not a kvcache store and not empty (the file \"" DIR_SUPERBLOCK
-                        "\" is missing)",
+                        "\" is missing); restore this file, or move the directory away",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
         r = d->fresh ? dir_remove_leftovers(d, &d->emptied) : 0;

@@ -17,7 +17,7 @@ enum { STORE_ERROR_BYTES = 512 };
 #define DIR_TABLE      "table"
 
 struct dir {
-        char *path; /* as in store.path */
+        char *path; /* path of the directory, as in store.path */
         int fd;     /* descriptor of the directory */
         int lock_fd;
         int superblock_fd;

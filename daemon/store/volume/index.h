@@ -57,7 +57,7 @@ struct chunk {
                                           chunk of the key */
         uint64_t pins : CHUNK_PINS_BITS; /* references by I/O and loans: while there are any, the
                                             chunk is not evicted and its slot is not reused */
-        uint64_t reading : 1; /* one of the references is a store_get(); see volume_is_reading() */
+        uint64_t reading : 1; /* a store_get() is among the references; see volume_is_reading() */
         uint64_t created_ms : CHUNK_CREATED_BITS; /* Unix time of the put */
         uint64_t own : 1;      /* this process wrote the chunk, from its own memory and not from a
                                   client's */
@@ -68,7 +68,8 @@ struct chunk {
                                   matched */
         uint64_t slot : CHUNK_SLOT_BITS;     /* number of the slot in its slab */
         uint64_t length : CHUNK_LENGTH_BITS; /* payload in bytes */
-        uint64_t name : CHUNK_NAME_BITS; /* of a linked record: number for index_namespace_of() */
+        uint64_t name : CHUNK_NAME_BITS;     /* number of the namespace of a linked record; see
+                                                index_namespace_of() */
         uint32_t crc;
 } __attribute__((packed, aligned(4)));
 static_assert(sizeof(struct chunk) == 60, "the documented memory a chunk");

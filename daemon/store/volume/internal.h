@@ -295,8 +295,8 @@ struct volume {
                 sync_flying; /* struct store_put: puts and syncs that wait for the next pass; that
                                 the running pass covers */
         struct list_node records_waiting,
-                records_flying; /* struct segment: struct segment: whose `record` waits for a table
-                                   sync; is covered by the one in flight */
+                records_flying; /* struct segment: segments whose `record` waits for a table sync;
+                                   whose `record` the sync in flight covers */
         unsigned sync_outstanding; /* number of syncs of the running pass that have not completed */
         bool sync_failed; /* a sync has failed since the volume was opened, so later successes prove
                              nothing */
@@ -350,7 +350,7 @@ struct volume {
                 drops_waiting; /* struct store_put: requests of volume_settle_drops(), in order */
 
         uint64_t payload_bytes,
-                chunks; /* of the visible chunks: sum of their lengths, and number */
+                chunks; /* sum of the lengths of the visible chunks, and their number */
         struct histogram
                 evicted_ages; /* ages of the evicted chunks, in nanoseconds since their last use */
         struct store_stats stats; /* counters only; volume_get_stats() computes the other fields */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports chunks that the volume is about to evict; evict.h says when reports are due. The slot of
- * an evicted chunk may be overwritten at once, so a caller that wants to copy a chunk must be told
- * before the eviction. A chunk that is evicted before the caller reads it is a miss. Loop
+ * an evicted chunk may be overwritten at once, so a caller that wants to copy a chunk needs the
+ * report before the eviction. A chunk that is evicted before the caller reads it is a miss. Loop
  * thread. */
 #include "store/volume/internal.h"
 

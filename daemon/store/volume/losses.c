@@ -130,7 +130,7 @@ static void describe_table(const struct losses *l, char ret[static STORE_ERROR_B
         else
                 snprintf(ret, STORE_ERROR_BYTES,
                          "the file \"" DIR_TABLE "\" has %u of its %u pages: chunks that only the "
-                         "others named are lost",
+                         "missing pages recorded are lost",
                          l->table_kept, l->table_pages);
 }
 
@@ -143,7 +143,7 @@ static void report_rest(const struct losses *l, void (*each)(void *userdata, con
         for (unsigned i = MOST_FILES_REPORTED; i < l->n_files; i++)
                 sum += l->files[i].chunks;
         snprintf(text, sizeof(text),
-                 "more data files are missing or short, %u of them: %" PRIu64 " chunks are lost",
+                 "%u more data files are missing or too short: %" PRIu64 " chunks are lost",
                  l->n_files - MOST_FILES_REPORTED, sum);
         each(userdata, text);
 }

@@ -471,7 +471,7 @@ static int open_files(struct namespaces *n, const struct dir *dir,
                 n->fds[i] = dir_open_file(dir, file_names[i], O_RDWR | O_CREAT);
                 r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
+                        return store_error(ret_error, r, "%s/%s: cannot create: %s", dir->path,
                                            file_names[i], dir_strerror(r));
         }
         return 0;

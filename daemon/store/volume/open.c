@@ -218,7 +218,8 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         if (r == 0)
                 r = evict_new(&v->evict, v->policy, index_max(v->index), SLAB_MAX_CLASSES);
         if (r < 0)
-                return store_error(ret_error, r, "%s: making the index: %s", v->path, strerror(-r));
+                return store_error(ret_error, r, "%s: cannot allocate the index: %s", v->path,
+                                   strerror(-r));
         v->zeros = mmap(NULL, STORE_PREWRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (v->zeros == MAP_FAILED) {
                 v->zeros = NULL;

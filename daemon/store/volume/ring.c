@@ -88,7 +88,7 @@ static void growth_complete(struct kio_request *req)
         v->operations--;
         if (req->result < 0) {
                 if (slots_need_more(v) || !volume_is_no_space(req->result))
-                        volume_note_error(v, "growing the table", req->result);
+                        volume_note_error(v, "extending the file \"table\"", req->result);
                 growth_failed(v);
         } else {
                 if (req->op == KIO_WRITE) {

@@ -62,7 +62,7 @@ static const uint64_t longest_hold_ns =
 
 struct item {
         uint32_t chunk;
-        uint32_t offset; /* of the chunk within the window, in bytes */
+        uint32_t offset; /* position of the chunk in the window, in bytes */
         uint32_t length, crc;
         uint32_t found;  /* checksum of the bytes that were read */
         unsigned failed; /* number of mismatches */
@@ -78,13 +78,13 @@ struct scrub {
         struct store_verify
                 *job; /* the request that the window belongs to; NULL if it belongs to the pass */
         uint32_t segment;
-        uint64_t offset, bytes; /* of the window in the data file */
+        uint64_t offset, bytes; /* position and length of the window in the data file */
         struct item items[MAX_ITEMS];
         unsigned n_items;
 
-        /* State of reading the first item alone. */
-        bool alone;    /* the first item is read alone, in pieces */
-        uint64_t done; /* bytes of the chunk that were read */
+        /* State of the reading of items[0] alone, in pieces. */
+        bool alone;    /* items[0] is read alone */
+        uint64_t done; /* number of its bytes that were read */
         uint32_t crc;
 
         struct list_node waiting,

@@ -242,7 +242,8 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
                         volume_note_error(v, "creating a data file", r);
                 return;
         }
-        if (v->full && v->params.prewrite) /* a sparse file does not show that there is room */
+        if (v->full && v->params.prewrite) /* making a sparse file does not show that the file
+                                              system has room */
                 volume_note_full(v, false);
         v->segments_charged += seg->charged;
         v->segments[v->n_segments++] = seg;
@@ -325,7 +326,7 @@ static void prewrite_complete(struct kio_request *req)
         if (req->result < 0) {
                 /* if the error persists, a put's write into the file will fail, too */
                 v->stats.write_errors++;
-                volume_note_error(v, "writing ahead", req->result);
+                volume_note_error(v, "filling a new data file with zeros", req->result);
                 seg->prewritten = seg->bytes;
         } else {
                 seg->prewritten += req->length;

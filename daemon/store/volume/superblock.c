@@ -50,8 +50,8 @@ static void submit_marks(struct volume *v)
         if (v->marks_flying & MARK_UNSYNCED)
                 sb->unsynced = 1;
         if (v->marks_flying & MARK_DOUBT)
-                sb->doubt_seq =
-                        CHUNK_SEQ_MAX; /* so that later chunks of this process are in doubt, too */
+                sb->doubt_seq = CHUNK_SEQ_MAX; /* the highest sequence, because later chunks of this
+                                                  process are in doubt, too */
         if (v->marks_flying & MARK_AWAY)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)

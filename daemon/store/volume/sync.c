@@ -46,7 +46,7 @@ static void sync_note_failed(struct volume *v, int64_t r, unsigned marks)
         if (marks & ~v->sync_marks)
                 mark_want(v, marks);
         v->sync_marks |= marks;
-        volume_note_error(v, "a sync", r);
+        volume_note_error(v, "syncing its files", r);
 }
 
 static void sync_one_done(struct volume *v, int64_t result, unsigned marks)

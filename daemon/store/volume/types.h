@@ -57,7 +57,7 @@ struct store_chunk;
 struct store_finding {
         const char *path;
         uint32_t segment;
-        uint64_t offset; /* of the chunk, in bytes within the segment */
+        uint64_t offset; /* position of the chunk in the segment, in bytes */
         const struct store_chunk *chunk;
         int error; /* 0 if the checksum does not match, -errno if the chunk cannot be read */
 };
@@ -511,9 +511,9 @@ struct store_order {
 
 enum { VOLUMES_SET_MAX = 64 }; /* volume numbers that a set can give out in total */
 
-/* What the volumes of a set record about each other in their namespaces files; see membership.c.
- * The innermost index of each array is the number, in the set, of the volume that gave the epoch
- * (the claimant); an epoch of 0 means that this claimant gave none. */
+/* The record that the volumes of a set keep about each other in their namespaces files; see
+ * membership.c. The innermost index of each array is the number, in the set, of the volume that
+ * gave the epoch (the claimant); an epoch of 0 means that this claimant gave none. */
 struct volume_set {
         uint64_t epoch; /* the highest epoch that this volume knows */
         /* The last epochs at which a namespace was removed. A volume that has missed one of these

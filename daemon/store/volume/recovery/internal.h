@@ -21,7 +21,7 @@
 
 /* A segment, as the newest entry in the ring that names it describes it. */
 struct segment_scan {
-        uint64_t epoch;             /* of the newest entry */
+        uint64_t epoch;             /* epoch of that entry */
         uint32_t slot_pages, slots; /* size of the slots in pages; number of slots */
         uint32_t unseen;            /* number of slots that no entry has named yet */
         uint16_t tenant;
@@ -40,7 +40,7 @@ struct segment_scan {
  * arrays. */
 struct arena {
         struct arena *next;
-        uint64_t used, bytes; /* both with this header */
+        uint64_t used, bytes; /* bytes of the piece, including this header: in use, and in all */
 };
 
 /* The set of keys whose newest entry shows that they have no live chunk, as hashes. A hash is never

@@ -127,8 +127,9 @@ void recovery_block_check(const struct recovery *rec, struct block *b)
                         c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
                         if (c->hashes[j] == 0)
                                 c->hashes[j] = UINT64_C(1)
-                                               << 63; /* 0 is reserved; the index derives its first
-                                                         bucket from the low half */
+                                               << 63; /* a hash must not be 0; the highest bit is
+                                                         set, because the low half selects a bucket
+                                                         of the index */
                 }
         }
 }
@@ -271,7 +272,7 @@ int recovery_open_ring(struct recovery *rec)
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
         if (recovery_block_init(&rec->block, rec->room) < 0 || !rec->sequences ||
             find_written(rec) < 0)
-                return recovery_fail(rec, -ENOMEM, "reading the table");
+                return recovery_fail(rec, -ENOMEM, "cannot allocate memory to read the table");
         estimate_records(rec);
         return 0;
 }

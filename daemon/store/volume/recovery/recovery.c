@@ -74,7 +74,7 @@ static int new_table(struct recovery *rec)
         int r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, index_max(v->index),
                           &volume_table_ops, v);
 
-        return r < 0 ? recovery_fail(rec, r, "creating the table") : 0;
+        return r < 0 ? recovery_fail(rec, r, "cannot allocate the table") : 0;
 }
 
 static int add_slabs(struct recovery *rec)
@@ -87,7 +87,7 @@ static int add_slabs(struct recovery *rec)
                 v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
-                return recovery_fail(rec, r, "creating the slot allocator");
+                return recovery_fail(rec, r, "cannot allocate the slots");
         slabs_limit_owners(v->slabs, index_max(v->index));
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
@@ -96,7 +96,7 @@ static int add_slabs(struct recovery *rec)
                         seg->bytes = DISK_PAGE;
                 r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
-                        return recovery_fail(rec, r, "creating the slot allocator");
+                        return recovery_fail(rec, r, "cannot allocate the slots");
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
@@ -208,7 +208,8 @@ static int start_ring(struct recovery *rec)
                 r = table_start(v->table, head, rec->max_sequence + 1);
         }
         if (r < 0)
-                return recovery_fail(rec, r, "starting the table");
+                return recovery_fail(rec, r,
+                                     "cannot start the table, whose pages contradict each other");
         table_continue_run(v->table, whole_since(rec));
         return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
@@ -270,7 +271,7 @@ static int rewrite_ring(struct recovery *rec)
         close(v->table_fd);
         v->table_fd = TAKE_FD(fd);
         memset(rec->sequences, 0,
-               rec->pages * sizeof(*rec->sequences)); /* the new ring has no stale pages */
+               rec->pages * sizeof(*rec->sequences)); /* the new ring has no stale pages to erase */
         return dir_sync(v->dir);
 }
 

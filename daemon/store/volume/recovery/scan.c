@@ -512,7 +512,7 @@ int recovery_scan(struct recovery *rec)
                 r = scan_sorted(rec);
         dead_keys_fini(&rec->dead_keys);
         if (r < 0)
-                return recovery_fail(rec, r, "reading the table");
+                return recovery_fail(rec, r, "cannot read the table");
         rec->max_sequence = rec->newest.sequence;
         /* Segments that were cut before the sizes were computed have epochs up to sizes_seq. */
         rec->max_seq = MAX(rec->max_seq, MIN(sb->sizes_seq, (uint64_t)CHUNK_SEQ_MAX));

@@ -106,11 +106,11 @@ int recovery_open_segments(struct recovery *rec)
         v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
         rec->scans = calloc(DISK_SEGMENTS_MAX, sizeof(*rec->scans));
         if (!v->segments || !rec->scans)
-                return recovery_fail(rec, -ENOMEM, "opening segments");
+                return recovery_fail(rec, -ENOMEM, "cannot allocate the data files");
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 v->segments[i] = segment_new(v, i);
                 if (!v->segments[i])
-                        return recovery_fail(rec, -ENOMEM, "opening segments");
+                        return recovery_fail(rec, -ENOMEM, "cannot allocate the data files");
                 r = open_segment(rec, i);
                 if (r < 0 && r != -ENOENT) {
                         char name[DIR_SEGMENT_NAME_BYTES];
@@ -160,7 +160,7 @@ int recovery_make_room(struct recovery *rec)
                         break;
                 drop_last_segment(rec);
                 rec->scans[v->n_segments].bytes =
-                        0; /* so that the chunks of the file are reported as lost */
+                        0; /* makes expected_note_losses() report the chunks of the file */
                 rec->scans[v->n_segments].removed_for = LOST_FOR_ROOM;
                 v->stats.files_given_up++;
                 (void)dir_sync(v->dir); /* some file systems free the space only then */
@@ -219,9 +219,10 @@ int recovery_enforce_limit(struct recovery *rec)
                         expected_release(rec, v->n_segments, 0);
                         dropped = true;
                 } else {
-                        return store_error(rec->error, -ENOSPC,
-                                           "%s: store.limit is too small for this store's tables",
-                                           v->path);
+                        return store_error(
+                                rec->error, -ENOSPC,
+                                "%s: store.limit is too small for this store's tables; raise it",
+                                v->path);
                 }
         }
         while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
