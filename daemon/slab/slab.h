@@ -109,8 +109,8 @@ uint32_t slabs_free_count(const struct slabs *s); /* number of added slabs that 
  * another class if no slab is free. */
 void slabs_reclaim(struct slabs *s, uint32_t slab, void (*evict)(void *userdata, uint32_t owner),
                    void *userdata);
-/* slabs_close_slab() prevents that slots of the slab are acquired while the caller empties it step
- * by step. slabs_reclaim() and slabs_reopen_slab() end this state. */
+/* slabs_close_slab() keeps new owners out of a slab while the caller empties the slab step by step,
+ * until slabs_reclaim() or slabs_reopen_slab(). */
 void slabs_close_slab(struct slabs *s, uint32_t slab);
 void slabs_reopen_slab(struct slabs *s, uint32_t slab);
 

@@ -97,7 +97,7 @@ struct member {
         struct namespaces_snapshot *snapshot;
         struct volume_join join;
         uint64_t join_changes; /* store.changes when `snapshot` was made */
-        unsigned join_rounds;  /* number of joins of `next` so far */
+        unsigned join_rounds;  /* number of times that `next` was joined in this resume */
         bool numbering;        /* the other volumes are recording a new number for this volume */
         unsigned given; /* the new number plus 1; 0 if the volume got no new number, or has been in
                            use since */
@@ -194,8 +194,9 @@ struct store {
 
         struct list_node fan_outs;
         struct list_node removals; /* removals of namespaces that are not answered yet */
-        struct list_node held;     /* opens of names that are being removed */
-        struct list_node done;     /* struct fan_out, to be answered */
+        struct list_node held; /* struct fan_out: opens that wait, because a namespace of the same
+                                  name is being removed */
+        struct list_node done; /* struct fan_out, to be answered */
         struct sync_all passes[SYNC_ALL_END];
         uint64_t waiting;            /* unanswered requests, including suspends and resumes */
         struct kio_request nudge_io; /* does nothing; its completion calls store_reap() */
@@ -372,7 +373,7 @@ void loans_forget_volume(struct store *s, unsigned volume);
 
 /* --- health.c --- */
 
-/* Reports an event of a volume to the store's owner, if it has set a callback. */
+/* Reports an event of a volume through store_params.on_volume, if that callback is set. */
 void health_tell(struct member *p, enum store_volume_event event, const char *text);
 /* Reports what opening the volume has found: that the volume is new, data files that were copied,
  * and losses. */

@@ -25,7 +25,7 @@
 
 enum chunk_flags {
         CHUNK_USED = 1,      /* the record is in use */
-        CHUNK_LINKED = 2,    /* index_find() finds it */
+        CHUNK_LINKED = 2,    /* the record is in the hash table, so index_find() returns it */
         CHUNK_PENDING = 4,   /* the chunk's put is in flight; a second put of the key finds the
                                 record, and a get does not */
         CHUNK_DISPLACED = 8, /* the chunk's placement is another volume of the store */

@@ -72,8 +72,8 @@ enum {
 };
 
 #define STORE_PREFORMATTED_MAX (UINT64_C(4) << 30)
-/* After a file system was full, the volume waits this long before it asks for space again, because
- * other programs free space in small amounts. */
+/* Pause after the file system was full, before the volume requests space again; other programs
+ * mostly free space in small amounts. */
 #define STORE_FULL_PAUSE_NS (UINT64_C(30) * 1000000000)
 
 /* A table entry that is queued or being written. */
@@ -155,7 +155,7 @@ struct tenant_room {
                                      slot; all zeros until first used */
 };
 
-/* A batch of puts that are answered together, while some of its payloads are being written. */
+/* A batch of puts (store_put.batch), tracked while some of its payloads are being written. */
 struct put_batch {
         uint64_t id;      /* number of the batch; see store_put.batch */
         uint32_t writing; /* number of the batch's payloads that are being written; 0 if this place
@@ -392,7 +392,7 @@ static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
         };
 }
 
-/* Returns the chunk that `ref` names, or NULL if it has left its record. */
+/* Returns the chunk that `ref` names, or NULL if the ref is stale. */
 static inline struct chunk *volume_chunk_of(const struct volume *v, struct store_ref ref)
 {
         return ref.index < index_high(v->index) &&

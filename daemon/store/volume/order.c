@@ -14,7 +14,7 @@
 #include "cleanup.h"
 #include "store/volume/internal.h"
 
-enum { DISTANCE = 16 }; /* records between prefetching a cache line and using it */
+enum { DISTANCE = 16 }; /* number of records by which prefetches run ahead of the restore */
 
 const struct evict *volume_eviction(const struct volume *v)
 {

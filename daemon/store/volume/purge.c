@@ -85,7 +85,7 @@ void sweep_begin(struct volume *v, struct store_purge *req)
                 v->sweep_all = req;
 }
 
-/* Continues the walk at record 0, and notes that for all purges in progress. */
+/* Continues the walk at record 0, and marks all purges in progress as having passed the end. */
 static void wrap(struct volume *v)
 {
         v->sweep_at = 0;

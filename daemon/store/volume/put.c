@@ -563,7 +563,8 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
         } else if (r < 0) {
                 put_cancel(v, req, STORE_BYPASSED);
         } else if (c->seq != private(req)->seq) {
-                queue_entry(v, req); /* a tombstone was written after it */
+                queue_entry(v, req); /* a tombstone was queued after this entry, so the entry is
+                                        written again */
         } else {
                 table_place(v->table, page, req->ref.index);
                 req->ref = volume_ref(v, req->ref.index); /* a tombstone changes the sequence */

@@ -353,7 +353,7 @@ static bool completed(struct scrub *s)
         return true;
 }
 
-/* Drops the bytes from the page cache, because no client asked for them, and a second read must
+/* Drops the bytes that were read from the page cache: no client needs them, and a second read must
  * reach the device. */
 static void forget_pages(const struct scrub *s)
 {

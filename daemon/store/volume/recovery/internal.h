@@ -19,7 +19,7 @@
 /* The highest sequence of a valid page. No store can reach a higher one by writing pages. */
 #define RECOVERY_PAGE_SEQUENCE_MAX (UINT64_C(1) << 62)
 
-/* A segment, as the newest entry in the ring that names it describes it. */
+/* A segment, as described by the newest ring entry for it. */
 struct segment_scan {
         uint64_t epoch;             /* epoch of that entry */
         uint32_t slot_pages, slots; /* size of the slots in pages; number of slots */
@@ -116,11 +116,11 @@ struct recovery {
         uint32_t expected; /* number of index records whose memory is to be populated */
 
         struct disk_page newest; /* newest page found; sequence 0 if there is none */
-        bool newest_is_sure;     /* `newest` is the newest of all pages, not only of those that were
-                                    read */
-        bool sorted;             /* the plan follows the sequences of the pages */
-        uint64_t last;           /* sequence of the page scanned last */
-        uint64_t scanned;        /* number of pages scanned */
+        bool newest_is_sure; /* certainly no page is newer than `newest`, not even one that was not
+                                read */
+        bool sorted;         /* the plan follows the sequences of the pages */
+        uint64_t last;       /* sequence of the page scanned last */
+        uint64_t scanned;    /* number of pages scanned */
         uint32_t likely;     /* upper estimate of the number of index records that recovery needs */
         uint64_t superseded; /* upper estimate of the number of superseded entries in the ring */
         uint64_t max_seq, max_sequence; /* highest sequence of an entry or epoch; of a page */

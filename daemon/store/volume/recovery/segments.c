@@ -54,7 +54,8 @@ static int open_segment(struct recovery *rec, uint32_t number)
 
         if (!v->params.as_is) {
                 dir_replacement_name(
-                        number, name); /* left by a crash before it could replace the data file */
+                        number,
+                        name); /* a copy that a crash left before the data file could be replaced */
                 unlinkat(v->dir->fd, name, 0);
         }
         dir_segment_name(number, name);
