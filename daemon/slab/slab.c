@@ -30,7 +30,7 @@
 #include "warm.h"
 
 #define SLOT_FREE 0x80000000u
-#define SLOT_END  0x7fffffffu /* no next slot */
+#define SLOT_END  0x7fffffffu /* end of a slab's free list */
 #define NONE      UINT32_MAX  /* no slab */
 
 enum { NO_CLASS = UINT16_MAX, STEPS_AN_OCTAVE = 8 }; /* steps between a size and twice that size */

@@ -75,7 +75,7 @@ struct member {
                                volume */
         bool news;   /* the volume was bypassed, and health_tell_news() has not reported that yet */
         bool hung;   /* the device hangs, and the requests that waited for it were answered */
-        bool missed; /* a purge or drop happened while the volume was offline */
+        bool missed; /* the volume was offline during a purge or drop */
         bool unsure; /* a dropped chunk may be on this volume, and no other volume can record that
                       */
         bool suspending; /* the volume is being suspended: it is not used, and its operations in
@@ -133,7 +133,7 @@ struct sync_all {
         struct store *store;
 };
 
-/* The write of the set's record to the volumes; see membership-record.c. */
+/* State of the write of the set's record to the volumes; see membership-record.c. */
 struct membership_record {
         uint32_t waiting;  /* volumes that have not stored the record yet, by bit */
         uint64_t epoch;    /* store.recorded_at when the write began */
@@ -164,7 +164,8 @@ struct store {
         unsigned set_count; /* number of volume numbers given out */
         struct volume_set
                 sum; /* the set's record of claims (membership.c), which all volumes store */
-        uint64_t recorded_at; /* epoch at which a volume last began to miss something */
+        uint64_t recorded_at; /* epoch of the last claim, made when a volume missed something; see
+                                 membership.c */
         uint64_t noted_at;    /* epoch of the record that all volumes in use have on disk */
         uint64_t missed;   /* offline volumes that are recorded as having missed something, one bit
                               for each number in the set */
@@ -183,7 +184,7 @@ struct store {
         uint32_t next_id, reused_id; /* `next_id`: id of the next namespace; `reused_id`: the last
                                         id of a removed namespace that was assigned again */
         uint64_t changes; /* version of the list of namespaces; see store_namespaces_version() */
-        unsigned n_lifetimes; /* namespaces with a lifetime */
+        unsigned n_lifetimes; /* number of namespaces with a lifetime */
         uint64_t purges;      /* number of purges since startup; see store_put.purges */
         uint64_t lost_drops;  /* number of drops or purges that no other volume could record */
 
@@ -198,16 +199,16 @@ struct store {
                                   name is being removed */
         struct list_node done; /* struct fan_out, to be answered */
         struct sync_all passes[SYNC_ALL_END];
-        uint64_t waiting;            /* unanswered requests, including suspends and resumes */
+        uint64_t waiting; /* number of unanswered requests, including suspends and resumes */
         struct kio_request nudge_io; /* does nothing; its completion calls store_reap() */
         bool nudged;                 /* nudge_io is in flight */
 
         /* used by purge.c and expire.c */
         struct kio_request sweep_io;
-        struct histogram *sweep_times; /* NULL if not measured */
+        struct histogram *sweep_times; /* histogram of store_time_sweeps(); NULL if there is none */
         bool sweeping;          /* `sweep_io`, whose completion continues the sweep, is in flight */
-        unsigned sweep_volume;  /* volume of the next step */
-        unsigned expire_volume; /* volume of the next step of the expiry walk */
+        unsigned sweep_volume;  /* index of the volume whose sweep makes the next step */
+        unsigned expire_volume; /* index of the volume at which the expiry walk continues */
 };
 
 static inline bool member_is_up(const struct store *s, unsigned i)
@@ -350,7 +351,7 @@ int set_namespaces_prepare(struct store *s, const struct store_namespace_open *r
 /* Called after an open failed: removes the namespace from the list unless a volume has it, or
  * another open of it is in progress. */
 void set_namespaces_forget(struct store *s, struct set_namespace *ns);
-/* Removes a namespace from the list. */
+/* Removes a namespace from the list and releases the list's reference. */
 void set_namespaces_remove(struct store *s, struct set_namespace *ns);
 /* Makes a snapshot of the list, with references, and fills in the join parameters that follow from
  * the store's state. */

@@ -236,7 +236,7 @@ struct store_loan_stats {
 };
 void store_get_loans(const struct store *s, struct store_loan_stats *ret);
 
-/* Returns the volume of a ref of store_find(). */
+/* Returns the index of the volume that a ref of store_find() names. */
 unsigned store_volume_of(struct store_ref ref);
 /* Returns whether a volume is in use. Requests for any other volume fail at once. */
 bool store_volume_is_up(const struct store *s, unsigned volume);
@@ -355,7 +355,7 @@ uint64_t store_deadline_ns(const struct store *s);
  * divided among the volumes; a tenant above it loses its own coldest chunks.
  * store_set_tenant_limit() takes 0 for no limit. */
 struct store_tenant_usage {
-        uint64_t bytes, limit; /* limit: UINT64_MAX if none */
+        uint64_t bytes, limit; /* `limit` is UINT64_MAX if the tenant has none */
         uint64_t retained;     /* the part of `bytes` in retained chunks */
 };
 void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);

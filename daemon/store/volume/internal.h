@@ -58,7 +58,7 @@ enum {
         STORE_MIN_SEGMENT = 1024 * 1024,   /* smallest data file, in bytes */
         STORE_RING_MIN_PAGES = 64,         /* smallest size of the ring */
         STORE_RING_STEP_PAGES = 16,        /* the ring grows in multiples of this number of pages */
-        STORE_RING_ENTRIES = 3,            /* ring entries per slot */
+        STORE_RING_ENTRIES = 3,            /* entries that the ring has room for, per slot */
         STORE_RING_SHARE = 512,        /* the ring gets 1/512 of the limit if there is room, ... */
         STORE_RING_SHARE_PAGES = 2048, /* ... but no more than this number of pages */
         STORE_SEGMENTS_PREFORMATTED =
@@ -91,7 +91,7 @@ struct segment {
         uint64_t charged;    /* bytes of the limit that the file takes */
         uint64_t prewritten; /* the bytes before this offset have been written once; equal to
                                 `bytes` if the file is complete, or will not be prewritten */
-        bool prewriting;     /* zeros are being written to the file; puts wait */
+        bool prewriting;     /* a write of zeros to the file is in flight; puts into it wait */
         int tenant; /* tenant whose bytes are in the file; SEGMENT_ZERO if it holds zeros only;
                        SEGMENT_UNKNOWN */
         bool handing_over; /* a hand-over is in progress; puts wait */
@@ -200,7 +200,7 @@ struct volume {
         /* Marks for the superblock, as bits of enum volume_mark; see superblock.c. */
         unsigned marks_wanted, marks_flying;
         uint16_t mark_count; /* number of volume numbers that MARK_COUNT records */
-        int count_result;    /* result of the last write of mark_count */
+        int count_result;    /* result of the last superblock write with MARK_COUNT: 0 or -errno */
         struct kio_request mark_io;
 
         uint64_t window_ns, window_errors; /* error budget: CLOCK_MONOTONIC time at which the
@@ -240,8 +240,8 @@ struct volume {
         uint32_t n_retired;
         bool ring_is_short; /* no new segments are made, because the limit has no room for the ring
                                pages that their slots need */
-        uint64_t segment_bytes; /* size of the next segment */
-        uint64_t slab_bytes;    /* size of the largest slab */
+        uint64_t segment_bytes; /* size of the next segment in bytes */
+        uint64_t slab_bytes;    /* size of the largest slab in bytes */
         uint64_t max_chunk;
         uint64_t segments_charged;
         uint64_t no_room_for; /* the limit has no room for another segment with slots of this many
@@ -312,7 +312,8 @@ struct volume {
         struct put_batch batches[VOLUME_BATCHES];
         int table_error; /* -errno of the failed table write, while the superblock is being marked
                             with it */
-        uint32_t void_position, void_pages; /* pages of the failed write */
+        uint32_t void_position,
+                void_pages; /* first page, and number of pages, of the failed table write */
         struct turns
                 slot_waiting; /* the queues tenant_room.puts that are not empty, in round robin */
         uint64_t n_slot_waiting; /* number of puts that wait for a slot */
@@ -374,7 +375,7 @@ static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
         return index_chunk(v->index, i);
 }
 
-/* Returns the namespace of a linked record. */
+/* Returns the id of the namespace of a linked record. */
 static inline uint32_t chunk_namespace(const struct volume *v, const struct chunk *c)
 {
         return index_namespace_of(v->index, c);
@@ -453,9 +454,9 @@ int volume_check_space(const struct volume *v, uint64_t bytes);
 /* superblock.c */
 enum volume_mark {
         MARK_UNSYNCED = 1,  /* unsynced: a sync has failed */
-        MARK_AWAY = 2,      /* the other volumes continue without this one */
+        MARK_AWAY = 2,      /* away: the other volumes continue without this one */
         MARK_COUNT = 4,     /* volume_count: numbers that the set has given out */
-        MARK_VOID = 8,      /* void_position and void_pages */
+        MARK_VOID = 8,      /* void_position, void_pages: a table write has failed */
         MARK_CEILINGS = 16, /* new sequence ceilings; see sequence.c */
         MARK_DOUBT = 32,    /* doubt_seq: a sync of data has failed */
         MARK_SIZES = 64,    /* sizes of the data files; see losses.c */
@@ -617,7 +618,8 @@ void ring_iterate(struct volume *v);
 /* Continues the growth of the ring after the table sync that covers it; `r` is the sync's result.
  */
 void ring_growth_synced(struct volume *v, int r);
-/* Lets the table use the grown pages. No table write may be in flight. */
+/* Lets the table use the pages that the growth has added, if it is complete. No table write may be
+ * in flight. */
 void ring_use_growth(struct volume *v);
 
 /* sequence.c */

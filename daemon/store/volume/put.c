@@ -51,7 +51,8 @@ struct put_private {
         uint64_t seq; /* sequence of the queued entry */
         struct volume *volume;
         uint32_t class;          /* size class of the chunk */
-        bool is_payload_written; /* the put waits only for its checksum */
+        bool is_payload_written; /* the payload is written, and the put waits only for its checksum
+                                  */
         uint8_t tries, epoch; /* number of attempts that failed for lack of room; volume.space_epoch
                                  when the last write began */
         uint8_t batch;        /* index in volume.batches; VOLUME_BATCHES if none */
@@ -71,7 +72,7 @@ void put_finish(struct volume *v, struct store_put *req, int result)
         list_append(&v->done_puts, &req->node);
 }
 
-/* Ends a put that stored nothing. */
+/* Ends a put that has stored no chunk: removes its record from the index. */
 static void put_cancel(struct volume *v, struct store_put *req, int result)
 {
         uint32_t i = req->ref.index;

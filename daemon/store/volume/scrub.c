@@ -65,7 +65,7 @@ struct item {
         uint32_t offset; /* position of the chunk in the window, in bytes */
         uint32_t length, crc;
         uint32_t found;  /* checksum of the bytes that were read */
-        unsigned failed; /* number of mismatches */
+        unsigned failed; /* number of failed reads and mismatches */
 };
 
 struct scrub {
@@ -90,7 +90,7 @@ struct scrub {
         struct list_node waiting,
                 verified; /* struct store_verify: requests that wait; that are to be completed */
         unsigned n_waiting;
-        uint64_t taken_chunks, taken_bytes; /* chunks and bytes taken for the job */
+        uint64_t taken_chunks, taken_bytes; /* chunks and bytes that were collected for `job` */
 
         bool passing;                 /* a pass is in progress */
         uint32_t at_segment, at_slot; /* position of the pass */

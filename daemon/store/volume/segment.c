@@ -457,7 +457,7 @@ void segment_retire(struct volume *v, uint32_t slab)
                 return;
         for (uint32_t i = 0; i < slabs_slab_slots(v->slabs, slab); i++)
                 slabs_occupy(v->slabs, (struct slab_slot){ .slab = slab, .slot = i },
-                             index_max(v->index)); /* chunks have lower numbers */
+                             index_max(v->index)); /* a number above those of all chunks */
 
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;

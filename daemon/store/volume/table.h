@@ -46,8 +46,8 @@ struct table_stats {
         uint64_t pages_written, entries_written, entries_carried, writes;
 };
 
-#define TABLE_STALE                                                                                \
-        UINT64_MAX /* in place of a sequence: the page must not be read, and must be erased */
+/* Stands for the sequence of a page that must not be read, and must be erased. */
+#define TABLE_STALE UINT64_MAX
 
 /* Returns the page with the highest sequence, for recovery, or UINT32_MAX if no page is valid.
  * `sequences` has the sequence of each page; 0 or TABLE_STALE if it is not valid. */

@@ -12,8 +12,9 @@
 #include "key.h"
 
 enum store_answer {
-        STORE_MISS = 1,   /* the chunk does not exist, or failed its check and was dropped */
-        STORE_EXISTS = 2, /* put: the key is present or being written */
+        STORE_MISS = 1, /* the chunk does not exist, or failed its check and was dropped */
+        STORE_EXISTS =
+                2, /* put: the store has a chunk of the key, or a put of the key is in flight */
         STORE_FULL = 3, /* put: eviction cannot make room now, because operations or loans keep the
                            chunks in their slots */
         STORE_TOO_LARGE =
@@ -47,7 +48,7 @@ enum {
 
 /* The background verification of the chunks on disk: see store_set_scrub(). */
 struct store_scrub {
-        uint64_t rate;        /* bytes per second and volume; 0 for no passes */
+        uint64_t rate; /* bytes per second that a pass reads from each volume; 0 for no passes */
         uint64_t interval_ms; /* time between the beginnings of two passes */
 };
 
@@ -107,7 +108,7 @@ struct store_params {
                            */
         bool prewrite; /* allocate data files in full, and fill them with zeros while the volume is
                           idle */
-        bool direct;   /* try O_DIRECT */
+        bool direct;   /* use O_DIRECT where the file system supports it */
         const char *policy;       /* name of the eviction policy */
         uint64_t pool_slab_bytes; /* largest buffer of a read or write, in bytes */
         struct key_secret secret; /* key of the hashes of chunks and namespace names */
@@ -151,7 +152,7 @@ struct store_namespace {
         uint16_t tenant;
         const char *name;        /* NUL-terminated */
         const char *fingerprint; /* NUL-terminated canonical text */
-        uint64_t chunk_bytes;    /* declared chunk size; 0 if none */
+        uint64_t chunk_bytes;    /* declared chunk size in bytes; 0 if none is declared */
         uint32_t owner;          /* uid of the user that made it, or STORE_NO_OWNER */
         uint64_t created_ms;     /* Unix time */
         uint32_t lifetime_s; /* chunks older than this, in seconds, are not found; 0 means no limit
@@ -173,9 +174,9 @@ struct store_namespace_open {
                                 an existing one */
         bool set_lifetime; /* also change the lifetime of an existing namespace; completes once the
                               lifetime is on stable storage */
-        uint32_t id;       /* the store's */
-        uint64_t created_ms; /* the store's */
-        uint64_t generation; /* the store's */
+        uint32_t id;       /* used by the store */
+        uint64_t created_ms; /* used by the store */
+        uint64_t generation; /* used by the store */
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
@@ -212,8 +213,8 @@ struct store_chunk {
 };
 
 struct store_put {
-        struct kio_request io; /* the store's */
-        struct list_node node; /* the store's */
+        struct kio_request io; /* used by the store */
+        struct list_node node; /* used by the store */
         uint64_t store_private[6];
 
         uint32_t namespace_id;
@@ -232,7 +233,7 @@ struct store_put {
                                        KiB, and all except the last of whole 4 KiB */
         struct iovec *vector_room;  /* with a vector: an array of the caller with room for one
                                        element more than the vector has */
-        void *tail;                 /* 4 KiB, aligned to 4 KiB; NULL if none */
+        void *tail;                 /* buffer of 4 KiB, aligned to 4 KiB; NULL if there is none */
         struct kio_region *region;  /* region that contains `buf`, or NULL */
         /* A client shares the memory of `buf`, and may unmap it. If the memory cannot be read, the
          * put fails with -EFAULT, which does not count as an error of the device, and is not tried
@@ -240,11 +241,12 @@ struct store_put {
         bool foreign;
         uint32_t length;
         uint32_t crc;
-        bool summing;   /* `crc` is being computed: store_put_checksum() follows */
+        bool summing;   /* `crc` is not known yet, and store_put_checksum() will supply it */
         int sum_result; /* used by the store: 0, or the -errno that store_put_checksum() was called
                            with */
         uint64_t created_ms; /* Unix time of the put; 0 means now */
-        uint8_t hint;        /* enum evict_hint that arrived before the put was submitted */
+        uint8_t hint;        /* enum evict_hint: a hint for the key that arrived before the put was
+                                submitted */
         uint8_t cost;        /* evict_cost_level() */
         struct evict_promise promise; /* used by the cache: the expected return of the chain */
         bool durable;                 /* complete only after the chunk has been synced */
@@ -255,7 +257,7 @@ struct store_put {
                             shortly for each other, because these puts are answered together. 0 if
                             the put belongs to no batch */
         uint32_t tried;  /* used by the store: volumes on which the put was tried, by bit */
-        uint64_t purges; /* the store's */
+        uint64_t purges; /* used by the store */
 
         /* The record in the index, set when store_put() returns 0. store_find() does not find the
          * chunk yet, but it is in the eviction order, so the caller touches it with its chain. */
@@ -273,7 +275,7 @@ struct store_put {
 
 /* A request to all volumes that carries no chunk. */
 struct store_sync {
-        struct list_node node; /* the store's */
+        struct list_node node; /* used by the store */
         bool of_one;           /* store_sync(): sync only the chunk `ref`, not all chunks */
         struct store_ref ref;
         int result;
@@ -281,8 +283,8 @@ struct store_sync {
 };
 
 struct store_get {
-        struct kio_request io; /* the store's */
-        struct list_node node; /* the store's */
+        struct kio_request io; /* used by the store */
+        struct list_node node; /* used by the store */
         uint64_t store_private[4];
 
         uint32_t namespace_id;
@@ -316,7 +318,7 @@ struct store_get {
 };
 
 struct store_purge {
-        struct list_node node; /* the store's */
+        struct list_node node; /* used by the store */
         uint32_t namespace_id;
         bool all;
         uint64_t dropped;
@@ -383,7 +385,7 @@ struct store_loan {
 };
 /* The loans of one client. */
 struct store_borrower {
-        uint32_t first; /* initially STORE_LOAN_NONE */
+        uint32_t first; /* the latest loan; STORE_LOAN_NONE if there is none, as initially */
         uint32_t count;
         uint64_t bytes; /* sum of the lengths of the lent chunks, each rounded up to whole pages */
 };
@@ -391,7 +393,7 @@ struct store_borrower {
 
 /* A descriptor of a data file, to be passed to a client of the tenant that the file belongs to. */
 struct store_lent_file {
-        struct kio_request io;  /* the store's */
+        struct kio_request io;  /* used by the store */
         void *volume, *segment; /* used by the store */
         int source;             /* used by the store: a duplicate of the data file's descriptor */
         uint32_t file;          /* number of the data file, from struct store_extent */
@@ -414,7 +416,7 @@ struct store_verified {
 /* A request to verify the chunks in a range of one segment. Its reads have the class of background
  * work, but no rate limit. */
 struct store_verify {
-        struct list_node node; /* the store's */
+        struct list_node node; /* used by the store */
 
         unsigned volume;
         uint32_t segment, slot; /* start position: 0 at first, then next_segment and next_slot of
@@ -440,8 +442,8 @@ enum store_memory {
         STORE_MEMORY_HASH,     /* hash table from keys to records */
         STORE_MEMORY_SLOTS,    /* table from slots to records */
         STORE_MEMORY_TABLE,    /* table from pages of the table ring to records */
-        STORE_MEMORY_EVICTION, /* items of the eviction policy */
-        STORE_MEMORY_FORKS,    /* links of chains that fork */
+        STORE_MEMORY_EVICTION, /* the eviction policy's data for each chunk */
+        STORE_MEMORY_FORKS,    /* the eviction policy's links of chains that fork */
         STORE_MEMORY_GHOSTS,   /* the eviction policy's memory of evicted chunks */
         STORE_MEMORY_PARTS
 };
@@ -449,7 +451,7 @@ enum store_memory {
 struct store_stats {
         uint64_t limit, used_bytes; /* in bytes; used_bytes is the space that the files occupy, as
                                        du reports it */
-        uint64_t payload_bytes;     /* sum of the lengths of stored chunks */
+        uint64_t payload_bytes;     /* sum of the lengths of the stored chunks */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;
         uint64_t segments_max; /* number of existing segments plus those that the limit has room for

@@ -212,7 +212,7 @@ bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *
  * the chunk before it, is NULL if it is not on this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
-/* Like store_warm() and store_warm_touch(), for this volume. */
+/* Act like store_warm() and store_warm_touch() for this volume. */
 void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
@@ -225,7 +225,7 @@ void volume_sync(struct volume *v, struct store_put *req);
  * earlier process wrote the chunk and had a failed data sync. With NULL, returns whether the volume
  * may have such chunks. */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
-/* Returns whether `ref` is still the visible chunk of this key. */
+/* Returns whether `ref` names the chunk that is now visible under this key. */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
 /* Reads the chunk that req->ref names, which must be from volume_find(). */
@@ -295,7 +295,7 @@ uint64_t volume_deadline_ns(const struct volume *v);
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 uint64_t volume_tenant_retained(const struct volume *v,
-                                uint16_t tenant); /* bytes of retained chunks */
+                                uint16_t tenant); /* bytes of the slots of retained chunks */
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
 /* Returns the eviction order, which the volume owns; NULL if the volume was not opened. */
 const struct evict *volume_eviction(const struct volume *v);

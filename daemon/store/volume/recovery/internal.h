@@ -101,12 +101,12 @@ struct recovery {
         struct dead_keys dead_keys;
         bool unread; /* the device refused to read a page */
 
-        /* The helper threads of threads.c. */
+        /* State of the helper threads; see threads.c. */
         pthread_t readers[READERS], checker, populator;
         unsigned n_readers;
         bool has_checker, has_populator;
         pthread_mutex_t lock;
-        pthread_cond_t cond;    /* for the following fields */
+        pthread_cond_t cond;    /* signals changes of the following fields */
         bool ending, populated; /* `ending`: readers and checker must end; `populated`: the
                                    populator must end */
         struct block prefetched[PREFETCHED_BLOCKS];
@@ -194,7 +194,7 @@ void recovery_scan_fini(struct recovery *rec);
 
 /* --- dead-keys.c --- */
 
-/* Returns 0 or -ENOMEM. */
+/* Adds a key's hash to the set. Returns 0 or -ENOMEM. */
 int dead_keys_add(struct dead_keys *g, uint64_t hash);
 bool dead_keys_have(const struct dead_keys *g, uint64_t hash);
 void dead_keys_warm(const struct dead_keys *g, uint64_t hash);
