@@ -46,7 +46,8 @@ struct set_namespace {
         unsigned opens; /* number of opens in progress, during which the namespace cannot be removed
                          */
         bool listed;    /* the namespace is in store.namespaces */
-        bool refused;   /* every open of the namespace has failed, but a snapshot still has it */
+        bool refused; /* the namespace could be created on no volume, but stays in the list because
+                         a snapshot has it */
 };
 
 /* A copy of the list of namespaces, for a volume's blocking-call thread. */
@@ -178,7 +179,7 @@ struct store {
         struct store_loan_stats lent;
         uint32_t lent_files; /* the last number that was given to a lent data file */
 
-        struct set_namespace **namespaces; /* ascending by id */
+        struct set_namespace **namespaces; /* the list of namespaces, in ascending order of id */
         unsigned n_namespaces, namespaces_room;
         struct names names;
         uint32_t next_id, reused_id; /* `next_id`: id of the next namespace; `reused_id`: the last
@@ -191,13 +192,14 @@ struct store {
         struct tenant_limit *tenant_limits;
         unsigned n_tenant_limits;
 
-        struct list_node watches; /* struct store_watch */
+        struct list_node watches; /* struct store_watch: all watches that were added */
 
         struct list_node fan_outs;
-        struct list_node removals; /* removals of namespaces that are not answered yet */
+        struct list_node
+                removals; /* struct fan_out: removals of namespaces that are not answered yet */
         struct list_node held; /* struct fan_out: opens that wait, because a namespace of the same
                                   name is being removed */
-        struct list_node done; /* struct fan_out, to be answered */
+        struct list_node done; /* struct fan_out: requests that are complete, and to be answered */
         struct sync_all passes[SYNC_ALL_END];
         uint64_t waiting; /* number of unanswered requests, including suspends and resumes */
         struct kio_request nudge_io; /* does nothing; its completion calls store_reap() */

@@ -190,8 +190,10 @@ static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
                 ".",        "..",          DIR_LOCK,     DIR_SUPERBLOCK_NEW,
-                NAME_PROBE, "lost+found",  "bench",      /* files of benchmark sessions */
-                "learned",  "learned.new", "kept-memory" /* files of the rooms above */
+                NAME_PROBE, "lost+found",  "bench", /* folder with the files of benchmark sessions
+                                                     */
+                "learned",  "learned.new", "kept-memory" /* files that learned/ and keep/ store in a
+                                                            volume's directory */
         };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;

@@ -35,10 +35,9 @@ enum {
         CHUNK_SEQ_BITS = 52,
         CHUNK_PINS_BITS = 11,
         CHUNK_CREATED_BITS = 43, /* Unix time in milliseconds, up to the year 2248 */
-        CHUNK_SLOT_BITS =
-                24, /* for all slots of 4 KiB in the largest data file; see CHUNK_FILE_BYTES */
-        CHUNK_LENGTH_BITS = 27, /* for lengths below 128 MiB, twice the largest chunk */
-        CHUNK_NAME_BITS = 13,   /* for twice STORE_MAX_NAMESPACES */
+        CHUNK_SLOT_BITS = 24,    /* enough bits to number all slots of 4 KiB in CHUNK_FILE_BYTES */
+        CHUNK_LENGTH_BITS = 27, /* enough bits for lengths below 128 MiB, twice the largest chunk */
+        CHUNK_NAME_BITS = 13,   /* enough bits to number twice STORE_MAX_NAMESPACES */
 };
 #define CHUNK_SEQ_MAX     ((UINT64_C(1) << CHUNK_SEQ_BITS) - 1)
 #define CHUNK_PINS_MAX    ((1u << CHUNK_PINS_BITS) - 1)

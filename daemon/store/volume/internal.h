@@ -550,8 +550,8 @@ bool emptying_is_active(const struct volume *v);
  * ends early if a client pins one of the chunks. Returns whether the slab is empty already. */
 bool emptying_begin(struct volume *v, uint32_t slab, bool keep_retained,
                     enum emptying_purpose purpose);
-/* Returns the slab that has been emptied for the ring, and takes its class from it; EMPTYING_NONE
- * if there is none. */
+/* Returns the slab that has been emptied for the ring, which no longer has a class then, or
+ * EMPTYING_NONE if no slab is ready. */
 uint32_t emptying_take(struct volume *v);
 /* Empties a slab in one step, for a failed write that cannot wait. */
 void emptying_all(struct volume *v, uint32_t slab);

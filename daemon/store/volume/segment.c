@@ -176,8 +176,8 @@ static int make_file(struct kio_request *req)
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
-        r = volume_check_space(
-                v, seg->bytes); /* also for a sparse file, which needs the space later */
+        r = volume_check_space(v, seg->bytes); /* checked for a sparse file, too, because its blocks
+                                                  are allocated later */
         if (r < 0)
                 return r;
         dir_segment_name(seg->number, name);

@@ -230,7 +230,8 @@ int recovery_enforce_limit(struct recovery *rec);
 
 /* --- expected.c: the data files and chunks that should exist --- */
 
-/* Computes the expected files from the superblock and the open files. */
+/* Computes `mapped`, `span` and `needed` of each segment, from the superblock and the sizes of the
+ * open files. */
 void expected_init(struct recovery *rec);
 /* Notes that recovery itself has removed or shortened the file, so that the chunks beyond `bytes`
  * do not count as lost. */
