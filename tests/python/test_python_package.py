@@ -85,7 +85,7 @@ def test_the_tag_holds(wheel, tmp_path):
 
 
 def test_the_library_is_compiled_from_headers_of_the_c_library_alone():
-    """Who installs the client alone has gcc and libc6-dev, and no library's headers."""
+    """A machine on which the client alone is installed has gcc and libc6-dev, but no other library's headers."""
     sources = build_backend.sources()
     own = {path.name for path in sources} | {"build-config.h", "copy-ptx.h"}
     for path in sources:
