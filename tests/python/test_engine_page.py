@@ -254,7 +254,7 @@ def test_the_name_goes_after_a_while(folder, monkeypatch):
 
 def test_one_process_has_no_two_engines_of_one_id(folder):
     first = EnginePage("e", 1, 7)
-    with pytest.raises(PageError, match="Give each engine its own engine_id"):
+    with pytest.raises(PageError, match="give each engine its own engine_id"):
         EnginePage("e", 1, 7)
     first.close(0.0)
     EnginePage("e", 1, 7).close(0.0)
@@ -290,7 +290,7 @@ def damaged(folder, **words):
 
 @pytest.mark.parametrize("words, said", [({"_MAGIC": 0}, "no page of this version"), ({"_VERSION": 2}, "no page of this version"),
                                          ({"_WORLD": 3}, "of an engine of 3 GPUs"), ({"_WORLD": 1 << 63}, "GPUs"),
-                                         ({"_PID": 1}, "was not made by process"), ({"_START": 1}, "was not made by process")])
+                                         ({"_PID": 1}, "is not the page of the running process"), ({"_START": 1}, "is not the page of the running process")])
 def test_a_wrong_header_is_refused(folder, words, said):
     damaged(folder, **words)
     with pytest.raises(PageError, match=said):
@@ -385,7 +385,7 @@ def test_a_seat_says_once_what_is_wrong_with_a_page(folder, caplog):
     EnginePage("e", 2, 7)
     seat = Seat("e", 0, 1, 7, lambda _: None)
     assert seat.poll() is None and seat.poll() is None and seat.has_failed
-    assert len([r for r in caplog.records if "nothing is loaded or stored by this rank" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "this rank cannot use the engine's page" in r.getMessage()]) == 1
 
 
 # --- all ranks or none ---

@@ -692,7 +692,7 @@ def loads_whatever_fails():
             host.worker.submit_load(7, wrong, where)
             raise SystemExit(f"a load of {pool:x} + {offset} was taken")
         except RuntimeError as e:
-            assert "would be wrong KV" in str(e), e
+            assert "compute with wrong KV" in str(e), e
     host.manager.complete_load(keys, context)
     host.end(context)
     assert host.found("good", keys) == 10 and loads.rescued == 20
@@ -1270,7 +1270,7 @@ def stores_that_cost_too_much():
         host.works(clock, 1)
         rounds += 1
         assert rounds < 50, "stores never resume"
-    assert len(lines) == 2 and lines[1].startswith("stores resume: hits have saved"), lines
+    assert len(lines) == 2 and lines[1].startswith("chunks are stored again: in the last"), lines
     assert host.stored("resumed", keys_of("paused", 3)) == 3 and host.found("again", keys_of("paused", 3)) == 3
     for i in range(80):  # with such hits they go on
         host.found(f"more {i}", keys_of("new 2", 2))

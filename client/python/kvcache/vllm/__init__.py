@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-daemon as a tier of vLLM's tiered KV offloading; README.md beside this file has the line of configuration.
+"""The vLLM adapter, which stores vLLM's KV cache blocks in kvcache-daemon and loads them from there.
 
-Importing this imports nothing of vLLM. `register` is the entry point of the group vllm.general_plugins: vLLM calls it in each
-of its processes, and the tier's module is loaded only where the tier is made.
+vLLM uses it in one of two ways: as a tier of its tiered KV offloading (tier.py), or as an offloading spec that copies directly between
+the GPU and the daemon's memory (spec.py). README.md beside this file shows the configuration of both. `register` is the entry point of
+the group vllm.general_plugins, which vLLM calls in each of its processes. Importing this package imports nothing of vLLM, and tier.py is
+loaded only in the process that makes the tier.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ TIER_TYPE = "kvcache"
 
 
 def register() -> None:
-    """Makes {"type": "kvcache"} known to vLLM. May be called any number of times; never raises, since vLLM would end."""
+    """Registers the tier {"type": "kvcache"} with vLLM, and wraps the functions of vLLM that hooks.py and worker.py name. May be called any
+    number of times. Never raises, because an exception would end vLLM."""
     log = logging.getLogger("kvcache.vllm")
     try:
         from . import hooks, worker
@@ -21,15 +24,15 @@ def register() -> None:
         hooks.install()
         worker.install()
     except Exception as e:
-        log.warning("facts of vLLM cannot be collected: %s", e)
+        log.warning("functions of this vLLM cannot be wrapped, so the cache of this engine may be private to its start: %s", e)
     try:
         from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
     except ImportError as e:
-        log.debug("this vLLM has no tiers: %s", e)
+        log.debug("the tier 'kvcache' is not registered, because this vLLM has no tiers: %s", e)
         return
     try:
         SecondaryTierFactory.register_tier(TIER_TYPE, "kvcache.vllm.tier", "KvcacheTier")
     except ValueError:
-        log.debug("the tier is registered already")
-    except Exception as e:  # the factory is another one than was known
-        log.warning("vLLM does not take the tier 'kvcache': %s", e)
+        log.debug("the tier 'kvcache' is registered already")
+    except Exception as e:  # the factory of this version has another interface
+        log.warning("vLLM refuses to register the tier 'kvcache', so configurations that name it fail: %s", e)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrangement of bytes in vLLM's KV caches, from the tensors that the model runner registers with the connector.
+"""Describes the arrangement of bytes in vLLM's KV caches, as facts for the fingerprint (identity.py).
 
-vLLM hands one-byte views of (blocks, page bytes) to an offloading spec. Shape, dtype and strides are only in the tensors before that. The
-description is independent of the number of blocks, so that engines with different amounts of memory share their chunks: a stride or an
-offset over all blocks is a multiple of their number.
+The worker's wrappers (worker.py) pass the tensors that the model runner registers with the connector. Only these have shape, dtype and strides;
+an offloading spec gets one-byte views of (blocks, page bytes). The description does not depend on the number of blocks, so that engines with
+different amounts of memory share chunks: a stride or an offset that spans all blocks is given as a multiple of their number.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from ..engine.identity import Unknown
 
+# Names of the facts that describe the arrangement.
 NAMES = ("specs", "dtypes", "shapes", "strides", "offsets", "pages", "backends")
 CANONICAL = "canonical"
 _BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # canonical pages have one form for all ranks
@@ -23,8 +24,9 @@ _BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # canonical pages
 
 def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: Any, layers: Mapping[str, Any],
              canonical: bool) -> dict[str, object]:
-    """Returns the facts of each layer, in the order of groups and layers. `registered`: tensors by the layer's name, one or several for
-    each layer. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name."""
+    """Returns the facts about the arrangement, with values for all layers in the order of groups and layers. `registered`: by layer, its tensor or
+    tensors. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name. `canonical`: pages have vLLM's canonical layout, which
+    does not depend on the rank. Raises ValueError if vLLM registered no tensor."""
     blocks = int(kv_cache_config.num_blocks)
     specs, tensors, backends = [], [], []
     places: dict[int, list[str]] = {}
@@ -44,7 +46,7 @@ def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: A
     for at, name in enumerate(("dtypes", "shapes", "strides", "offsets")):
         facts[name] = _text([[one[at] for one in layer] for layer in tensors])
     if None in specs:
-        facts["specs"] = Unknown("vLLM does not say the fields of a layer's KV cache spec")
+        facts["specs"] = Unknown("vLLM does not provide the fields of a layer's KV cache spec")
     if None in backends:
         facts["backends"] = Unknown("a layer of vLLM has no attention backend")
     if canonical:
@@ -53,14 +55,14 @@ def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: A
 
 
 def _text(values: Sequence[object]) -> str:
-    """Returns the values as text. One value stands for layers that are all alike."""
+    """Returns the values of all layers as text. If all layers are alike, the text has their number and one value."""
     alike = all(v == values[0] for v in values)
     return json.dumps([len(values), values[0]] if alike else values, sort_keys=True)
 
 
 def _tensor(tensor: Any, blocks: int) -> tuple[str, list[int], list[object], object]:
-    """Returns dtype, shape without the number of blocks, strides in bytes, and offset in the storage in bytes. A dimension of one element
-    has no stride: PyTorch may say any."""
+    """Returns the dtype of a tensor, its shape without the number of blocks, its strides in bytes, and its offset in the storage in bytes. The
+    stride of a dimension of one element is given as 0, because PyTorch may report any value."""
     shape, size = [int(n) for n in tensor.shape], int(tensor.element_size())
     strides = [int(n) * size for n in tensor.stride()]
     at = max((i for i, n in enumerate(shape) if n % blocks == 0), key=lambda i: strides[i], default=None)
@@ -78,13 +80,13 @@ def _tensor(tensor: Any, blocks: int) -> tuple[str, list[int], list[object], obj
 
 
 def _spec_of(spec: Any, layer: str) -> object:
-    """Returns class and fields of a layer's spec, or None if this version of vLLM does not provide them."""
+    """Returns class and fields of a layer's KV cache spec, or None if this version of vLLM does not provide them."""
     spec = getattr(spec, "kv_cache_specs", {}).get(layer, spec)
     return _plain(spec) if dataclasses.is_dataclass(spec) else None
 
 
 def _plain(value: Any) -> object:
-    """Returns a value that JSON can express and that is the same in each process: no text contains an address."""
+    """Returns a value in a form that JSON can express and that is the same in each process, because no text contains an address."""
     if isinstance(value, enum.Enum):
         return value.name
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -107,6 +109,6 @@ def _backend_of(layer: Any) -> str | None:
 
 
 def _pages(handed_over: Any, places: Mapping[int, Sequence[str]]) -> list[object]:
-    """Returns the order in which pages follow each other in a chunk: bytes of a page with and without padding, and its layers."""
+    """Returns the pages of a chunk in their order: the bytes of each page without and with padding, and its layers."""
     return [[[int(t.page_size_bytes), int(t.tensor.stride(0)), list(places.get(t.tensor.data_ptr(), ()))] for t in handed_over.tensors],
             [[[int(r.tensor_idx), int(r.page_size_bytes)] for r in refs] for refs in handed_over.group_data_refs]]

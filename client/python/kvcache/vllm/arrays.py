@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of vLLM's KV caches as regions, and the blocks of a chunk; nothing of vLLM is imported here.
+"""Describes the memory of vLLM's KV caches as layouts for libkvcache, and the blocks of a chunk. Used by the worker (spec.py).
 
-vLLM hands over CanonicalKVCaches: tensors of (blocks, bytes), and for each group of layers references to them. A reference is a region of the
-group's layout: the address of its first block, the distance between blocks, and the bytes of a page without padding. So one kind of layout
-serves pages of one size and of several, padded and packed pages, and blocks of all layers.
+vLLM passes CanonicalKVCaches to a spec: tensors of (blocks, bytes), and for each group of layers references to these tensors. Each reference
+becomes a region of the group's layout: the address of its first block, the distance between blocks, and the bytes of a page without padding.
+Regions describe pages of one size and of several, padded and packed pages, and blocks of all layers.
 
-A chunk has the parts of `per_chunk` blocks one after the other. A load may begin within a chunk: vLLM's block_indices say where. A store of a
-window's chunk may lack its first blocks, which the model no longer needed: zeros are stored in their place.
+A chunk consists of `per_chunk` blocks, one after the other. A load may begin within a chunk, at a block that vLLM's block_indices determine. A
+store of a window's chunk may lack the chunk's first blocks, which the model no longer needed: zeros are stored in their place. The module
+imports vLLM only in zeros_are_safe().
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from .._gpu import BLOCK_FIRST, NO_BLOCK, Layout
 from ..engine.identity import digest_of
 from .shards import MOST_CHUNK_BYTES
 
-PLAIN = "layers"
-NULL_BLOCK = 0  # vLLM's block for a position whose KV it does not keep; nothing is loaded into it
+PLAIN = "layers"  # fact_of() for chunks of one block with pages of one size
+NULL_BLOCK = 0  # vLLM's block for a position whose KV it does not keep, which must not be loaded
 _SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 
 
 class Region(NamedTuple):
+    """One page of each block: address of the first block's page, distance between blocks in bytes, and bytes of a page without padding."""
+
     base: int
     stride: int
     nbytes: int
 
 
 class Blocks(NamedTuple):
-    """The blocks of a group of layers, and how many of them a chunk has."""
+    """The blocks of a group of layers in the GPU's memory: `blocks` in all, `per_chunk` of which form a chunk."""
 
     regions: tuple[Region, ...]
     blocks: int
@@ -64,7 +67,7 @@ class Blocks(NamedTuple):
         return Layout.of_regions(self.regions, blocks=self.blocks)
 
     def pieces(self, block: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the address, the offset in the block's part of a chunk, and the bytes of each page of a block."""
+        """Yields each page of a block: its address, its offset in the block's part of a chunk, and its bytes."""
         at = 0
         for region in self.regions:
             yield region.base + block * region.stride, at, region.nbytes
@@ -72,10 +75,10 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(kv_caches: Any, per_chunk: int = 1) -> list[Blocks]:
-    """Returns the blocks of each group. Raises ValueError for a layout that is not served."""
+    """Returns the blocks of each group. `kv_caches`: vLLM's CanonicalKVCaches. Raises ValueError for a layout that is not supported."""
     groups = [_blocks_of_group(kv_caches, refs, per_chunk) for refs in kv_caches.group_data_refs]
     if not groups:
-        raise ValueError("there is no KV cache to be offloaded")
+        raise ValueError("vLLM has no KV cache to be offloaded")
     return groups
 
 
@@ -83,33 +86,33 @@ def _blocks_of_group(kv_caches: Any, refs: Sequence[Any], per_chunk: int) -> Blo
     tensors = [kv_caches.tensors[r.tensor_idx] for r in refs]
     counts = {int(t.tensor.shape[0]) for t in tensors}
     if len(counts) != 1:
-        raise ValueError(f"KvcacheOffloadingSpec serves KV caches whose layers have equally many blocks, not {sorted(counts)}: use the tier "
-                         "(TieringOffloadingSpec)")
+        raise ValueError("KvcacheOffloadingSpec supports KV caches whose layers have the same number of blocks, but these have "
+                         f"{sorted(counts)}: use the tier (TieringOffloadingSpec)")
     # Layers that share their KV cache are one region.
     regions = dict.fromkeys(Region(int(t.tensor.data_ptr()), int(t.tensor.stride(0)), int(r.page_size_bytes)) for t, r in zip(tensors, refs))
     group = Blocks(tuple(regions), counts.pop(), per_chunk)
     if group.chunk_bytes > MOST_CHUNK_BYTES:
-        raise ValueError(f"a chunk of {per_chunk} blocks has {group.chunk_bytes} bytes, and the daemon takes {MOST_CHUNK_BYTES}: set a "
-                         "smaller blocks_per_chunk or block_size")
+        raise ValueError(f"a chunk of {per_chunk} blocks has {group.chunk_bytes} bytes, but the daemon accepts at most {MOST_CHUNK_BYTES}: set "
+                         "a smaller blocks_per_chunk or block_size")
     try:
         nbytes = group.layout().block_bytes
     except ArgumentError as e:
-        raise ValueError(f"KvcacheOffloadingSpec does not serve the layout of this KV cache ({e}): use the tier "
+        raise ValueError(f"KvcacheOffloadingSpec does not support the layout of this KV cache ({e}): use the tier "
                          "(TieringOffloadingSpec)") from e
     assert nbytes == group.block_bytes
     return group
 
 
 def fact_of(groups: Sequence[Blocks]) -> str:
-    """Returns the fact about the bytes of a chunk: the sizes of its pages in their order, and its blocks. Other facts distinguish chunks of
-    one block with pages of one size already."""
+    """Returns the fact "chunk" of the fingerprint, which describes the sizes of a chunk's pages in their order, and the number of its blocks. For
+    chunks of one block with pages of one size the fact is PLAIN, because other facts distinguish them already."""
     if all(g.is_plain and g.per_chunk == 1 for g in groups):
         return PLAIN
     return f"regions {digest_of([[g.per_chunk, g.sizes] for g in groups])}"
 
 
 class Slot(NamedTuple):
-    """A block that a load fills: the number of its chunk in the group, and its place among the chunk's blocks."""
+    """A block that a load fills: its number in the GPU's memory, the position of its chunk in the load, and its place among the chunk's blocks."""
 
     block: int
     chunk: int
@@ -117,19 +120,20 @@ class Slot(NamedTuple):
 
 
 def slots_of(blocks: Sequence[int], first_index: int, per_chunk: int) -> list[Slot]:
-    """Returns the slots of a group's load. `first_index`: of the first block among those of the request. vLLM's null block has none."""
+    """Returns the blocks that a group's load fills, without vLLM's null block. `first_index`: the index of the first block among the blocks of the
+    request."""
     skip = first_index % per_chunk
     return [Slot(block, (skip + i) // per_chunk, (skip + i) % per_chunk) for i, block in enumerate(blocks) if block != NULL_BLOCK]
 
 
 def chunks_of(blocks: int, first_index: int, per_chunk: int) -> int:
-    """Returns the number of chunks that a load of so many blocks comes from."""
+    """Returns from how many chunks a load of `blocks` blocks is filled. `first_index`: as for slots_of()."""
     return -(-(first_index % per_chunk + blocks) // per_chunk) if blocks else 0
 
 
 def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int) -> list[int] | None:
-    """Returns the blocks of a group's store, `per_chunk` for each chunk, with NO_BLOCK in place of those that vLLM left out at the beginning of
-    the first one. None: vLLM left out others, so that it is not known where blocks belong."""
+    """Returns the blocks of a group's store, `per_chunk` for each chunk, with NO_BLOCK for each block that vLLM has left out at the beginning of the
+    first chunk. Returns None if vLLM has left out other blocks, because the places of the remaining blocks are then unknown."""
     missing = chunks * per_chunk - len(blocks)
     if missing < 0 or missing != (first_index % per_chunk if blocks else 0):
         return None
@@ -137,8 +141,9 @@ def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int)
 
 
 def zeros_are_safe(configuration: Any) -> bool:
-    """Returns whether no load needs the blocks that vLLM leaves out of a window's chunk. Versions that compute which blocks a later lookup can
-    reach ensure that, unless they keep blocks at chosen boundaries only."""
+    """Returns whether zeros may replace the blocks that vLLM leaves out of a window's chunk, because no load ever needs them. This holds for
+    versions of vLLM that compute which blocks a later lookup can reach, unless they are configured to keep blocks at chosen boundaries only
+    (prefix_cache_retention_interval). `configuration`: vLLM's configuration, or None."""
     try:
         scheduler = importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler
     except (ImportError, AttributeError):

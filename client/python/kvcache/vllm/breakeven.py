@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BreakEven decides whether the stores of an engine pause, because this cache costs the engine more than it saves.
+"""BreakEven pauses the stores of an engine while this cache costs the engine more time than it saves.
 
-The class is arithmetic: no clock, no I/O, no thread. Its owner (watchdog.py) reports the seconds in which the engine had requests, the seconds that the cache
-cost and the part of them that stores cost, and the seconds that loads saved. All of them fade: the balance is that of the last WINDOW_S of work.
+The class is pure arithmetic, without a clock, I/O or threads. Its owner (watchdog.py) reports four times in seconds: the time in which the
+engine had requests (its work), the time that the cache cost, the part of this cost that stores caused, and the time that loads saved. The
+balance is the time saved minus the time cost. Older reports count less: the balance is that of about the last WINDOW_S of work.
 
-- Stores pause once the balance is LOSS_S below zero after at least LEAST_S of work, which is a loss of LOSS_S / WINDOW_S of the engine's time
-  that lasts, or a larger one for a shorter time. Less than that is an investment in later hits, also of other engines.
-- While they pause, lookups and loads go on. Stores resume when hits would pay for them: when the balance would be as far above zero with
-  the stores' cost, and MARGIN times all costs, as it was below.
-- Otherwise stores are tried again after a pause, which doubles each time from FIRST_PAUSE_S to LONGEST_PAUSE_S, until they have paid
-  after WINDOW_S. An engine in which stores never pay therefore spends at most a few per cent of its time on trying.
+- Stores pause once the balance is LOSS_S below zero after at least LEAST_S of work. A lasting loss of LOSS_S / WINDOW_S of the engine's time
+  has this effect, and so has a larger loss in a shorter time. A smaller loss is an investment in later hits, also of other engines.
+- Lookups and loads continue during a pause. Stores resume when hits would pay for them: when the balance would be LOSS_S above zero if stores
+  cost what they did before the pause and all costs were MARGIN times as high.
+- Otherwise stores are tried again at the end of the pause. Each pause is twice as long as the one before, from FIRST_PAUSE_S to LONGEST_PAUSE_S.
+  The first length applies again once the balance is not below zero after WINDOW_S of work. An engine in which stores never pay therefore
+  spends at most a few per cent of its time on trying.
 
-StepTimes tells what a step takes beside stores from what it takes without any. Steps that compute a prompt are left out, because stores follow
-them; so are those in which a request waits for an answer, as they may compute nothing.
+StepTimes compares the duration of steps with stores under way to that of steps without. It gets no steps that compute a prompt, because stores
+follow these, and none in which a request waits for a lookup's answer, because such a step may compute nothing.
 """
 
 from __future__ import annotations
@@ -25,41 +27,42 @@ from collections import deque
 
 log = logging.getLogger("kvcache.vllm")
 
-WINDOW_S = 300.0
-LOSS_S = 6.0
-LEAST_S = 60.0
-MARGIN = 1.5
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0
+WINDOW_S = 300.0  # time of work in which the weight of a report falls to 1/e
+LOSS_S = 6.0      # loss at which stores pause
+LEAST_S = 60.0    # least time of work before a decision
+MARGIN = 1.5      # factor of the costs that hits must pay before stores resume
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of work
 
-LATEST_STEPS, LEAST_STEPS = 512, 32
-RECENT_STEPS = 1024  # number of latest steps that are compared, because older traffic may differ
-LEAST_ALIKE = 8  # steps with and without stores of a number of requests
-NOISE = 0.1  # part of a step by which medians may differ by chance
+LATEST_STEPS, LEAST_STEPS = 512, 32  # steps of either kind that are kept; pairs of steps that are needed for a result
+RECENT_STEPS = 1024  # number of the latest steps among which steps are compared, because older traffic may differ
+LEAST_ALIKE = 8  # steps of either kind with the same number of requests that are needed for a comparison
+NOISE = 0.1  # share of a step's time by which medians may differ by chance
 
 clock = time.perf_counter
 
 
 class BreakEven:
-    """Makes a decision from an empty window. With `is_on` False, stores never pause."""
+    """The decision whether stores pause. `is_on`: if False, only the balance is computed, and stores never pause."""
 
     def __init__(self, is_on: bool = True) -> None:
         self._is_on = is_on
         self.is_paused = False
         self._pause_s = FIRST_PAUSE_S
-        self._store_share = 0.0  # part of the engine's time that stores cost before the pause
+        self._store_share = 0.0  # share of the engine's time that stores cost before the pause
         self._begin()
 
     def _begin(self) -> None:
-        self._worked_s = 0.0  # since the last change
-        self._busy_s = self._cost_s = self._store_s = self._saved_s = 0.0  # fading
+        self._worked_s = 0.0  # time of work since stores last paused or resumed, or forget()
+        self._busy_s = self._cost_s = self._store_s = self._saved_s = 0.0  # sums in which older reports count less
 
     @property
     def balance_s(self) -> float:
-        """Returns the seconds saved minus the seconds that the cache cost, in the last WINDOW_S of work."""
+        """Returns the seconds saved minus the seconds cost, in about the last WINDOW_S of work."""
         return self._saved_s - self._cost_s
 
     def add(self, busy_s: float, cost_s: float, store_s: float, saved_s: float) -> bool:
-        """Adds a report. Returns whether stores have paused or resumed because of it. `store_s`: the part of the costs that stores caused."""
+        """Adds a report. Returns whether stores have paused or resumed because of it. `busy_s`: time in which the engine had requests. `store_s`:
+        the part of `cost_s` that stores caused."""
         fade = math.exp(-busy_s / WINDOW_S)
         self._worked_s += busy_s
         self._busy_s = fade * self._busy_s + busy_s
@@ -71,7 +74,7 @@ class BreakEven:
         return self._resumes() if self.is_paused else self._pauses()
 
     def forget(self) -> None:
-        """Empties the window, because the savings in it are not known."""
+        """Forgets all reports, because the savings of this time are not known."""
         self._begin()
 
     def _pauses(self) -> bool:
@@ -79,8 +82,9 @@ class BreakEven:
             self._pause_s = FIRST_PAUSE_S
         if self._worked_s < LEAST_S or self.balance_s > -LOSS_S:
             return False
-        log.warning("stores pause for %.0f s of work: this cache has cost %.1f s of the last %.0f s, %.1f s of them for stores, and has "
-                    "saved %.1f s. What is stored is still loaded", self._pause_s, self._cost_s, min(self._worked_s, WINDOW_S), self._store_s, self._saved_s)
+        log.warning("no chunks are stored for the next %.0f s of work: in the last %.0f s this cache cost the engine %.1f s, %.1f s of them for "
+                    "stores, and saved %.1f s. Stored chunks are still loaded; store_policy 'always' prevents such pauses", self._pause_s,
+                    min(self._worked_s, WINDOW_S), self._cost_s, self._store_s, self._saved_s)
         self._store_share = self._store_s / self._busy_s
         self.is_paused = True
         self._begin()
@@ -92,10 +96,10 @@ class BreakEven:
         if not pays and self._worked_s < self._pause_s:
             return False
         if pays:
-            log.info("stores resume: hits have saved %.1f s of the last %.0f s of work, and cost %.1f s", self._saved_s,
-                     min(self._worked_s, WINDOW_S), self._cost_s)
+            log.info("chunks are stored again: in the last %.0f s of work hits saved %.1f s and the cache cost %.1f s",
+                     min(self._worked_s, WINDOW_S), self._saved_s, self._cost_s)
         else:
-            log.info("stores are tried again after a pause of %.0f s of work", self._worked_s)
+            log.info("chunks are stored again, as a trial, after a pause of %.0f s of work", self._worked_s)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self.is_paused = False
         self._begin()
@@ -103,8 +107,10 @@ class BreakEven:
 
 
 class StepTimes:
-    """The times of steps that only decode, with stores under way and without, for equal numbers of requests: stores are under way when more
-    requests run, and a step of more requests is longer anyway. Each is a mean of the medians by number of requests; 0 until there are enough."""
+    """The durations of steps that only decode, with stores under way (`with_s`) and without (`without_s`).
+
+    Only steps with the same number of requests are compared, because a step with more requests is longer and more often has stores under way.
+    Each duration is the mean, over numbers of requests, of the medians. Both are 0 until there are enough steps."""
 
     def __init__(self) -> None:
         self._steps: tuple[deque[tuple[int, int, float]], ...] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
@@ -116,7 +122,7 @@ class StepTimes:
         self._steps[has_stores].append((self._number, requests, seconds))
 
     def _recent(self, has_stores: bool) -> dict[int, list[float]]:
-        """Returns the times of recent steps by number of requests."""
+        """Returns the durations of recent steps by number of requests."""
         recent: dict[int, list[float]] = {}
         for number, requests, seconds in self._steps[has_stores]:
             if number > self._number - RECENT_STEPS:
@@ -124,7 +130,7 @@ class StepTimes:
         return recent
 
     def look(self) -> None:
-        """Computes the means."""
+        """Computes `with_s` and `without_s` from the recent steps."""
         without, beside = self._recent(False), self._recent(True)
         both = {n: min(len(without[n]), len(beside[n])) for n in without.keys() & beside.keys()}
         both = {n: weight for n, weight in both.items() if weight >= LEAST_ALIKE}
@@ -137,7 +143,7 @@ class StepTimes:
 
     @property
     def excess_s(self) -> float:
-        """Returns by how much stores prolong a step, beyond noise."""
+        """Returns by how many seconds stores prolong a step, beyond NOISE."""
         if not self.without_s or not self.with_s:
             return 0.0
         return max(0.0, self.with_s - (1 + NOISE) * self.without_s)

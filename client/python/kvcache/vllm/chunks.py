@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specifications of loads and stores, which the scheduler's side gives to the ranks.
+"""KvcacheLoadStoreSpec, vLLM's LoadStoreSpec of this adapter: the description of a load or a store that the manager passes to the ranks.
 
-vLLM pickles a specification and gives the same one to all ranks, so it has the places of all of them and no object that lives: the leases stay
-with the scheduler's side (promises.py). It takes 8 bytes for each rank and chunk of a load. A store takes the bytes of its keys, and a
-bit for each rank and chunk where some shards are stored already.
+vLLM pickles the description and gives the same one to all ranks. It therefore has the offsets of all ranks' shards and no live objects: the
+manager keeps the leases (promises.py). A load takes 8 bytes for each rank and chunk. A store takes the bytes of its keys, and one bit for each
+rank and chunk if some of the chunks' shards are stored already.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ _GROUP_BYTES = 4
 
 
 class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
-    """Chunks in the order of vLLM's blocks. A load has its number, the pool that all chunks lie in, and their offsets in it, the first rank's
-    first. A store has keys and their salt, the chunks that are compared and not stored, the tokens that are computed for it, and from when on."""
+    """The chunks of a load or a store, in the order of vLLM's blocks.
+
+    A load has its `number`, the `pool` in which all chunks lie, and their `offsets` in the pool, those of rank 0 first. A store has its keys(), the
+    `salt` of the keys, the positions of chunks that the canary compares instead of storing them (`checks`), the `tokens` that the engine
+    computes for the store, and the time.monotonic() since which it does (`scheduled`)."""
 
     __slots__ = ("count", "number", "pool", "offsets", "_hashes", "_hash_bytes", "_groups", "present", "checks", "tokens", "scheduled", "salt")
 
@@ -35,7 +38,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
     @classmethod
     def of_load(cls, number: int, pool: int, offsets: Sequence[Sequence[int]]) -> KvcacheLoadStoreSpec:
-        """Makes the specification of a load. `offsets`: by rank, the offset of each chunk in the pool."""
+        """Makes the description of a load. `offsets`: for each rank, the offset of its shard of each chunk in the pool."""
         self = cls(len(offsets[0]))
         self.number, self.pool = number, pool
         self.offsets = array("q", itertools.chain.from_iterable(offsets))
@@ -44,7 +47,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
     @classmethod
     def of_store(cls, keys: Sequence[bytes], present: Sequence[Sequence[bool]] = (), tokens: int = 0,
                  checks: Collection[bytes] = (), salt: bytes = b"") -> KvcacheLoadStoreSpec:
-        """Makes the specification of a store. `present`: by rank, whether its shard of each chunk is stored; empty if no shard is."""
+        """Makes the description of a store. `present`: for each rank, whether its shard of each chunk is stored; empty if no shard is stored."""
         self = cls(len(keys))
         hashes = [bytes(k[:-_GROUP_BYTES]) for k in keys]
         self._hash_bytes = len(hashes[0]) if hashes else 0
@@ -84,6 +87,6 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
             yield from itertools.repeat(self._groups[at].to_bytes(_GROUP_BYTES, "big"), self._groups[at + 1])
 
     def is_present(self, rank: int, chunk: int) -> bool:
-        """Returns whether the rank's shard of a chunk was stored before."""
+        """Returns whether the rank's shard of a chunk is stored already."""
         bit = rank * self.count + chunk
         return bool(self.present) and bool(self.present[bit >> 3] >> (bit & 7) & 1)

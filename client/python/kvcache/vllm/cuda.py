@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver's functions that order the engine's streams with others, through ctypes. Nothing here is of vLLM."""
+"""Functions of the CUDA driver, called through ctypes, that order the engine's streams with the adapter's: events, streams and copies.
+
+Used by mover.py and loads.py. Imports nothing of vLLM. No call here invalidates a CUDA graph that another thread is capturing.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ UNTIMED = 2             # CU_EVENT_DISABLE_TIMING
 
 
 class Cuda:
-    """The device's primary context, which is PyTorch's. A method that says so may be called in any thread; the others are for a thread that
-    has called use(), or within entered()."""
+    """The primary CUDA context of a device, which PyTorch uses, too. Methods whose docstring says "For any thread" may be called on any thread,
+    others only on a thread that has called use(), or within entered(). A failure of the driver raises OSError."""
 
     def __init__(self, device: int) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -31,7 +34,7 @@ class Cuda:
             self._restore(mode)
 
     def _relax(self) -> int:
-        """Makes this thread's calls harmless to captures of other threads. Returns the mode for _restore()."""
+        """Sets this thread's capture mode so that its calls do not invalidate captures of other threads. Returns the mode before, for _restore()."""
         mode = ctypes.c_int(RELAXED)
         exchange = getattr(self._cuda, "cuThreadExchangeStreamCaptureMode", None)  # since CUDA 10.1
         return RELAXED if exchange is None or exchange(ctypes.byref(mode)) else mode.value
@@ -43,16 +46,16 @@ class Cuda:
     def _call(self, name: str, *arguments: Any) -> None:
         r = getattr(self._cuda, name)(*arguments)
         if r:
-            raise OSError(f"{name}() of the GPU's driver: error {r}")
+            raise OSError(f"{name}() of the GPU's driver failed with CUDA error {r}")
 
     def use(self) -> None:
-        """Prepares this thread, which is the library's own, for good."""
+        """Prepares this thread, which belongs to the adapter, for all later calls."""
         self._relax()
         self._call("cuCtxPushCurrent_v2", self._context)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Prepares a thread of the engine, and leaves it as it was. In any thread."""
+        """Prepares a thread of the engine for the calls within, and restores it afterwards. For any thread."""
         mode = self._relax()
         try:
             self._call("cuCtxPushCurrent_v2", self._context)
@@ -64,14 +67,14 @@ class Cuda:
             self._restore(mode)
 
     def is_capturing(self, stream: int) -> bool:
-        """Returns whether the stream is being captured, or work in it would disturb a capture."""
+        """Returns whether the stream is being captured, or work in the stream would invalidate a capture."""
         state = ctypes.c_int()
         asked = self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state))
         return bool(asked == CAPTURE_IMPLICIT or (asked == 0 and state.value))
 
     def record(self, stream: int) -> int:
-        """Returns a new event behind what this stream of the engine's holds now; 0: the stream is being captured, and is left alone. In
-        any thread."""
+        """Returns a new event that completes after all work that is in the stream now. Returns 0, and does nothing, if the stream is being
+        captured. For any thread."""
         event = ctypes.c_void_p()
         with self.entered():
             if self.is_capturing(stream):
@@ -81,7 +84,8 @@ class Cuda:
         return event.value or 0
 
     def record_again(self, event: int, stream: int) -> bool:
-        """Moves an event behind what the stream holds now. False: the stream is being captured, and both are left alone. In any thread."""
+        """Records an event again, so that it completes after all work that is in the stream now. Returns False, and does nothing, if the stream is
+        being captured. For any thread."""
         with self.entered():
             if self.is_capturing(stream):
                 return False
@@ -97,11 +101,11 @@ class Cuda:
         self._call("cuStreamWaitEvent", ctypes.c_void_p(stream), ctypes.c_void_p(event), 0)
 
     def is_over(self, event: int) -> bool:
-        """Returns whether all work before the event is done. True if the driver fails, which its next call reports."""
+        """Returns whether all work before the event is done. Returns True if the driver fails; the next call of the driver reports the failure."""
         return bool(self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY)
 
     def wait_until(self, event: int) -> None:
-        """Sleeps until all work before the event is done, without Python's lock."""
+        """Sleeps until all work before the event is done, without holding Python's lock."""
         self._call("cuEventSynchronize", ctypes.c_void_p(event))
 
     def drop(self, event: int) -> None:

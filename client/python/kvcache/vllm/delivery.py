@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of facts from vLLM's workers to its scheduler.
+"""Passes facts about KV caches, which the fingerprint needs (identity.py), from vLLM's workers to its scheduler.
 
 vLLM registers the KV caches of all workers before it makes the scheduler, and gives an offloading spec no channel from a worker to the
-scheduler. A worker in the scheduler's process leaves its facts in a variable. A worker in a process of its own leaves them in a file in
-shared memory. The file's name contains the process that started the worker, its time of start and the engine's id, so that a scheduler
-finds only the facts of its own workers. The scheduler's process removes the files when it ends; a worker removes those of processes that
-were killed. Workers on other hosts leave none here, and the scheduler then does without.
+scheduler. A worker in the scheduler's process leaves its facts in a variable. A worker in a separate process leaves them in a file in
+/dev/shm. The file's name contains the id and the start time of the process that started the worker, and the engine's id, so that a scheduler
+finds only the facts of its own workers. The scheduler's process removes the files that it has read when it ends, and a worker removes the
+files of processes that were killed. Workers on other hosts leave no file here, and their facts count as not delivered.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..engine.identity import Unknown
 
 log = logging.getLogger("kvcache.vllm")
 
-FORMAT = 1
-MOST_BYTES = 8 << 20
+FORMAT = 1            # version of the files' format
+MOST_BYTES = 8 << 20  # largest file that is read
 FOLDER = "/dev/shm"
 _PREFIX = "kvcache-facts"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}-\d{1,6}")
 
-_here: dict[tuple[str, int], dict[str, object]] = {}  # by engine and rank: workers of this process
+_here: dict[tuple[str, int], dict[str, object]] = {}  # by engine id and rank, the facts of workers in this process
 
 
 def deliver(engine_id: object, rank: int, world_size: int, facts: Mapping[str, object]) -> None:
-    """Leaves a worker's facts for its scheduler."""
+    """Leaves a worker's facts for its scheduler. Called in the worker's process. Raises OSError if the file cannot be written."""
     _here[str(engine_id), rank] = dict(facts)
     parent = _scheduler()
     if world_size <= 1 or parent is None:
@@ -50,20 +50,21 @@ def deliver(engine_id: object, rank: int, world_size: int, facts: Mapping[str, o
 
 
 def own(engine_id: object, rank: int) -> dict[str, object] | None:
-    """Returns the facts that a worker of this process has delivered, or None."""
+    """Returns the facts that the worker of this rank has delivered in this process, or None if there are none."""
     facts = _here.get((str(engine_id), rank))
     return None if facts is None else dict(facts)
 
 
 def discard(engine_id: object, world_size: int) -> None:
-    """Removes facts that the scheduler in this process does not read. Never raises."""
+    """Removes the files in which this engine's workers left their facts. Called by the scheduler of the offloading spec, which reads the engine's
+    page (page.py) instead. Never raises."""
     for rank in range(world_size):
         with contextlib.suppress(OSError, ValueError, IndexError):
             os.unlink(_name(os.getpid(), engine_id, rank))
 
 
 def forget(engine_id: object, rank: int) -> None:
-    """Removes a rank's facts, which those of an engine that ended in this process may be. Never raises."""
+    """Removes facts of this rank that an earlier engine of the same id may have left. Called in the worker's process. Never raises."""
     _here.pop((str(engine_id), rank), None)
     with contextlib.suppress(OSError, ValueError, IndexError):
         parent = _scheduler()
@@ -72,13 +73,15 @@ def forget(engine_id: object, rank: int) -> None:
 
 
 def _scheduler() -> int | None:
-    """Returns the process that started this one, or None if vLLM did not start this process, which then has the scheduler."""
+    """Returns the id of the process that started this worker's process, or None if vLLM has not started one: the scheduler is then in this
+    process."""
     parent = multiprocessing.parent_process()
     return None if parent is None else parent.pid
 
 
 def delivered(engine_id: object, world_size: int) -> dict[str, object] | None:
-    """Returns the facts of all ranks, or None if those of a rank are not here. A fact that differs between ranks is a list."""
+    """Returns the facts of an engine, or None if a rank has not delivered its facts. A fact that differs between ranks becomes a list. Called in the
+    scheduler's process."""
     ranks = []
     for rank in range(world_size):
         facts = _here.get((str(engine_id), rank)) or (_read(engine_id, rank) if world_size > 1 else None)
@@ -107,7 +110,8 @@ def _name(pid: int, engine_id: object, rank: int) -> str:
 
 
 def started(pid: int) -> int:
-    """Returns the process's time of start: an id is used again, and an engine may be named as the one before."""
+    """Returns the start time of a process in clock ticks since boot, which distinguishes it from an earlier process with the same id. Raises
+    OSError if no such process exists."""
     with open(f"/proc/{pid}/stat", "rb") as f:
         return int(f.read(4096).rpartition(b")")[2].split()[19])
 
@@ -119,7 +123,8 @@ def _read(engine_id: object, rank: int) -> dict[str, object] | None:
         with os.fdopen(fd, "rb") as f:
             st = os.fstat(fd)
             if st.st_uid != os.geteuid() or st.st_mode & 0o077 or st.st_size > MOST_BYTES:
-                log.warning("%s is not a worker's: facts in it are not used", name)
+                log.warning("%s belongs to another user, is accessible to others or is too large, so the facts of rank %d in it are ignored: "
+                            "remove the file", name, rank)
                 return None
             content = json.loads(f.read(MOST_BYTES))
         atexit.register(_remove, name)
@@ -127,7 +132,7 @@ def _read(engine_id: object, rank: int) -> dict[str, object] | None:
             return None
         return {str(n): _decoded(v) for n, v in content["facts"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as e:
-        log.debug("the facts of rank %d are not here: %s", rank, e)
+        log.debug("rank %d has delivered no facts: %s", rank, e)
         return None
 
 
@@ -143,7 +148,7 @@ def _decoded(value: Any) -> object:
 
 
 def _sweep() -> None:
-    """Removes this user's files of processes that have ended."""
+    """Removes files with facts that this user's ended processes have left."""
     for name in os.listdir(FOLDER):
         found = _NAME.fullmatch(name.removesuffix(".new"))
         if not found:

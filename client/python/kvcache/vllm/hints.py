@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice to the daemon from what a request says of its session: vLLM's `kv_hints` (0.33 and later) and `kv_transfer_params`.
+"""Translates hints of vLLM's requests about the reuse of their chunks into advice for the daemon's eviction.
 
-An envelope has actions, each with a type, a version and a payload. Types are named in several ways ("kv.retain", "kv_hint.deref.v1"), so
-the verb alone counts. Everything is from a client of the engine: unknown, malformed and excess actions are ignored and counted, the first
-of them has a line in the log, and nothing here raises.
+A client of the engine gives hints in vLLM's `kv_hints` (0.33 and later) or in `kv_transfer_params`. `kv_hints` has a list of actions, each with
+a type, a version and a payload. Types are spelled in several ways ("kv.retain", "kv_hint.deref.v1"), so only the verb is used. Hints are
+not trusted: actions that are unknown, malformed or too many are ignored and counted, the first of them is logged, and no hint raises an
+exception.
 
-Tier and spec keep the advice of their requests in Hints, on the engine's thread, until a request has ended and all its chunks are stored. They
-send it in pieces, of a bounded number of keys in a step. Advice that cannot be sent is dropped and counted.
+The tier (tier.py) and the spec's manager (manager.py) keep the advice of their requests in a Hints object, on the engine's thread, until a
+request has ended and all its chunks are stored. Then they send it in pieces, with a bounded number of keys in each step. Advice that cannot be
+sent is dropped and counted.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from .identity import by_group, group_of
 
 log = logging.getLogger("kvcache.vllm")
 
-MOST_ACTIONS = 64
-MOST_PARAMETERS = 1024  # parameters whose names are read
+MOST_ACTIONS = 64  # actions of a request that are read
+MOST_PARAMETERS = 1024  # kv_transfer_params of a request whose names are read
 MOST_SECONDS = 2**32 - 1
-TOOL_CALL_S = 120  # within which the daemon expects the chain after a tool call
+TOOL_CALL_S = 120  # longest retention that counts as a tool call, after which the daemon expects the chain soon
 
-MOST_WAITING = 1024  # ended requests whose stores are awaited; the oldest one's advice is then sent without waiting
-MOST_READY_KEYS = 1 << 18  # keys of ended requests whose advice is to be sent
-MOST_KEYS = 1 << 17  # keys of a request in a group
-PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # keys of one message; fewer where groups have many shards
-STEP_KEYS = 4096  # keys that are sent in a step, each counted as often as it has shards; the last piece may exceed it
+MOST_WAITING = 1024  # ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
+MOST_READY_KEYS = 1 << 18  # keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped
+MOST_KEYS = 1 << 17  # keys of a request in one group that get advice
+PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # most and fewest keys of one message; the more shards a group has, the fewer
+STEP_KEYS = 4096  # keys that are sent in a step, multiplied by their number of shards; the last piece may exceed this
 
 COUNTERS = {
     "hints": "Advice to the daemon that requests gave, by kv_hints or kv_transfer_params.",
-    "hints_ignored": "Actions of kv_hints and parameters that are unknown, malformed or too many.",
-    "hints_dropped": "Advice that was not sent, or in part, since the daemon did not answer or too much waited.",
+    "hints_ignored": "Actions of kv_hints, and parameters, that were ignored, because they are unknown, malformed or too many.",
+    "hints_dropped": "Advice that was not sent, or only in part, because the daemon did not answer or too much advice waited.",
 }
 
 Advice = tuple[str, int]  # the arguments of Namespace.advise(): the advice, and return_s
@@ -50,7 +52,7 @@ _PARAMETERS = frozenset(("final", "tool_call", "turn_end", "pin", "unpin", "demo
 
 
 def seconds_of(value: Any) -> int | None:
-    """Returns whole seconds, rounded up; None if it is no time."""
+    """Returns a time in whole seconds, rounded up, or None if the value is not a number from 0 to below MOST_SECONDS."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MOST_SECONDS:
         return None
     return math.ceil(value)
@@ -67,7 +69,8 @@ def _returned(seconds: int | None) -> Advice | None:
 
 
 def _retained(payload: dict[str, Any]) -> Advice | None:
-    """A retention for a time announces a use within that time: soon, or about in the middle of it."""
+    """Returns the advice for an action "retain". A retention of at most TOOL_CALL_S announces that the chain is used again soon, as after a tool
+    call. A longer one announces a return after half its time."""
     directives = payload.get("directives")
     times = [seconds_of(d.get("duration")) for d in directives[:MOST_ACTIONS] if isinstance(d, dict)] if isinstance(directives, list) else \
         [seconds_of(payload.get("ttl", payload.get("duration")))]
@@ -91,7 +94,8 @@ def _advice_of(action: Any) -> Advice | None:
 
 
 def _of_parameters(params: Any) -> tuple[list[Advice], int]:
-    """`kvcache_return_s`: seconds, 0 for never; `kvcache_advice`: one name or a list of them."""
+    """Returns the advice of a request's kv_transfer_params, and how many parameters were ignored. `kvcache_return_s`: seconds until the chain is
+    used again, 0 for never. `kvcache_advice`: one name of an advice, or a list of names."""
     if not isinstance(params, dict):
         return [], 0
     advice: list[Advice] = []
@@ -112,8 +116,8 @@ def _of_parameters(params: Any) -> tuple[list[Advice], int]:
 
 
 def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
-    """Returns the advice that a request's context gives, each kind once, and how many actions were ignored. Of several that say when the
-    chain is used again, the last counts."""
+    """Returns the advice of a request's context, each kind once, and how many actions and parameters were ignored. If several announce when the
+    chain is used again, the last one counts."""
     advice, ignored = _of_parameters(getattr(context, "kv_transfer_params", None))
     hints = getattr(context, "kv_hints", None)
     actions = _field(hints, "actions")
@@ -135,7 +139,7 @@ def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
 
 
 class Piece(NamedTuple):
-    """Advice about a part of a request's chain in one group, root first."""
+    """Advice about a part of a request's chain in one group. `keys`: root first. `advice` and `return_s`: arguments of Namespace.advise()."""
 
     advice: str
     return_s: int
@@ -144,8 +148,9 @@ class Piece(NamedTuple):
 
 
 class _Hinted:
-    """A request with advice. `keys`: those of chunks that were loaded, stored or asked for. `touched`: by group, the list that vLLM has of its
-    chunks. `stores`: the chunks or jobs that are being stored. `weight`: 1 and the number of keys, when it was put with those that are ready."""
+    """A request with advice. `keys`: keys of its chunks that were looked up, loaded or stored. `touched`: by group, vLLM's own list of the
+    request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number of keys, when its advice became ready
+    to be sent. `context`: vLLM's context of the request, once the request has ended."""
 
     __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context")
 
@@ -154,11 +159,12 @@ class _Hinted:
         self.keys: dict[bytes, None] = {}
         self.touched: dict[int, Collection[bytes]] = {}
         self.stores = self.weight = 0
-        self.context: Any = None  # once it has ended
+        self.context: Any = None
 
     def chains(self, whole: Container[int]) -> dict[int, list[bytes]]:
-        """Returns the keys of each group, root first as far as vLLM tells their order: by positions (0.33), or by touches (before). In groups
-        that are not `whole`, which are windows, vLLM stores only some of the chunks that it lists."""
+        """Returns the keys of each group, root first as far as vLLM provides their order: by positions (0.33), or by touches (before). `whole`: the
+        groups of which vLLM stores all chunks. In other groups, which are windows, vLLM stores only some of the chunks that it lists, so only
+        chunks that were looked up, loaded or stored are returned."""
         listed = list(itertools.chain.from_iterable(self.touched.values()))
         positions = getattr(self.context, "_offload_key_positions", None)
         if isinstance(positions, dict):
@@ -179,15 +185,15 @@ class Hints:
         self._waiting: dict[str, _Hinted] = {}  # ended requests whose chunks are being stored
         self._ready: dict[str, _Hinted] = {}  # ended requests whose advice can be sent
         self._ready_keys = 0
-        self._stores: dict[Hashable, list[_Hinted]] = {}
-        self._pieces: deque[Piece] = deque()  # pieces of one request's advice
-        self._sending = 0  # number of that request's advice
+        self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for it
+        self._pieces: deque[Piece] = deque()  # pieces of the advice of the request whose advice is being sent
+        self._sending = 0  # how many pieces of advice that request has given
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._has_complained = False
 
     @property
     def has_work(self) -> bool:
-        """Returns whether there is advice to be sent."""
+        """Returns whether advice is ready to be sent."""
         return bool(self._pieces or self._ready)
 
     def take_counts(self) -> dict[str, int]:
@@ -195,7 +201,7 @@ class Hints:
         return counts
 
     def begin(self, context: Any) -> bool:
-        """Reads the advice of a new request, and returns whether there is any. A request of the same name is forgotten."""
+        """Reads the advice of a new request. Returns whether the request has any. Forgets an unfinished request of the same name."""
         name = context.req_id
         self._requests.pop(name, None)
         try:
@@ -206,8 +212,8 @@ class Hints:
         self._counts["hints_ignored"] += ignored
         if ignored and not self._has_complained:
             self._has_complained = True
-            log.warning("request %.100r: %d hints are ignored, since they are unknown, malformed or more than %d. Further ones are counted as "
-                        "hints_ignored, and not logged", name, ignored, MOST_ACTIONS)
+            log.warning("request %.100r: %d hints are ignored, because they are unknown, malformed or more than %d. Further ignored hints are not "
+                        "logged; the metric hints_ignored counts them", name, ignored, MOST_ACTIONS)
         if advice:
             self._requests[name] = _Hinted(name, advice)
         return bool(advice)
@@ -222,13 +228,13 @@ class Hints:
             hinted.keys.update(dict.fromkeys(keys))
 
     def touched(self, name: str, keys: Collection[bytes]) -> None:
-        """Notes vLLM's list of a request's chunks in one group, which vLLM extends."""
+        """Notes vLLM's list of a request's chunks in one group. The list is not copied, because vLLM extends it later."""
         hinted = self._find(name)
         if hinted is not None and keys and isinstance(keys, (list, tuple)):
             hinted.touched[group_of(keys[0])] = keys
 
     def stores(self, name: str, tokens: Iterable[Hashable]) -> None:
-        """Notes that chunks or jobs of a request are being stored. Before 0.33, vLLM stores the last chunks after the request's end."""
+        """Notes that chunks or jobs of a request are being stored. vLLM before 0.33 stores the last chunks after the request's end."""
         hinted = self._find(name)
         if hinted is None:
             return
@@ -240,7 +246,7 @@ class Hints:
             self._wait(hinted)
 
     def stored(self, tokens: Iterable[Hashable]) -> None:
-        """Notes that chunks or jobs are stored, or could not be."""
+        """Notes that the stores of these chunks or jobs have ended, whether or not they succeeded."""
         if not self._stores:
             return
         for token in tokens:
@@ -267,7 +273,7 @@ class Hints:
             self._make_ready(hinted)
 
     def reset(self) -> None:
-        """Awaits no store any longer, because vLLM does not report the end of those under way."""
+        """Stops waiting for stores, because vLLM has reset its cache and does not report the end of the stores under way."""
         self._stores = {}
         for hinted in [*self._requests.values(), *self._waiting.values()]:
             hinted.stores = 0
@@ -298,8 +304,8 @@ class Hints:
     # --- sending ---
 
     def send(self, advise: Callable[[list[bytes], str, int], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
-        """Sends what a step may send. `advise`: sends advice about keys of one group, and returns whether that was possible; if not, all
-        advice that waits is dropped. `shards`: returns how many shards a group has."""
+        """Sends advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends advice about keys of one group, and returns
+        whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
         left = STEP_KEYS
         while left > 0 and self.has_work:
             if not self._pieces:
@@ -313,8 +319,8 @@ class Hints:
                 self.drop()
 
     def _split(self, hinted: _Hinted, shards: Callable[[int], int]) -> None:
-        """Makes pieces of a request's advice. The end of a chain comes first, as the daemon has it in a message, since chunks that
-        another one continues are not final."""
+        """Divides a request's advice into pieces. The end of a chain comes first, because a chunk that is continued by a stored chunk that is not
+        final is not final either."""
         self._forget_ready(hinted)
         self._sending = len(hinted.advice)
         for group, keys in hinted.chains(self._whole).items():
@@ -323,7 +329,7 @@ class Hints:
                 self._pieces += [Piece(*advice, group, keys[first:first + size]) for advice in hinted.advice]
 
     def drop(self) -> None:
-        """Drops the advice that is to be sent."""
+        """Drops all advice that is ready to be sent, and counts it as dropped."""
         if self._pieces:
             self._pieces.clear()
             self._counts["hints_dropped"] += self._sending

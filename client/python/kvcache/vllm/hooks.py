@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrapped functions of vLLM, for facts that vLLM hands to no connector. The plugin entry point installs them in each process of vLLM.
+"""Wrapped functions of vLLM, which collect facts that vLLM passes to no connector.
 
-- `build_offloading_config`: the scheduler's process has no current configuration when it makes a tier. The wrapper keeps the one from which
-  it built an OffloadingConfig.
-- `_maximal_prefix_lookup`: before 0.33 a manager is asked for one key after another and is not told which come next. The wrapper leaves them
-  in the request's context, so that one question answers them all in the same step.
-- `_sliding_window_lookup`: a manager is not told the window. The wrapper leaves its keys and size in the request's context.
-- `_gen_lora_extra_hash_keys`: block hashes contain an adapter's name, and its path in newer versions. The wrapper adds the digest of its
-  content, taken when the adapter is first seen, because the engine keeps what it has read.
+The plugin entry point (register()) calls install() in each process of vLLM. These functions are wrapped:
+
+- `build_offloading_config`: when the scheduler's process makes a tier, vLLM has no current configuration. The wrapper keeps the configuration
+  from which vLLM built the OffloadingConfig, for configuration_of().
+- `_maximal_prefix_lookup`: vLLM before 0.33 asks a manager for one key after another. The wrapper leaves all keys of the lookup in the request's
+  context, so that the manager can look them up together in one step.
+- `_sliding_window_lookup`: vLLM does not pass the window to the manager. The wrapper leaves its keys and size in the request's context.
+- `_gen_lora_extra_hash_keys`: block hashes contain a LoRA adapter's name, and its path in newer versions, but not its content. The wrapper adds
+  a digest of the content, taken when the adapter is first seen, because the engine keeps the content that it read then.
 """
 
 from __future__ import annotations
@@ -29,17 +31,18 @@ log = logging.getLogger("kvcache.vllm")
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1."
 _OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_utils"
 _SCHEDULER = _CONNECTOR + "offloading.scheduler"
-KEYS = "_kvcache_keys"  # the attribute of a request's context that has the keys of the lookup
-WINDOW = "_kvcache_window"  # and the one that has the keys and the size of a window's lookup
-MOST_ADAPTERS = 10_000
-_OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")
+KEYS = "_kvcache_keys"  # attribute of a request's context that has the keys of the lookup
+WINDOW = "_kvcache_window"  # attribute of a request's context that has the Window of a window's lookup (windows.py)
+MOST_ADAPTERS = 10_000  # LoRA adapters whose digests are kept
+_OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")  # parameters of _sliding_window_lookup in vLLM 0.33
 
-_configurations: dict[str, Any] = {}  # by engine
-_adapters: dict[tuple[int, str, str], str] = {}
+_configurations: dict[str, Any] = {}  # by engine id, vLLM's configuration
+_adapters: dict[tuple[int, str, str], str] = {}  # by number, name and path of a LoRA adapter, the digest of its content
 
 
 def install() -> None:
-    """Wraps the functions. May be called any number of times. Never raises: a fact that is not there is unknown, which is safe."""
+    """Wraps the functions. May be called any number of times. Never raises: facts from a function that cannot be wrapped are unknown, and a
+    fingerprint with an unknown fact is private, which is safe."""
     for module, name, parameters, wrapper in ((_OFFLOADING, "build_offloading_config", ("vllm_config", "kv_cache_config"), _keeping),
                                               (_HASHES, "_gen_lora_extra_hash_keys", ("request",), _with_content)):
         try:
@@ -49,16 +52,17 @@ def install() -> None:
     try:
         wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_maximal_prefix_lookup", ("self", "keys", "req_context"), _telling)
     except Exception as e:
-        log.debug("a lookup takes two steps: %s", e)
+        log.debug("_maximal_prefix_lookup is not wrapped, so lookups take two steps: %s", e)
     for window in (_OF_WINDOW, _OF_WINDOW[:-1]):  # 0.33, and before
         try:
             wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_sliding_window_lookup", window, _telling_window)
         except Exception as e:
-            log.debug("a lookup of a window takes two steps: %s", e)
+            log.debug("_sliding_window_lookup is not wrapped with the parameters %s, so lookups of windows may take two steps: %s", window, e)
 
 
 def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
-    """Replaces a function of a module or class by its wrapper, once. Raises if its parameters are not the known ones."""
+    """Replaces a function of a module or class by its wrapper, unless it is wrapped already. Raises TypeError if the function's parameters are not
+    those that the wrapper expects."""
     original = getattr(module, name)
     if getattr(original, "kvcache_wrapped", False):
         return
@@ -102,7 +106,7 @@ def _telling_window(original: Any) -> Any:
 
 
 def configuration_of(engine_id: object) -> Any:
-    """Returns vLLM's configuration of this engine, or None."""
+    """Returns vLLM's configuration of this engine, or None if build_offloading_config was not wrapped when vLLM called it."""
     return _configurations.get(str(engine_id))
 
 
@@ -113,7 +117,7 @@ def _with_content(original: Any) -> Any:
         adapter = getattr(request, "lora_request", None)
         if not adapter:
             return said
-        # vLLM tags its keys from 0.29 on, and takes the second element of each for its KV events.
+        # Since 0.29 vLLM's extra keys are tuples, whose second element appears in its KV events.
         tagged = any(isinstance(key, tuple) for key in said)
         return [*said, ("kvcache", adapter_digest(adapter)) if tagged else "kvcache:" + adapter_digest(adapter)]
 
@@ -121,14 +125,15 @@ def _with_content(original: Any) -> Any:
 
 
 def adapter_digest(adapter: Any) -> str:
-    """Returns the digest of an adapter's content when it was first seen. Where it cannot be read, the text is random, so that no other
-    engine finds its blocks. `load_inplace` makes vLLM read the files again."""
+    """Returns the digest of a LoRA adapter's content, taken when the adapter is first seen, and again if its `load_inplace` makes vLLM read the
+    files again. If the content cannot be read, returns a random text, so that no other engine finds the adapter's blocks."""
     key = (int(adapter.lora_int_id), str(adapter.lora_name), str(getattr(adapter, "lora_path", "")))
     digest = _adapters.get(key)
     if digest is None or getattr(adapter, "load_inplace", False):
         digest = weights_of(key[2])
         if isinstance(digest, Unknown):
-            log.warning("blocks of the LoRA adapter %s are private to this start of the engine: %s", key[1], digest.reason)
+            log.warning("the content of the LoRA adapter %s cannot be identified, so no other start of an engine finds its blocks: %s", key[1],
+                        digest.reason)
             digest = new_start()
         _adapters[key] = digest
         if len(_adapters) > MOST_ADAPTERS:

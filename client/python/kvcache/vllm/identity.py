@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of vLLM on which the bytes of a chunk depend, and the names of namespaces and keys.
+"""Collects the facts of vLLM on which the bytes of a chunk depend, and names namespaces and keys after them.
 
-The facts come from vLLM's OffloadingConfig and from its configuration. `kvcache.engine.identity` composes the fingerprint, and a
-digest of it is in the namespace's name, so that configurations that differ lie side by side. Each group of layers (KV cache group) has a
-namespace, and the block hash is the key. The keys of blocks with a LoRA adapter contain the adapter's content (hooks.py).
+The facts come from vLLM's OffloadingConfig, its configuration (VllmConfig) and its workers. `kvcache.engine.identity` composes a fingerprint of
+them. A digest of the fingerprint is in the namespace's name, so that engines with different configurations use different namespaces. Each KV
+cache group (group of layers) has a namespace, and vLLM's block hash is the key. The block hashes of requests with a LoRA adapter depend on the
+adapter's content (hooks.py).
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ __all__ = ["by_group", "compose", "fields_of", "group_of", "names_of", "namespac
 
 log = logging.getLogger("kvcache.vllm")
 
-KEY_BYTES = 32
-KEEP, FORGET = "keep", "forget"
+KEY_BYTES = 32  # bytes of the daemon's keys; a key of vLLM is a block hash and four bytes of the group's number
+KEEP, FORGET = "keep", "forget"  # values of the option after_reset
 _LENGTH = "original_max_position_embeddings"
 _VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
               "VLLM_SSM_CONV_STATE_LAYOUT")
-# formats whose loaders read the model's folder
+# load formats of vLLM that read weights only from the model's folder
 _FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "fastsafetensors", "dummy")
 
 
 def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dict[str, object]:
-    """Returns the facts of vLLM's OffloadingConfig. An attribute that a version lacks has the value that it had before. The parallel sizes
-    are left out only where pages are canonical: vLLM's "parallelism agnostic" is a field and is not believed."""
+    """Returns the facts of vLLM's OffloadingConfig. An attribute that this version of vLLM lacks gets the value that it would have. The parallel
+    sizes are replaced by "canonical" only if vLLM's pages have the canonical layout; vLLM's is_parallelism_agnostic is not sufficient."""
     parallel = config.parallel
     canonical = bool(getattr(config, "canonical_layout", False))
     sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
@@ -53,20 +54,23 @@ def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dic
 
 
 def of_engine(offloading: Any = None, rank: int | None = None) -> dict[str, object]:
-    """Returns the facts that OffloadingConfig leaves out: in the scheduler those of all ranks, in a worker those of its `rank` alone. The
-    worker's are taken where it has delivered them: they describe the tensors (arrangement.py). Otherwise vLLM's configuration stands for them, with all that the arrangement may depend on: the full version, the
-    kind of GPU and the variables of the environment."""
+    """Returns the facts that OffloadingConfig lacks: in the scheduler those of all ranks, in a worker those of its `rank` alone.
+
+    Facts that the workers have delivered (delivery.py) describe the tensors of the KV caches (arrangement.py). If they are not available, all
+    facts are used on which the arrangement of these tensors may depend: vLLM's configuration and full version, the kind of GPU, and
+    variables of the environment."""
     config = _configuration(offloading)
     engine_id = getattr(offloading, "engine_id", None)
     world_size = int(getattr(getattr(offloading, "parallel", None), "world_size", 1))
     facts = None if engine_id is None else delivery.delivered(engine_id, world_size) if rank is None else delivery.own(engine_id, rank)
     if facts is None and config is not None:
-        log.info("vLLM's workers did not describe their KV caches: the cache is shared with engines of this very version on this kind of GPU")
+        log.info("vLLM's workers did not describe their KV caches, so chunks are shared only with engines of the same vLLM version on the same "
+                 "kind of GPU")
         facts = {**of_configuration(config), "arrangement": "not described", "backends": _backends_of(config), "version": _version(),
                  "platform": _platform(), "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES})}
     if config is None:
-        return {**(facts or {}), "configuration": Unknown("vLLM's configuration is not visible: the plugin 'kvcache' is not loaded, or "
-                                                          "this version is not known")}
+        return {**(facts or {}), "configuration": Unknown("vLLM's configuration is not visible, because the plugin 'kvcache' is not loaded "
+                                                          "or does not support this version")}
     cache = config.cache_config
     assert facts is not None
     return {**facts, "hash": _said(cache, "prefix_caching_hash_algo"),
@@ -74,7 +78,7 @@ def of_engine(offloading: Any = None, rank: int | None = None) -> dict[str, obje
 
 
 def of_configuration(config: Any) -> dict[str, object]:
-    """Returns the facts of vLLM's configuration on which the bytes depend and not only their arrangement."""
+    """Returns the facts of vLLM's configuration on which the values in a chunk depend, not only their arrangement."""
     model, cache = config.model_config, config.cache_config
     return {
         "model_dtype": _said(model, "dtype"), "revision": _said(model, "revision"), "quantization": _said(model, "quantization"),
@@ -85,8 +89,8 @@ def of_configuration(config: Any) -> dict[str, object]:
 
 
 def version_of_arrangement(canonical: bool) -> str:
-    """Returns the part of vLLM's version that engines whose tensors are described must have in common. The canonical format has a version
-    of its own."""
+    """Returns the part of vLLM's version that engines must have in common to share chunks, if their tensors are described: the major and minor
+    number of a release. The canonical layout has a version of its own, so its engines may differ in vLLM's version."""
     if canonical:
         return "canonical"
     said = _version()
@@ -124,7 +128,7 @@ def _configuration(offloading: Any) -> Any:
 
 
 def _said(config: Any, name: str) -> str:
-    """Returns an attribute's value. An attribute that this version does not have is unknown; None is a value."""
+    """Returns an attribute of vLLM's configuration as text; Unknown if this version of vLLM lacks the attribute, and "none" for None."""
     if not hasattr(config, name):
         return Unknown(f"this vLLM has no {name} in its {type(config).__name__}")
     value = getattr(config, name)
@@ -138,30 +142,30 @@ def _version() -> str:
 
 
 def _seed_of(version: str, algorithm: str) -> str:
-    """Returns the seed of block hashes. Where the environment has none, vLLM before 0.29 takes a random one, and later versions do so
-    with hash algorithms that are not cryptographic."""
+    """Returns the seed of block hashes. Without PYTHONHASHSEED in the environment, vLLM before 0.29 chooses a random seed, and later versions do so
+    for hash algorithms that are not cryptographic; the seed is then Unknown."""
     said = os.environ.get("PYTHONHASHSEED")
     if said is not None:
         return f"set {said}"
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) >= (0, 29) and algorithm in ("sha256", "sha256_cbor"):
         return "fixed"
-    return Unknown("block hashes of this vLLM differ at each start", "PYTHONHASHSEED")
+    return Unknown("this vLLM computes other block hashes at each start", "PYTHONHASHSEED")
 
 
 def _platform() -> str:
-    """Returns the kind of GPU: where nothing else is said, the attention backend and its layout depend on it."""
+    """Returns the kind of GPU, on which vLLM's default attention backend and its layout depend."""
     try:
         from vllm.platforms import current_platform
 
         return f"{current_platform.device_type} {current_platform.get_device_capability()}"
     except Exception as e:
-        return Unknown(f"vLLM does not say the platform: {e}")
+        return Unknown(f"vLLM does not report its platform: {e}")
 
 
 def _runner_of(config: Any) -> str:
     said = getattr(config, "use_v2_model_runner", None)
-    if said is None:  # before there were two, unless the variable asks for the other one
+    if said is None:  # versions with this attribute missing use runner v1, unless the environment variable selects v2
         said = os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0") not in ("", "0")
     return "v2" if said else "v1"
 
@@ -179,7 +183,7 @@ def _adapters_of(config: Any) -> str:
         return "none"
     if hooks.hashes_have_content():
         return "content"
-    return Unknown("block hashes may lack the content of LoRA adapters: the plugin 'kvcache' is not loaded, or this version is not known")
+    return Unknown("block hashes may lack the content of LoRA adapters, because the plugin 'kvcache' is not loaded or does not support this version")
 
 
 def _load_format_of(config: Any) -> str:
@@ -204,16 +208,16 @@ def _rope_of(model: Any) -> str:
     rope = _named(said)
     if '"long_factor"' not in rope:
         return rope
-    # LongRoPE has two sets of factors, and vLLM chooses one for all positions by the longest sequence that the engine takes.
+    # LongRoPE has two sets of factors. vLLM chooses one of them for all positions, by the longest sequence that the engine accepts.
     length = getattr(model, "max_model_len", None)
     if not isinstance(length, int):
-        return Unknown("this vLLM does not say which factors of LongRoPE it takes")
+        return Unknown("this vLLM does not report which factors of LongRoPE it uses")
     limits = _lengths_in([said, {_LENGTH: getattr(text, _LENGTH, None)}])
     return f"{rope} long {sorted({length > n for n in limits}) if limits else length}"
 
 
 def _lengths_in(value: Any) -> set[int]:
-    """Returns the lengths for which the model was trained, at any depth."""
+    """Returns the lengths for which the model was trained, from all dictionaries within a value."""
     if isinstance(value, dict):
         own = {value[_LENGTH]} if isinstance(value.get(_LENGTH), int) else set()
         return own.union(*map(_lengths_in, value.values()))
@@ -221,7 +225,7 @@ def _lengths_in(value: Any) -> set[int]:
 
 
 def _named(value: Any) -> str:
-    """Returns a text that is the same in each process: functions appear by their names, not by their addresses."""
+    """Returns a value as text that is the same in each process: functions appear by their names, not by their addresses."""
     def name(one: Any) -> str:
         return f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', type(one).__qualname__)}"
 
@@ -229,7 +233,7 @@ def _named(value: Any) -> str:
 
 
 def _backends_of(config: Any) -> str:
-    """Returns the backends of the layers, where layers exist in this process, else the one that was asked for."""
+    """Returns the attention backends of the layers. If no layers exist in this process, returns the backend that the configuration selects."""
     try:
         from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
@@ -247,17 +251,19 @@ def _layout_of(cache: Any) -> str:
 
         return str(get_kv_cache_layout())
     except Exception as e:
-        return Unknown(f"vLLM does not say the layout of its KV cache: {e}")
+        return Unknown(f"vLLM does not report the layout of its KV cache: {e}")
 
 
 def namespace_base(prefix: str, fields: Mapping[str, object]) -> str:
-    """Returns how the names of all namespaces with this fingerprint begin."""
+    """Returns the first part of the names of all namespaces with this fingerprint."""
     return f"{prefix}/{model_digest(fields)}"
 
 
 class Resets:
-    """The option after_reset: what a reset of vLLM's cache does to chunks that were stored before. vLLM resets it for sleep, for new weights in
-    place, and on request, and does not say why. `salt`: of the keys of all chunks from now on (parts_of())."""
+    """The option after_reset, which determines whether chunks that were stored before a reset of vLLM's cache are still found.
+
+    vLLM resets its cache for sleep, for new weights in place, and on request, and does not report the reason. `salt`: bytes that are hashed into
+    the keys of all chunks from now on (parts_of()); empty before the first reset that forgets."""
 
     def __init__(self, option: object) -> None:
         if option not in (KEEP, FORGET):
@@ -267,15 +273,16 @@ class Resets:
         self.salt = b""
 
     def reset(self) -> bool:
-        """Returns whether the chunks of before are not found any more. They stay in the daemon, for other engines."""
+        """Notes a reset of vLLM's cache. Returns whether this engine no longer finds the chunks that were stored before. They stay in the daemon
+        for other engines."""
         if not self._has_said:
             self._has_said = True
             if self._forgets:
-                log.info("vLLM has reset its cache: this engine does not find chunks that were stored before, and no other engine finds those "
-                         "that it stores from now on (after_reset)")
+                log.info("vLLM has reset its cache: this engine no longer finds chunks that were stored before, and no other engine finds chunks "
+                         "that it stores from now on (option after_reset)")
             else:
-                log.info("vLLM has reset its cache, and stored chunks are found as before. If its weights change in place, start it with "
-                         "after_reset 'forget': the KV caches of earlier weights are wrong for it")
+                log.info("vLLM has reset its cache, and this engine still finds the chunks that were stored before. If its weights change in "
+                         "place, start it with after_reset 'forget', because the KV caches of earlier weights are wrong then")
         if self._forgets:
             self.salt = os.urandom(16)
         return self._forgets
@@ -293,7 +300,7 @@ def by_group(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
     """Returns the keys of each group, in their order."""
     groups: dict[int, list[bytes]] = {}
     last = b""
-    listed: list[bytes] = []  # neighbours mostly have one group
+    listed: list[bytes] = []  # list of the last key's group, because neighbouring keys mostly belong to one group
     for key in keys:
         suffix = key[-4:]
         if suffix != last:
@@ -303,13 +310,13 @@ def by_group(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
 
 
 def names_of(keys: Sequence[bytes], salt: bytes = b"") -> list[bytes]:
-    """Returns the daemon's key of each of vLLM's keys that is stored in one part. `salt` is as in parts_of()."""
+    """Returns the daemon's key of each of vLLM's keys, for chunks that are stored in one part. `salt`: see parts_of()."""
     return [k[:-4] if len(k) == KEY_BYTES + 4 and not salt else parts_of(k, 1, salt)[0] for k in keys]
 
 
 def parts_of(key: bytes, parts: int, salt: bytes = b"") -> list[bytes]:
-    """Returns the daemon's keys of one of vLLM's: a row longer than the daemon takes is stored in parts. With a `salt`, they are other keys,
-    which are not found without it."""
+    """Returns the daemon's keys of one key of vLLM: one for each part, because a row that is longer than the daemon accepts is stored in parts.
+    With a `salt`, the daemon's keys differ from those without it, and so the chunks are found only with the same salt."""
     block_hash = bytes(key[:-4])
     if salt:
         own = hashlib.sha256(salt + block_hash).digest()

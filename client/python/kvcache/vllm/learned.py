@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gauges of the rates that a load policy has learned and of their samples, for the metrics of the tier and of the spec."""
+"""Gauges of the rates that a load policy (policy.py) has learned, and of their samples, for the vLLM metrics of the tier and of the spec."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .policy import DISK, MEMORY, REMOTE, Evidence, LoadPolicy
 from .times import LoadTimes
 
 _TIERS = {"memory": MEMORY, "disk": DISK, "remote": REMOTE}
-_FROM = {"memory": "the daemon's memory", "disk": "the daemon's disk", "remote": "the tier that hosts share"}
-REPEAT_S = 1.0  # interval after which gauges are published again if only ages have changed
+_FROM = {"memory": "the daemon's memory", "disk": "the daemon's disk", "remote": "the shared tier"}
+REPEAT_S = 1.0  # interval after which gauges are published again although only the samples' ages have changed
 
 GAUGES = {
     "up": "1 while kvcache-daemon answers.",
-    "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
-    "prefill_samples": "Prefills from which this rate was learned.",
+    "prefill_tokens_per_second": "The rate of prefill with which the load policy compares loading.",
+    "prefill_samples": "Prefills from which the rate of prefill was learned.",
     "prefill_sample_least_tokens": "Tokens of the shortest of the latest prefills from which the rate was learned.",
     "prefill_sample_most_tokens": "Tokens of the longest of the latest prefills from which the rate was learned.",
     "prefill_sample_age_seconds": "Seconds since the latest prefill from which the rate was learned.",
@@ -31,17 +31,18 @@ for _name, _source in _FROM.items():
 
 
 class Learned:
-    """Remembers when a sample was first seen: a policy has no clock. Ages are therefore exact to an engine's step."""
+    """Computes the gauges, and remembers when the latest sample of each rate was first seen, because a policy has no clock. A sample's age is
+    therefore exact to one step of the engine."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._newest: dict[str, tuple[int, float]] = {}  # by name: the number of samples, and the time at which it grew
+        self._newest: dict[str, tuple[int, float]] = {}  # by name, the number of samples, and the time at which this number last grew
         self._said: tuple[float, int] = (-1.0, -1)
         self._say_at = 0.0
 
     def gauges(self, policy: LoadPolicy | None, up: float) -> dict[str, float]:
-        """Returns the gauges for vLLM in this step, or nothing if only ages have changed since the last ones. A rate that was configured, or
-        has no sample yet, has no gauges of samples except their number."""
+        """Returns the gauges to publish in this step; an empty dict if only ages have changed and REPEAT_S has not passed. `up`: 1 if the daemon
+        answers. A rate without samples, as a configured rate is, has no gauges of its samples except their number."""
         now = self._clock()
         said = (up, policy.samples if policy is not None else 0)
         if said == self._said and now < self._say_at:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of leased chunks into blocks of the GPU, in the engine's thread; nothing of vLLM.
+"""Loads of leased chunks into blocks of the GPU, for the mover (mover.py). Runs on the engine's thread, and imports nothing of vLLM.
 
-A leased chunk neither moves nor changes, so a load is one call of the library that puts copies into a stream: no thread is woken, and the
-daemon is not asked. The copies follow the engine's earlier steps. Those of an expedited load come before the engine's next work, whose
-stream waits for them; the engine's thread waits for neither.
+A leased chunk neither moves nor changes. A load is therefore one call of libkvcache that queues copies in a CUDA stream: no thread is woken,
+and no message is sent to the daemon. The copies run after the engine's earlier steps. For an expedited load, the engine's stream also waits
+for the copies before its next work. The engine's thread never waits for copies.
 
-The scheduler's side has the leases, and says in which pool the chunks lie and where. A load cannot fail while the GPU works. If the library does
-not copy, the chunks are copied one by one from this process's own mapping of the pool. A rank that has no mapping of the pool ends with a
-sentence, because a load that is left out is wrong KV.
+The manager (manager.py) has the leases, and provides the pool in which the chunks lie and their offsets. A load cannot fail while the GPU
+works. If libkvcache cannot copy, the chunks are copied one by one from this process's own mapping of the pool. If this rank has no mapping of
+the pool, begin() raises RuntimeError, which ends the engine: without the load it would compute with wrong KV.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WAIT_S = 0.05  # timeout of one call of the library in wait()
 
 
 class Ended(NamedTuple):
+    """A job of vLLM that has ended, with the bytes that were moved, and the seconds since its beginning."""
+
     job: int
     success: bool
     nbytes: int
@@ -35,7 +37,7 @@ class Ended(NamedTuple):
 
 
 class LoadPart(NamedTuple):
-    """The blocks of one group that a load fills, and the place of each block's part of a chunk in the pool."""
+    """The blocks of one group that a load fills. `offsets`: where in the pool the bytes of each block lie."""
 
     layout: int
     blocks: list[int]
@@ -48,13 +50,13 @@ class _Job:
         self.started = time.monotonic()
         self.pending = 0       # number of requests to the library that have not ended
         self.event = 0         # event after the copies that were made without the library; 0: none were
-        self.copy_s = 0.0      # by the GPU's clock
+        self.copy_s = 0.0      # seconds of its copies by the GPU's clock
         self.success = True
 
 
 class Loads:
-    """`current_stream` gives the engine's stream at the time of a call. `copy` puts copies of a part into a stream, from a pool at this
-    address. `unserved` is called where the library does not copy."""
+    """The loads of one GPU. `current_stream`: returns the engine's stream at the time of the call. `copy`: queues the copies of a part in a
+    stream, from a pool that is mapped at the given address. `unserved`: called if libkvcache cannot copy from a pool."""
 
     def __init__(self, gpu: Gpu, layouts: Sequence[Layout], block_bytes: Sequence[int], copy: Callable[[LoadPart, int, int], None],
                  cuda: Cuda, current_stream: Callable[[], int], unserved: Callable[[], None]) -> None:
@@ -62,16 +64,16 @@ class Loads:
         self._current_stream, self._unserved = current_stream, unserved
         self._jobs: dict[int, _Job] = {}
         self._ended: deque[Ended] = deque()
-        self.samples: deque[tuple[int, float]] = deque()  # bytes, and the seconds of their copies by the GPU's clock
-        self._step = 0          # an event; 0: none was recorded
-        self._has_begun = False  # the event is before the engine's current step
-        self._plain_stream = 0  # chunks that the library does not copy come through this stream
-        self._latest = -1       # the number of the latest load, as the scheduler's side counts them
-        self.rescued = 0        # blocks that were copied without the library
+        self.samples: deque[tuple[int, float]] = deque()  # bytes of a load, and the seconds of its copies by the GPU's clock
+        self._step = 0          # event at the beginning of a step; 0: none was recorded
+        self._has_begun = False  # the event was recorded in the current step
+        self._plain_stream = 0  # stream for copies without libkvcache; 0: not created yet
+        self._latest = -1       # number of the latest load, as the manager counts loads
+        self.rescued = 0        # blocks that were copied without libkvcache
 
     def step_begins(self) -> None:
-        """Marks the beginning of a step, before the engine launches work: loads of this step wait only for earlier work in its stream. Without
-        this call they wait for all work in the stream when they begin."""
+        """Marks the beginning of a step, before the engine launches the step's work, so that loads of this step wait for earlier work only.
+        Without this call, a load waits for all work that is in the engine's stream when the load begins."""
         if not self._step:
             self._step = self._cuda.record(self._current_stream())
         elif not self._cuda.record_again(self._step, self._current_stream()):
@@ -79,12 +81,12 @@ class Loads:
         self._has_begun = self._step != 0
 
     def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
-        """Begins to copy. `load` is the number that the scheduler's side has given the load; it counts them. RuntimeError: the engine's
-        stream is being captured, or this rank does not have the pool."""
+        """Begins the copies of a load. `number`: vLLM's job. `load`: the number of the load, as the manager counts loads. Raises RuntimeError if
+        the engine's stream is being captured, or if this rank has no mapping of the pool."""
         nbytes = sum(len(p.blocks) * self._block_bytes[p.layout] for p in parts)
         job = _Job(number, nbytes, load, is_expedited)
         stream = self._current_stream()
-        # An expedited load comes before the step's own work, and is followed by it: the step's event would do, too.
+        # An expedited load waits for all work in the stream, which is work of earlier steps: the step's own work is queued after the load.
         event = 0 if is_expedited or not self._has_begun else self._step
         self._jobs[number] = job
         self._latest = max(self._latest, load)
@@ -103,11 +105,12 @@ class Loads:
             job.pending += 1
         except OSError as e:
             if e.errno == errno.EBUSY:
-                raise RuntimeError(f"job {job.number}: blocks cannot be loaded while the engine's stream is being captured") from e
+                raise RuntimeError(f"job {job.number}: blocks cannot be loaded while vLLM captures a CUDA graph in the engine's stream") from e
             address, nbytes = self._gpu.pool_memory(pool)
             if not address or any(not 0 <= at <= nbytes - self._block_bytes[part.layout] for at in part.offsets):
-                raise RuntimeError(f"job {job.number}: chunks of pool {pool:x} cannot be loaded, and leaving them out would be wrong KV: {e}") from e
-            log.warning("leased chunks are copied one by one: %s", e)
+                raise RuntimeError(f"job {job.number}: chunks of pool {pool:x} cannot be loaded; without them the engine would compute with wrong "
+                                   f"KV, so it ends: {e}") from e
+            log.warning("chunks are loaded one by one, which is slower, until the daemon's memory is registered with the GPU again: %s", e)
             self._unserved()
             self._copy_plainly(job, part, address, event, stream)
 
@@ -129,7 +132,7 @@ class Loads:
         self.rescued += len(part.blocks)
 
     def _look(self, timeout: float = 0.0) -> None:
-        """Reports the loads that have ended by now."""
+        """Finds the loads that have ended, and notes them for finished(). `timeout`: seconds to wait for copies to complete."""
         for number, error, copy_s in self._gpu.reap_leased(timeout):
             job = self._jobs.get(number)
             if job is not None:
@@ -155,7 +158,7 @@ class Loads:
         self._ended.append(Ended(job.number, job.success, job.nbytes, time.monotonic() - job.started))
 
     def finished(self) -> list[Ended]:
-        """Returns the loads that have ended since the last call, each once. vLLM calls this at the end of each step."""
+        """Returns the loads that have ended since the last call. vLLM calls this method at the end of each step."""
         self._has_begun = False
         if self._jobs:
             self._look()
@@ -165,7 +168,7 @@ class Loads:
         return ended
 
     def wait(self, numbers: set[int]) -> None:
-        """Waits until these loads have ended, except expedited ones, for which the engine's stream waits."""
+        """Waits until these loads have ended. Does not wait for expedited loads, for which the engine's stream waits."""
         while any(n in self._jobs and not self._jobs[n].is_expedited for n in numbers):
             self._look(WAIT_S)
 
@@ -175,5 +178,5 @@ class Loads:
 
     @property
     def ended_below(self) -> int:
-        """Returns a number of the scheduler's side below which all loads have ended, provided that they begin in order."""
+        """Returns a number below which all loads have ended, as the manager counts loads. Loads must begin in the order of their numbers."""
         return min((j.load for j in self._jobs.values()), default=self._latest + 1)

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side of the spec (spec.py): lookups, and leases on found chunks from the lookup until all ranks have loaded them."""
+"""The manager of the offloading spec (spec.py), vLLM's OffloadingManager in the scheduler's process.
+
+vLLM calls the manager on the scheduler's thread, in every step of the engine. The manager answers which chunks of a request are to be
+loaded: the chunks that the daemon has, that are worth loading (policy.py) and that it could lease (promises.py). It keeps the leases
+from the lookup until all ranks have loaded the chunks. Chunks that are offered for storing are stored unless the daemon has them. While the
+daemon does not answer or a rank does not take part, every lookup is a miss and nothing is stored.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +36,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache.vllm")
 
-LEAST_PREFILL_TOKENS = 256
-MOST_CHAIN = 4096
+LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill
+MOST_CHAIN = 4096  # keys in one lookup
 PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "lookups": "Chunks that were looked up in kvcache-daemon.",
     "hits": "Chunks that were found there, are worth loading, and were leased.",
-    "partial_hits": "Chunks of which kvcache-daemon had some shards and not all, among those that were looked up.",
-    "declined": "Chunks that were found there, and not loaded since computing them is faster.",
-    "unavailable": "Chunks that were not looked up since the daemon did not answer.",
-    "stored_bytes": "Bytes that the daemon took.",
+    "partial_hits": "Chunks that were looked up and of which kvcache-daemon had some shards, but not all.",
+    "declined": "Chunks that were found there and not loaded, because computing them is faster.",
+    "unavailable": "Chunks that were not looked up, because the daemon did not answer.",
+    "stored_bytes": "Bytes that were stored in the daemon.",
     "loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
-    "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
-    "failed_stores": "Chunks that were not stored.",
+    "loaded_remote_bytes": "Bytes loaded that came from the shared tier.",
+    "failed_stores": "Chunks that vLLM asked to store and that were not stored.",
     "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
-    "failed_loads": "Chunks that were found and could not be leased: computed instead.",
-    "lease_waits": "Chunks whose leases waited until those of other requests ended (limits.leased_bytes).",
-    "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
-    "rescued_loads": "Blocks that were copied one by one since the daemon's memory was not registered with the GPU.",
+    "failed_loads": "Chunks that were found and could not be leased; the engine computed them instead.",
+    "lease_waits": "Chunks whose leases waited until leases of other requests ended (limits.leased_bytes).",
+    "failed_fetches": "Chunks that the shared tier did not deliver in time; the engine computed them instead.",
+    "rescued_loads": "Blocks that were copied one by one, because the daemon's memory was not registered with the GPU.",
     **hints.COUNTERS,
     **canary.COUNTERS,
     **watchdog.COUNTERS,
@@ -56,31 +62,33 @@ COUNTERS = {
 
 
 class _Request:
+    """A request of vLLM, with the answers that it was given and the state of its lookups."""
+
     __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
                  "has_parents", "missed", "offered")
 
     def __init__(self) -> None:
-        self.computes = False  # all new chunks that it offers for storing are computed in the same step
-        self.missed: dict[int, tuple[int, bytes]] = {}  # by group: the latest chunk that was answered to be absent, and the step
-        self.offered: set[bytes] = set()  # vLLM offers them again after a preemption, computed or not
-        self.withheld: set[bytes] = set()  # stored chunks that the canary makes it compute
-        self.has_parents: set[int] = set()  # groups of which it has loaded or offered chunks
+        self.computes = False  # the engine computes all chunks that the request offers for storing in the same step
+        self.missed: dict[int, tuple[int, bytes]] = {}  # by group, the step and the key of the latest lookup that was a miss
+        self.offered: set[bytes] = set()  # keys offered for storing; after a preemption vLLM offers them again, whether or not it computes them
+        self.withheld: set[bytes] = set()  # stored chunks that the canary did not let the request load
+        self.has_parents: set[int] = set()  # groups of which the request has loaded or offered chunks
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the answers, because vLLM asks for another run next, or again for the run that was loaded."""
-        self.answers: dict[bytes, bool] = {}  # whether each is worth loading
-        self.ready: set[bytes] = set()  # leased keys: vLLM asks again in each step in which it has no room for the request
-        self.declined: set[int] = set()
-        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group: keys to be looked up together, with the tiers of the first one
-        self.was_gathered: set[int] = set()
-        self.sought: dict[int, Sought] = {}  # by group: the search in the shared tier
-        self.search_untils: dict[int, float] = {}  # by group: the time until which it may wait for a search
-        self.fetched: set[bytes] = set()  # keys that were fetched from the shared tier
+        """Forgets the answers, because vLLM looks up other chunks next, or looks up the loaded ones again."""
+        self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
+        self.ready: set[bytes] = set()  # keys of leased chunks; vLLM repeats the lookup in each step until it has room for the request
+        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further ones are loaded
+        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, keys to be looked up together, with the tiers of the first one
+        self.was_gathered: set[int] = set()  # groups whose keys were looked up together before
+        self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
+        self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches
+        self.fetched: set[bytes] = set()  # keys of chunks that a search fetched from the shared tier to this host's memory
 
 
 class KvcacheManager(OffloadingManager):  # type: ignore[misc]
-    """Implements vLLM's OffloadingManager: answers which chunks are found, and prepares loads and stores."""
+    """Implements vLLM's OffloadingManager: answers lookups, and prepares the loads and stores that the workers carry out."""
 
     def __init__(self, spec: KvcacheOffloadingSpec) -> None:
         self._spec = spec
@@ -88,11 +96,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._promises: Promises | None = None
         self._shared: SharedTier | None = None
         self._canary: Canary | None = None  # the worker's canary, if the worker is in this process
-        self._variant = 0  # number of the namespaces in use
+        self._variant = 0  # number of the namespaces' variant in use (kvcache.engine.verification)
         self._resets = spec.resets
         self._loads = LoadsUnderWay()
         self._policies: dict[int, LoadPolicy] = {}  # by group
-        self._chunk_bytes: Mapping[int, int] = {}  # all shards together
+        self._chunk_bytes: Mapping[int, int] = {}  # by group, bytes of a chunk in all its shards
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self._step = 0
@@ -112,7 +120,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return self._promises
 
     def _serve(self) -> None:
-        """Starts to serve, after all ranks have published their shards."""
+        """Connects to the daemon with the namespaces that the ranks use. Called once, when all ranks have described them in the engine's page."""
         spec, self._chunk_bytes = self._spec, self._ranks.chunk_bytes()
         if self._ranks.has_scheduler:
             self._canary = canary.here.get(str(spec.config.engine_id))
@@ -123,7 +131,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             fields = next(iter(self._ranks.shards.values()))[0].fields
             self._shared = SharedTier(self._names(), fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
         elif spec.remote:
-            log.info("an engine whose chunks have shards does not look for chunks in the shared tier: what this host has is found")
+            log.info("chunks of this engine are divided into shards, so it finds chunks of this host only and does not search the shared tier")
         self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy)
                           for g, tokens in spec.tokens.items() if g in self._chunk_bytes}
 
@@ -188,10 +196,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return LookupResult.MISS
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
-        """Returns whether a chunk is worth loading; None: the answer follows at the end of the step.
+        """Returns whether a chunk is to be loaded. Returns None if the answer is not known yet; vLLM asks again in the next step.
 
-        If vLLM does not say which keys it will ask for next, only the first stored chunk is looked up alone. The keys that follow it in the
-        step are collected, and are looked up and decided together."""
+        If vLLM does not provide the keys of the whole lookup, the first stored chunk is looked up alone. The keys that vLLM asks for after it in
+        the same step are collected, looked up together at the end of the step, and decided together."""
         group = identity.group_of(key)
         if group not in self._policies:
             return False
@@ -217,7 +225,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             return False
         if is_tail:
             return self._take(promises, group, chain if where[0] else [], chain, _tiers_of(where), request, context.req_id)
-        may_gather = not where[0] or group not in request.was_gathered  # gathered again after a search in the shared tier
+        may_gather = not where[0] or group not in request.was_gathered  # keys are collected again only if this host lacks the first one
         if len(chain) == 1 and may_gather and not self._is_hopeless(group, where[0], request):
             request.gathered[group] = {key: where[0]}
             return None
@@ -227,7 +235,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _decided(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request, name: str,
                  worth: int | None = None) -> bool:
-        """Decides as _decide() does, and requests leases at once if all the chunks are in memory. Returns whether any is worth loading."""
+        """Decides as _decide() does. If there are several chunks and all that are to be loaded are in memory, requests their leases at once
+        instead of at the end of the step. Returns whether any chunk is to be loaded."""
         worth, in_memory = self._decide(promises, group, chain, tiers, request, name, worth)
         if in_memory and len(chain) > 1:
             promises.ask(name)
@@ -236,9 +245,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     # --- windows and states ---
 
     def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
-        """Answers as _ask() does, for a group whose last chunks alone are needed: all of a run is loaded, or nothing. Loading it saves the
-        computation of all that precedes it, so there is no policy. If this host lacks the run, the chunks at the end are looked for in the
-        shared tier."""
+        """Answers as _ask() does, for a group of which only the last chunks are needed: a whole run of that many chunks is loaded, or nothing.
+        Loading the run saves the computation of all tokens before it, so no policy is asked. If this host lacks the run, the shared tier is
+        searched for the chunks at the end."""
         found = windows.search(window, request.answers, promises.where)
         if found is None:
             self._counts["unavailable"] += 1
@@ -254,7 +263,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return self._take(promises, group, [window.keys[i] for i in run], behind, tiers, request, name, key)
 
     def _seek_window(self, group: int, window: windows.Window, at: int, known: Mapping[int, int], request: _Request) -> bool:
-        """Begins a search in the shared tier for the chunks of a window that ends at a key. Returns whether it has begun."""
+        """Begins a search of the shared tier for the chunks of a window that ends at the key `at`. Returns whether a search has begun."""
         need = window.first_size if at == len(window.keys) - 1 else window.size
         listed = range(at, max(-1, at - need), -1)
         if any(window.keys[i] in request.answers or i not in known for i in listed):
@@ -263,8 +272,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
               name: str, asked: bytes | None = None) -> bool:
-        """Leases these chunks, all or none, and answers that the others are not there. Returns the answer for `asked`, by default the first of
-        the others."""
+        """Leases the chunks `keys`, all or none, and records that the chunks `others` are misses. Returns the answer for the key `asked`, by
+        default the first of the others."""
         self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
         request.answers.update(dict.fromkeys(others, False))
         is_given = len(keys) > 0 and self._loadable(group, keys, request) == len(keys)
@@ -277,7 +286,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return request.answers.get(others[0] if asked is None else asked, False)
 
     def _is_tail(self, key: bytes, group: int, context: Any) -> bool:
-        """Returns whether a key is that of a partly filled block at the end of a prefix. No chunk follows it."""
+        """Returns whether a key belongs to a partly filled block at the end of a prefix, so that no chunk follows."""
         positions = getattr(context, "_offload_key_positions", None)
         return isinstance(positions, dict) and positions.get(key, 0) % self._spec.tokens.get(group, 1) != 0
 
@@ -288,7 +297,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
-        """Begins a search in the shared tier for the chunks that this host lacks. Returns whether it has begun."""
+        """Begins a search of the shared tier for the chunks that this host lacks. Returns whether a search has begun."""
         if self._shared is None or len(tiers) == len(chain) or not self._may_seek(group, request):
             return False
         sought = Sought(chain)
@@ -297,7 +306,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return sought.has_begun
 
     def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool:
-        """Advances a search, in each step in which a key of the group is asked for. Returns whether it has ended, with answers."""
+        """Advances the search of a group when vLLM asks for a key of it. Returns whether the search has ended and its keys have answers."""
         assert self._shared is not None
         chain = list(sought.keys)
         if not sought.advance(self._shared, self._policies[group],
@@ -315,7 +324,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return group in request.declined or self._policies[group].is_hopeless(MEMORY if tiers & TIER_MEMORY else DISK)
 
     def _gathered(self, promises: Promises, name: str, request: _Request) -> None:
-        """Looks up the collected keys, at the end of a step."""
+        """Looks up the keys of a request that were collected in this step, and decides which chunks to load. Called at the end of the step."""
         for group, listed in request.gathered.items():
             request.was_gathered.add(group)
             keys = list(listed)
@@ -333,8 +342,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request,
                 name: str, worth: int | None = None) -> tuple[int, bool]:
-        """Decides how many leading chunks to load, and requests leases on them. Returns their number, and whether all are in memory. `tiers`:
-        those of the found chunks; fetched chunks are in memory."""
+        """Decides how many leading chunks of a chain to load, and notes that their leases are wanted. Returns this number, and whether these
+        chunks are all in memory. `tiers`: the tiers of the leading chunks that were found; chunks that were fetched from the shared tier
+        (REMOTE) are in memory by now."""
         self._counts["lookups"] += len(chain)
         run = len(tiers)
         if worth is None:
@@ -348,7 +358,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return worth, DISK not in tiers[:worth]
 
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
-        """Returns how many leading chunks the canary permits to be loaded. The engine computes the others."""
+        """Returns how many leading chunks the canary permits to be loaded. The engine computes the rest of them."""
         n = self._canary.loadable(group, keys, self._variant) if self._canary is not None and not self._resets.salt else len(keys)
         request.withheld.update(keys[n:])
         if n:
@@ -357,23 +367,24 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @property
     def _comparing(self) -> Canary | None:
-        """The canary, if it compares chunks. It does not compare those with a salt, since they are this engine's own."""
+        """The canary if it compares chunks, else None. With a salt, all chunks are this engine's own, and no chunk is compared."""
         return self._canary if self._canary is not None and self._canary.mode != canary.OFF and not self._resets.salt else None
 
     def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
-        """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
+        """Returns the chunk for the canary to compare, among chunks of one group that the engine computes now. Returns None if the canary
+        compares none of these chunks. `where`: the tiers of each chunk, 0 if it is not stored."""
         comparing = self._comparing
         if request is None or comparing is None:
             return None
         group = identity.group_of(keys[0])
-        if any(self._is_tail(key, group, context) for key in keys):  # no chunk after the prefix is computed
+        if any(self._is_tail(key, group, context) for key in keys):  # the prefix ends with this chunk, and no chunk after it is computed
             return None
         chosen = comparing.choose(keys, where, request.withheld, group in request.has_parents)
         request.has_parents.add(group)
         return chosen
 
     def _follow(self) -> None:
-        """Uses the namespaces that the canary has moved to."""
+        """Uses the namespaces' next variant if the canary has rejected the present one, and forgets all answers."""
         if self._promises is None or self._ranks.variant == self._variant:
             return
         self._variant = self._ranks.variant
@@ -394,8 +405,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @staticmethod
     def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """This key and those of its group that vLLM will ask for after it, where they are known: vLLM 0.33 says them, and in older ones a
-        wrapper does (hooks.py)."""
+        """Returns the key and the keys of its group that vLLM will ask for after it. vLLM 0.33 provides them, and in older versions a wrapper does
+        (hooks.py). If neither does, the list has this key only."""
         listed = getattr(context, hooks.KEYS, None)
         if isinstance(listed, list) and key in listed:
             first = listed.index(key)
@@ -433,7 +444,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
 
     def _prefill(self) -> float:
-        """Returns the rate of prefill in tokens per second; 0: unknown."""
+        """Returns the rate of prefill in tokens per second; 0 if it is unknown."""
         return next((p.prefill for p in self._policies.values()), 0.0)
 
     def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
@@ -456,7 +467,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @timed_store
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
-        """Returns the chunks that lack a shard. While the daemon does not answer, returns none, which vLLM takes for stored chunks."""
+        """Returns the chunks of which at least one shard is not stored, and those that the canary compares. Returns no chunk while the daemon
+        does not answer or stores pause; vLLM then takes all chunks for stored."""
         promises = self._ready()
         groups = identity.by_group(keys)
         self._hints.saw(req_context.req_id, keys)
@@ -489,7 +501,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
-        """Returns by rank whether its shard of each of these chunks is stored. Empty if no shard is."""
+        """Returns for each rank, and for each of these chunks, whether the rank's shard is stored. Returns an empty list if no shard is stored, or
+        if there is one rank only."""
         if self._ranks.world_size == 1 or not any(map(any, missing.values())):
             return []
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
@@ -497,9 +510,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 for rank in range(self._ranks.world_size)]
 
     def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
-        """Returns the number of tokens of these chunks that the step being scheduled computes; 0: too few, or unknown. vLLM also offers chunks
-        of its own prefix cache. So the computed ones begin at the first that the lookup of the same step missed, and were not offered before:
-        an older answer may be about chunks that another request has computed since."""
+        """Returns how many tokens of these chunks the step being scheduled computes; 0 if there are fewer than LEAST_PREFILL_TOKENS, or the number
+        is unknown. vLLM also offers chunks of its own prefix cache. The computed chunks are those from the first miss of this step's lookup
+        on that were not offered before. A miss of an earlier step does not count, because another request may have computed the chunk since."""
         request = self._requests.get(context.req_id)
         if request is None:
             return 0
@@ -522,7 +535,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._hints.stored(keys)
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
-        """Does not mark the chunks as used, because their lookup did. Advice needs the chunks that vLLM has in its own prefix cache, too."""
+        """Adds the chunks to the chain for which the request gives advice (hints.py), because they include chunks of vLLM's own prefix cache.
+        Does not mark them as used in the daemon, because their lookup has done so."""
         self._hints.touched(req_context.req_id, keys)
 
     @timed
@@ -531,10 +545,10 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._drop(request)
         self._hints.finish(req_context)
         if self._promises is not None:
-            self._promises.release(req_context.req_id)  # a load under way holds its own references
+            self._promises.release(req_context.req_id)  # a load under way keeps its leases (LoadsUnderWay)
 
     def _drop(self, request: _Request | None) -> None:
-        """Drops the searches of a request in the shared tier."""
+        """Cancels the request's unfinished searches of the shared tier, so that no answer is kept for a request that has ended."""
         if request is not None and self._shared is not None:
             for sought in request.sought.values():
                 sought.drop(self._shared)
@@ -565,7 +579,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         while self._shared is not None and self._shared.fetched:
             fetched = self._shared.fetched.popleft()
             self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
-        for nbytes, seconds in self._ranks.loads():  # reads from disk ended before, and are counted there
+        for nbytes, seconds in self._ranks.loads():  # copies from memory only: reads from disk ended before, and are samples of their own
             for policy in self._policies.values():
                 policy.saw_load(nbytes, 0, seconds)
             self._watchdog.copied(seconds / self._ranks.world_size)
@@ -575,7 +589,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._count_ranks()
 
     def _count_ranks(self) -> None:
-        """Adds the ranks' counters to its own. Ranks spend their seconds concurrently, so the mean counts."""
+        """Adds the ranks' counters to the manager's. Ranks spend their seconds concurrently, so the mean of the ranks' seconds is added."""
         counts, ranks = dict(self._ranks.counted()), self._ranks.world_size
         self._counts["store_wait_seconds"] += counts.pop("store_wait_us", 0) / 1e6 / ranks
         self._watchdog.rank_spent(counts.pop("call_us", 0) / 1e6 / ranks, counts.pop("store_call_us", 0) / 1e6 / ranks)
@@ -587,13 +601,14 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return bool(self._loads) or (self._promises is not None and (self._promises.pending or self._hints.has_work))
 
     def reset_cache(self) -> None:
-        """Chunks stay in the daemon. Whether this engine finds them after that, the option after_reset says."""
+        """Forgets all answers, because vLLM resets its cache. Chunks stay in the daemon; the option after_reset determines whether this engine
+        still finds them."""
         if self._resets.reset() and self._promises is not None:
             self._promises.salt = self._resets.salt
         self._forget()
 
     def _forget(self) -> None:
-        """Forgets what was found. Promised chunks are looked up again. Loads under way keep their leases."""
+        """Forgets all answers and releases the leases of requests, whose chunks are then looked up again. Loads under way keep their leases."""
         self._loads.reset()
         self._watchdog.reset()
         self._hints.reset()
@@ -646,6 +661,6 @@ def _tier_name(tiers: int) -> str:
 
 
 def _tiers_of(where: bytes) -> list[int]:
-    """Returns the tiers of the leading chunks that this host has."""
+    """Returns the tier of each leading chunk that this host has: MEMORY or DISK. `where`: the tiers of each chunk, 0 if absent."""
     run = where.index(0) if 0 in where else len(where)
     return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of the GPU on their way to the daemon's memory and back; nothing of vLLM.
+"""The mover moves blocks of one GPU to the daemon's memory and back, for a worker of the offloading spec (spec.py). Imports nothing of vLLM.
 
-Loads are begun by the engine's thread (loads.py). Stores belong to a thread of their own, which has the client and the GPU's attachment:
-the engine's thread records an event, queues a job and asks what has ended. A store is cut into slices, and begins once what it is to read
-was computed. One that fails is a chunk that is not found later.
+The engine's thread begins loads itself (loads.py). Stores run on the mover's thread, which owns the connection to the daemon and attaches
+the GPU: it registers the daemon's memory with the GPU's driver. For a store, the engine's thread only records a CUDA event, queues a job, and
+asks later which jobs have ended. The mover's thread waits for the event, after which the blocks are computed, and puts them in slices. A
+chunk whose store fails is not found later; the engine continues.
 """
 
 from __future__ import annotations
@@ -34,23 +35,24 @@ from .watchdog import Spent
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
-SLICE_BLOCKS = 32   # blocks of a slice of a store; between slices, a store that the engine waits for goes first
-PAUSE_S = 1.0       # pause after the daemon failed; doubled after each further failure
+SLICE_BLOCKS = 32   # blocks of a slice of a store; between slices, a store that the engine waits for may overtake
+PAUSE_S = 1.0       # pause of requests after one failed; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
-GATHER_S = 0.05     # time that a store of few blocks waits for others, to share a request with them
+GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
 STORE_S = 0.4       # timeout of a slice: an engine that waits for stores continues after at most FLUSH_S + STORE_S
 CHECK_S = 2.0       # timeout of the canary's get of a stored chunk
 LOOK_S = 0.1        # interval between reads of the engine's page
-NO_PAGE_S = 0.05    # this interval before the page exists
-FLUSH_S = 0.1       # time that an engine waits for stores before the remaining ones are dropped
-NO_JOB = (1 << 64) - 1
-NOTICE_S = 0.25     # timeout of the get that attaching makes: the engine's start waits for it
-ATTACH_S = 10.0     # time that the engine's start waits for the GPU's attachment: vLLM captures its CUDA graphs next
+NO_PAGE_S = 0.05    # interval between attempts to find the engine's page
+FLUSH_S = 0.1       # time for which an engine waits for stores before the remaining ones are dropped
+NO_JOB = (1 << 64) - 1  # job number of copies that belong to no job
+NOTICE_S = 0.25     # timeout of the get in _attach(), for which the engine's start waits
+ATTACH_S = 10.0     # time for which the engine's start waits for the GPU's attachment, because vLLM captures its CUDA graphs next
 
 
 class Part(NamedTuple):
-    """The blocks of a store that lie in one group, as many for each key as a chunk has. `is_check`: the canary compares the chunk, and it is
-    not stored. `salt`: of the keys; no other engine finds chunks with a salt, so the canary has nothing to say about them."""
+    """The blocks of a store that belong to one group, `per_chunk` blocks for each key. `layout`: the group's position in Mover.blocks.
+    `is_check`: the canary compares the chunk, which is not stored. `salt`: the salt of the keys (identity.Resets); the canary does not
+    judge chunks with a salt, because no other engine finds them."""
 
     layout: int
     keys: list[bytes]
@@ -60,29 +62,31 @@ class Part(NamedTuple):
 
 
 class _Job:
-    """A store."""
+    """A store. `event`: the CUDA event after which its blocks are computed. `tokens`: tokens that the engine computes for the store, beginning at
+    the time `scheduled`; 0 if unknown."""
 
     def __init__(self, number: int, parts: list[Part], event: int, tokens: int, scheduled: float) -> None:
         self.number, self.parts, self.event = number, parts, event
-        self.nbytes = 0  # bytes stored so far
+        self.nbytes = 0  # bytes that were stored so far
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
         self.count = sum(len(p.blocks) for p in parts)
-        # The store of a prefill is not delayed, because the rate of prefill is learned from the time at which its event is complete.
+        # The store of a prefill does not wait for other stores, because the rate of prefill is learned from the time of its event.
         self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
         self.computed = False  # the event is complete
         self.wanted = False    # the engine waits for it
-        self.hurried = False   # the engine has waited for it for FLUSH_S
+        self.hurried = False   # the engine has waited for it for FLUSH_S, so its remaining slices are dropped
 
 
 class Mover:
-    """Moves the blocks of one GPU. `canary` has the namespaces of the groups, in the order of `blocks`. `current_stream` returns the engine's
-    stream at the time of the call. `seat`: this rank's place at the engine's page. `copies`: how the GPU copies, one of ENGINES."""
+    """Moves the blocks of one GPU. `blocks`: the blocks of each group. `canary`: names the groups' namespaces, in the order of `blocks`.
+    `fields`: their fingerprint. `seat`: this rank's access to the engine's page. `copies`: how the GPU copies, one of ENGINES.
+    `current_stream`: returns the engine's CUDA stream at the time of the call."""
 
     def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
                  device: int, ack: str, timeout_s: float, copies: str, current_stream: Callable[[], int]) -> None:
         self._seat = seat
-        self._tried_pool, self._try_again_at = 0, 0.0  # the pool that the scheduler's side last asked for
+        self._tried_pool, self._try_again_at = 0, 0.0  # pool that the manager last asked for; time.monotonic() of the next attempt to attach it
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
@@ -97,32 +101,34 @@ class Mover:
                            self.attach_soon)
         self._changed = threading.Condition()
         self._stores: deque[_Job] = deque()
-        self._present: list[_Job] = []         # stores that the mover's thread works on
-        self._dropped_events: deque[int] = deque()
-        self._under_way: dict[int, _Job] = {}  # not reported yet
+        self._present: list[_Job] = []         # stores on which the mover's thread works
+        self._dropped_events: deque[int] = deque()  # events of stores that the engine's thread has dropped, to be destroyed
+        self._under_way: dict[int, _Job] = {}  # by job number, stores whose end is not reported yet
         self._ended: deque[Ended] = deque()
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0  # counted by the mover's thread
-        self.left_out = 0  # chunks that the engine's thread dropped: no blocks, a captured stream, a long wait, or close()
-        self.store_wait_s = 0.0  # seconds that the engine has waited for stores
-        self.spent = Spent()     # seconds of the engine's thread; the worker counts them
+        self.left_out = 0  # chunks that the engine's thread did not store: without blocks, in a captured stream, after a long wait or close()
+        self.store_wait_s = 0.0  # seconds for which the engine has waited for stores
+        self.spent = Spent()     # seconds of the engine's thread in this adapter, which the worker counts
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
         self._thread.start()
-        # Registering the daemon's memory takes the driver's locks for seconds, and cuFile has threads whose capture mode cannot be
-        # set: all that is over before the engine goes on to capture its graphs, unless it takes longer than ATTACH_S.
+        # Wait before the engine captures its CUDA graphs, but at most ATTACH_S: registering the daemon's memory takes the driver's locks for
+        # seconds, and cuFile has threads whose capture mode cannot be set.
         if not self._attached.wait(ATTACH_S):
-            log.warning("the GPU is not attached after %.0f s; the engine starts, and blocks are stored when it is", ATTACH_S)
+            log.warning("the daemon's memory is not registered with the GPU after %.0f s; the engine starts, and nothing is loaded or stored until "
+                        "it is", ATTACH_S)
         elif self._gpu.attached:
-            log.info("the GPU is attached after %.1f s", time.monotonic() - began)
+            log.info("the daemon's memory was registered with the GPU in %.1f s", time.monotonic() - began)
 
     # --- the engine's thread ---
 
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
-        """Queues a store, which begins when the engine's event is complete. `tokens` are computed between `scheduled` and that event."""
+        """Queues a store. The store begins when all work that is in the engine's stream now is complete. `tokens`: how many tokens that work
+        computes since the time `scheduled`."""
         for part in parts:
             self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
@@ -141,7 +147,7 @@ class Mover:
             self._changed.notify_all()
 
     def load(self, number: int, parts: list[LoadPart], pool: int, load: int, is_expedited: bool = False) -> None:
-        """Begins a load, as Loads.begin() does."""
+        """Checks the blocks of a load, and begins the load (Loads.begin())."""
         for part in parts:
             self._check_blocks(number, part.layout, part.blocks)
             if len(part.blocks) != len(part.offsets):
@@ -153,7 +159,7 @@ class Mover:
             raise ValueError(f"job {number}: blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
-        """Returns the jobs that have ended since the last time, and says so on the engine's page."""
+        """Returns the jobs that have ended since the last call, and writes the counters and samples to the engine's page."""
         ended = self.loads.finished()
         while self._ended:
             ended.append(self._ended.popleft())
@@ -168,7 +174,8 @@ class Mover:
         return ended
 
     def _look_at_page(self) -> None:
-        """In our thread. Publishes the pools that can be copied from, and attaches again where the scheduler's side wants another one."""
+        """Publishes the pools from which this rank can copy, and requests a new attachment if the manager wants a pool that is not among them.
+        Called on the mover's thread."""
         if (page := self._seat.page) is not None:
             page.set_pools(self._kept_pools(page))
         self._seat.refuse(self._gpu.reason if not self._gpu.attached and self._client.connected else "")
@@ -182,26 +189,26 @@ class Mover:
             self._must_attach = True
 
     def _kept_pools(self, page: RankPage) -> list[int]:
-        """Releases the pools of earlier daemons in which no chunk is leased. Returns the others."""
+        """Releases the pools of earlier daemons in which no chunk is leased. Returns the remaining pools."""
         pools = self._gpu.pools()
         unused = set(pools[1:]) - page.in_use() if not self.loads.busy else set()
         if unused:
-            # No hit names a pool that is not published, so a pool without leases gets none later.
+            # The manager answers no hit from a pool that this rank does not publish, so a pool without leases gets none later.
             page.set_pools([p for p in pools if p not in unused])
             for pool in unused - page.in_use():
                 self._gpu.release_pool(pool)
-                self._must_attach = True  # that unregisters it
+                self._must_attach = True  # attaching again unregisters the released pool
             pools = self._gpu.pools()
         return pools
 
     def attach_soon(self) -> None:
-        """Requests a new attachment, because the daemon has been restarted and its memory is not registered."""
+        """Requests a new attachment, because the memory of a restarted daemon is not registered with the GPU yet."""
         with self._changed:
             self._must_attach = True
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Waits until these jobs have ended, and moves them before other stores. The engine waits, too, so stores that take longer than FLUSH_S
+        """Waits until these jobs have ended; their stores overtake others. The engine waits meanwhile, so stores that take longer than FLUSH_S
         are dropped: at once, or after the slice that the mover's thread is storing, which takes at most STORE_S."""
         self.loads.wait(numbers)
         began = breakeven.clock()
@@ -220,7 +227,8 @@ class Mover:
             self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
 
     def _drop(self, jobs: list[_Job]) -> None:
-        """Ends stores that our thread is not at, which may be attaching to a new daemon for many seconds. In the lock."""
+        """Ends stores on which the mover's thread is not working; it may be attaching to a new daemon for many seconds. The caller holds the
+        lock."""
         for job in jobs:
             if job not in self._present:
                 self.left_out += sum(len(p.keys) for p in job.parts)
@@ -233,7 +241,7 @@ class Mover:
             self._changed.notify_all()
         self._thread.join(self._timeout_s + 5.0)
 
-    # --- our thread ---
+    # --- the mover's thread ---
 
     def _run(self) -> None:
         try:
@@ -264,21 +272,21 @@ class Mover:
         self._client.close()
 
     def _drop_events(self) -> None:
-        """Drops the events of stores that the engine's thread has ended."""
+        """Destroys the events of stores that the engine's thread has dropped."""
         while self._dropped_events:
             try:
                 self._cuda.drop(self._dropped_events.popleft())
             except OSError as e:
-                log.warning("after a store that was dropped: %s", e)
+                log.warning("the CUDA event of a dropped store could not be destroyed: %s", e)
 
     def _abandon(self) -> None:
-        """Reports the stores that are left as ended: the engine may live on when the scheduler's side has closed the page."""
+        """Reports the stores that are left as ended, because the engine may continue after the scheduler's process has closed the page."""
         with self._changed:
             self.failed_stores += sum(len(p.keys) for job in self._stores for p in job.parts)
             self._end([*self._stores])
 
     def _end(self, jobs: list[_Job]) -> None:
-        """In the lock."""
+        """Reports stores as ended. The caller holds the lock."""
         for job in jobs:
             self._stores.remove(job)
             del self._under_way[job.number]
@@ -286,8 +294,8 @@ class Mover:
         self._changed.notify_all()
 
     def _next(self) -> list[_Job]:
-        """Waits for stores, and returns those that go now: one of many blocks, or several of few. In the lock. None of them: the GPU is to be
-        attached again, or it is closed."""
+        """Waits for stores, and returns those to work on next: one store of many blocks, or several of few. Returns an empty list if the GPU is
+        to be attached again, or the mover is closed. The caller holds the lock."""
         while not self._closing:
             self._look_at_page()
             if self._closing:
@@ -304,7 +312,7 @@ class Mover:
         return []
 
     def _due(self) -> tuple[list[_Job], float]:
-        """Returns the stores that go now, or none and in how many seconds there may be some."""
+        """Returns the stores to work on now. If there are none, also returns in how many seconds some may be due; infinity if nothing is queued."""
         few: list[_Job] = []
         blocks = 0
         for job in self._stores:
@@ -319,7 +327,7 @@ class Mover:
         return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 else ([], pause)
 
     def _wait_until_computed(self, job: _Job) -> None:
-        """A put would wait for that, and hold memory meanwhile."""
+        """Waits until the store's blocks are computed. Without this, the put would wait for that, and keep staging memory meanwhile."""
         if not job.computed:
             self._cuda.wait_until(job.event)
             job.computed = True
@@ -327,9 +335,9 @@ class Mover:
                 self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
 
     def _attach(self) -> None:
-        """Registers the daemon's memory with the driver. The get notices a daemon that has been restarted; whether the answer comes does not
-        matter. The first copy of leased chunks creates streams, so that the first load does not have to wait for that."""
-        self._gpu.gentle = self._attached.is_set()  # the engine computes
+        """Registers the daemon's memory with the GPU's driver. The get discovers whether the daemon has been restarted, even if no answer comes.
+        The empty copy of leased chunks creates streams, so that the first load does not have to wait for that."""
+        self._gpu.gentle = self._attached.is_set()  # the engine has started, and may be computing
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)
             return
@@ -341,10 +349,11 @@ class Mover:
             self._gpu.copy_leased(self._layouts[0], [], 0, [], NO_JOB)
 
     def _attach_again(self) -> None:
+        """Attaches the GPU. After a failure, requests a new attempt and pauses."""
         self._must_attach = False
         if len(self._gpu.pools()) >= MOST_POOLS:
-            # The library would drop the oldest pool for that of a new daemon, and a load from it could neither be made nor be left out.
-            # _kept_pools() asks again when the leases in one of them have ended.
+            # To attach the pool of a new daemon, the library would drop the oldest pool, from which loads may still be due. When the leases
+            # in a pool have ended, _kept_pools() requests the attachment again.
             return
         try:
             self._attach()
@@ -356,11 +365,11 @@ class Mover:
 
     def _complain(self, why: str) -> None:
         if why and why != self._complaint:
-            log.warning("blocks of the GPU are not stored now: %s", why)
+            log.warning("blocks of the GPU cannot be stored now, and stores are retried every few seconds: %s (see kvcachectl doctor)", why)
         self._complaint = why
 
     def _step(self, jobs: list[_Job]) -> None:
-        """Puts a slice of a store, or several small stores together."""
+        """Puts the next slice of one store, or several small stores together."""
         over = True
         try:
             if len(jobs) == 1:
@@ -368,7 +377,7 @@ class Mover:
             else:
                 self._store_together(jobs)
         except Exception as e:  # the GPU's driver failed, and the engine's next call will fail, too
-            log.exception("job %d failed: %s", jobs[0].number, e)
+            log.exception("a store failed in the GPU's driver (job %d), and its chunks are lost: %s", jobs[0].number, e)
         if not over:
             return
         if self._seat.page is not None:
@@ -379,13 +388,13 @@ class Mover:
             for job in jobs:
                 self._cuda.drop(job.event)
         except OSError as e:
-            log.warning("after job %d: %s", jobs[0].number, e)
+            log.warning("a CUDA event could not be destroyed after the store of job %d: %s", jobs[0].number, e)
 
     def _namespace(self, part: Part) -> Namespace | None:
         return self._namespaces.get(group_of(part.keys[0]))
 
     def _move(self, call: Callable[..., bytes], part: Part, **options: Any) -> bytes:
-        """Returns the statuses of a put, or none if the daemon is not asked."""
+        """Calls a put of the GPU. Returns one status for each key, or an empty string if the put failed or requests pause."""
         namespace = self._namespace(part)
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
@@ -427,7 +436,7 @@ class Mover:
                                                   for (g, n), b in zip(self._canary.names.items(), self.blocks)}
 
     def _check(self, part: Part) -> None:
-        """Gives the canary a block that the engine has computed, and the chunk that is stored under its key."""
+        """Gives the canary a chunk that the engine has computed, and the chunk that is stored under the same key."""
         namespace, blocks = self._namespace(part), self.blocks[part.layout]
         if namespace is None or time.monotonic() < self._rest_until:
             return
@@ -470,8 +479,9 @@ class Mover:
         return not job.parts
 
     def _store_together(self, jobs: list[_Job]) -> None:
-        """Small stores, by one request a group: each costs the engine's thread as much of Python's lock as a large one."""
-        self._wait_until_computed(jobs[-1])  # events of the engine's stream are over in the order of the jobs
+        """Puts several small stores with one request for each group and salt, because each request keeps Python's lock from the engine's thread
+        for as long as a large one."""
+        self._wait_until_computed(jobs[-1])  # events of the engine's stream complete in the order of the jobs
         self._follow()
         groups: dict[tuple[int, bytes], list[tuple[_Job, Part]]] = {}
         for job in jobs:
@@ -485,7 +495,8 @@ class Mover:
                 at += len(part.keys)
 
     def _put(self, part: Part) -> list[bool]:
-        """Returns whether each chunk was stored. The engine may overwrite the blocks when the job has ended, because put() has read them."""
+        """Puts chunks. Returns for each whether it is stored. The blocks have been read when this returns, so the engine may overwrite them when
+        the job has ended."""
         if not part.keys or not part.salt and not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)
         status = self._move(self._gpu.put, part, ack=self._ack, timeout=min(self._timeout_s, STORE_S),

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of an engine: memory that the engine's scheduler shares with its ranks; nothing of vLLM.
+"""The page of an engine: shared memory through which its ranks report to its scheduler. Imports nothing of vLLM.
 
-vLLM gives an offloading spec no channel from a rank to the scheduler. The scheduler's side makes a page in /dev/shm (EnginePage), and each
-rank opens it and writes to an area of its own (Seat, RankPage). The file's name has the id and the time of start of the scheduler's
-process, which is the rank's own process or its parent, so that a rank finds only the page of its own engine. The name is removed once all
-ranks have opened the page, or after NAME_S. What killed processes have left is removed by the next engine.
+A rank is the offloading worker of one GPU, and vLLM gives an offloading spec (spec.py) no channel from a rank to the scheduler. So the
+scheduler's process makes a file in /dev/shm, the page (EnginePage), and each rank maps it and writes to an area of its own (Seat, RankPage).
+The file's name contains the id and the start time of the scheduler's process, which is the rank's own process or its parent: a rank therefore
+finds only the page of its own engine. The name is removed once all ranks have mapped the page, or after NAME_S. A page that a killed engine
+has left is removed by the next engine.
 
-A field is a word of 8 bytes and has one writing process. Texts are written before the word that says that they are there. A reader takes every value
-for hostile: it checks the range, copies before it checks, and uses nothing as an address. Only processes of the same user can write here;
-such a process could also cut the file, which ends the engine by SIGBUS.
+A field is a word of 8 bytes that only one process writes. A text is complete before the word that announces it is written. A reader trusts no
+value: it first copies the value, then checks its range, and never uses it as an address. Only processes of the same user can open the page; such
+a process could also truncate the file, which would end the engine by SIGBUS.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ log = logging.getLogger("kvcache.vllm")
 
 MAGIC = int.from_bytes(b"kvcpage\0", "little")
 VERSION = 1
-NAME_S = 60.0       # longest time that the page has a name
-MOST_RANKS = 1024
-MOST_POOLS = 4      # the most that the library keeps
-MOST_GROUPS = 1024
-MOST_VARIANT = 8
-LONGEST_NAME = 255
+NAME_S = 60.0       # longest time for which the page has a name
+MOST_RANKS = 1024   # largest number of ranks of an engine
+MOST_POOLS = 4      # largest number of pools that the library keeps registered
+MOST_GROUPS = 1024  # largest number of groups in a description
+MOST_VARIANT = 8    # highest number of a namespace's variant (kvcache.engine.verification)
+LONGEST_NAME = 255  # characters
 RING = 32           # number of samples of each kind that a rank keeps
-NONE, ATTACHED, REFUSES = range(3)
+NONE, ATTACHED, REFUSES = range(3)  # states of a rank: not heard of yet, takes part, takes no part
 
-WORD = 8
+WORD = 8              # bytes
 HEADER_WORDS = 512
-RANK_WORDS = 2048
-TEXT_AT = 512       # words from the beginning of a rank's area
+RANK_WORDS = 2048     # words of a rank's area
+TEXT_AT = 512         # word of a rank's area at which its text begins
 TEXT_BYTES = (RANK_WORDS - TEXT_AT) * WORD
-_MOST = (1 << 64) - 1
+_MOST = (1 << 64) - 1  # largest value of a word
 
-# Words of the header, which the scheduler's side writes.
+# Words of the header, which the scheduler's process writes. _IN_USE is the first of MOST_POOLS words.
 _MAGIC, _VERSION, _WORLD, _PID, _START, _DIGEST, _WANTED, _CLOSED, _IN_USE = range(9)
-# Words of a rank's area, which the rank writes; from _POOLS on there are MOST_POOLS.
+# Words of a rank's area, which the rank writes. _POOLS is the first of MOST_POOLS words.
 _RANK_PID, _STATE, _LENGTH, _VARIANT, _ENDED, _STORED, _FAILED, _RESCUED, _STORE_WAIT, _LOADS, _PREFILLS, _POOLS = range(12)
 _CALLS, _STORE_CALLS = _POOLS + MOST_POOLS, _POOLS + MOST_POOLS + 1
 _LOAD_RING, _PREFILL_RING = 32, 32 + RING
@@ -65,17 +66,17 @@ _COUNTER_WORDS = tuple(COUNTERS.values())
 
 _PREFIX = "kvcache-engine"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")
-_VALUE_BITS, _TICK_BITS, _TICK_S = 28, 36, 1e-7
-_LOAD_UNIT = 4096
+_VALUE_BITS, _TICK_BITS, _TICK_S = 28, 36, 1e-7  # a sample in one word: bits of the size and of the time, and seconds of a tick
+_LOAD_UNIT = 4096  # bytes; the size of a load's sample is in this unit
 
 
 class PageError(Exception):
-    """The reason why a page is not used, as a sentence."""
+    """A page, or a value in it, cannot be used. The text is the reason."""
 
 
 class Description(NamedTuple):
-    """A rank describes itself: the beginning of its namespaces' names, their fingerprint, and by group the bytes of its part of a chunk
-    and its share."""
+    """The description of a rank in the page. `base`: the first part of its namespaces' names. `fields`: their fingerprint. `groups`: by group, the
+    bytes of the rank's shard of a chunk, and the rank's share."""
 
     base: str
     fields: dict[str, str]
@@ -87,7 +88,7 @@ class Description(NamedTuple):
 
     @classmethod
     def decoded(cls, text: bytes, world_size: int) -> Description:
-        """Raises PageError where the text is not what encoded() returns."""
+        """Reads a description from a text. Raises PageError if encoded() cannot have made the text."""
         try:
             content = json.loads(text)
             base, fields, listed = content["base"], content["fields"], content["groups"]
@@ -114,7 +115,7 @@ def _is_number(value: Any, least: int, most: int) -> bool:
 
 
 def digest_of(facts: Mapping[str, object]) -> int:
-    """Returns a word that differs where facts differ which all ranks and the scheduler have in common."""
+    """Returns a word by which a rank recognises that the scheduler has the same facts, such as the model and the parallel sizes."""
     text = json.dumps({n: str(v) for n, v in facts.items()}, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:WORD], "little")
 
@@ -124,7 +125,7 @@ def bytes_of(world_size: int) -> int:
 
 
 def path_of(pid: int, engine_id: object) -> str:
-    """Returns the path of the page that the process `pid` makes. Raises OSError where there is no such process."""
+    """Returns the path of the page that the scheduler's process `pid` makes. Raises OSError if no such process exists."""
     digest = hashlib.sha256(f"{os.geteuid()}\n{engine_id}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{delivery.FOLDER}/{_PREFIX}-{pid}-{delivery.started(pid)}-{digest}"
 
@@ -151,7 +152,7 @@ def _remove(path: str) -> None:
 
 
 class _Words:
-    """A mapping of the file, as words."""
+    """A mapping of the page, as words and as bytes."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self._map = mmap.mmap(fd, nbytes)
@@ -159,7 +160,7 @@ class _Words:
         self.words = self.bytes.cast("Q")
 
     def text(self, rank: int) -> bytes:
-        """Returns a copy of what a rank has written. Raises PageError where its length is out of range."""
+        """Returns a copy of a rank's text. Raises PageError if the length of the text is out of range."""
         first = HEADER_WORDS + rank * RANK_WORDS
         length = self.words[first + _LENGTH]
         if length > TEXT_BYTES:
@@ -169,7 +170,7 @@ class _Words:
 
 
 class EnginePage:
-    """The scheduler's side. Raises OSError or PageError where the page cannot be made."""
+    """The scheduler's view of the page, which it creates. The constructor raises OSError or PageError if the page cannot be made."""
 
     def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
         if not 0 < world_size <= MOST_RANKS:
@@ -178,12 +179,12 @@ class EnginePage:
         self.world_size, self.path = world_size, path_of(os.getpid(), engine_id)
         self._memory = self._make(digest)
         self._made, self._has_name = time.monotonic(), True
-        self._seen = [[0, 0] for _ in range(world_size)]  # number of samples of either kind that were read
+        self._seen = [[0, 0] for _ in range(world_size)]  # by rank, the numbers of load samples and of prefill samples that were read
         self._at_exit = functools.partial(_remove, self.path)
         atexit.register(self._at_exit)
 
     def _make(self, digest: int) -> _Words:
-        """The page gets its name when it is complete: a rank never sees half a header."""
+        """Creates the page. The file gets its name when the header is complete, so that no rank sees half a header."""
         unfinished = self.path + ".new"
         _remove(unfinished)
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -194,9 +195,10 @@ class EnginePage:
                       _MAGIC: MAGIC}
             for at, value in values.items():
                 memory.words[at] = value
-            os.link(unfinished, self.path)  # fails where there is one
+            os.link(unfinished, self.path)  # fails if a page of this name exists
         except FileExistsError as e:
-            raise PageError(f"an engine of this process has the id of another one: {self.path} exists. Give each engine its own engine_id") from e
+            raise PageError(f"two engines of this process have the same engine_id, because {self.path} exists already: give each engine its own "
+                            "engine_id") from e
         finally:
             os.close(fd)
             _remove(unfinished)
@@ -206,7 +208,7 @@ class EnginePage:
         return self._memory.words[HEADER_WORDS + rank * RANK_WORDS + at]
 
     def tick(self) -> None:
-        """Removes the name when it is no longer needed."""
+        """Removes the page's name once all ranks have mapped the page, or after NAME_S."""
         if self._has_name and (time.monotonic() >= self._made + NAME_S or all(self._word(r, _RANK_PID) for r in range(self.world_size))):
             self._drop_name()
 
@@ -237,7 +239,7 @@ class EnginePage:
         return "".join(c if c.isprintable() else " " for c in text)
 
     def description(self, rank: int) -> Description:
-        """Returns what an attached rank says of itself. Raises PageError."""
+        """Returns the description of a rank that is ATTACHED. Raises PageError if the description is malformed."""
         try:
             return Description.decoded(self._memory.text(rank), self.world_size)
         except PageError as e:
@@ -248,11 +250,12 @@ class EnginePage:
         return pool != 0 and all(any(self._word(r, _POOLS + i) == pool for i in range(MOST_POOLS)) for r in range(self.world_size))
 
     def use(self, pools: Iterable[int]) -> bool:
-        """Has the ranks keep these pools. Returns False, and changes nothing, where they are too many."""
+        """Makes the ranks keep these pools registered, by listing them in the header. Returns False, and changes nothing, if there are more than
+        MOST_POOLS."""
         listed = sorted(set(pools))
         if len(listed) > MOST_POOLS:
             return False
-        # A pool that stays keeps its word: no rank may read the list without it.
+        # A pool that stays listed keeps its word, because a rank may read the list at any time.
         words, free = self._memory.words, []
         for i in range(MOST_POOLS):
             if words[_IN_USE + i] in listed:
@@ -300,7 +303,7 @@ class EnginePage:
         return [(n, s) for n, s in samples if n and s]
 
     def close(self, longest_s: float) -> None:
-        """Tells the ranks to leave, and waits until they have."""
+        """Tells the ranks to leave the page, waits until they have for at most `longest_s`, and removes the page's name."""
         self._memory.words[_CLOSED] = 1
         until = time.monotonic() + longest_s
         while any(self._word(r, _RANK_PID) for r in range(self.world_size)) and time.monotonic() < until:
@@ -310,7 +313,7 @@ class EnginePage:
 
 
 class RankPage:
-    """A rank's side of a page that was found good. After leave() nothing is written."""
+    """A rank's view of a page that it has checked. After leave() its methods write nothing."""
 
     def __init__(self, memory: _Words, rank: int) -> None:
         self._memory, self._first = memory, HEADER_WORDS + rank * RANK_WORDS
@@ -332,7 +335,7 @@ class RankPage:
     def describe(self, description: Description) -> None:
         text = description.encoded()
         if len(text) > TEXT_BYTES:
-            self.refuse(f"its description has {len(text)} bytes, and the page has room for {TEXT_BYTES}: shorten kvcache_namespace")
+            self.refuse(f"its description has {len(text)} bytes, but the engine's page has room for {TEXT_BYTES}: shorten kvcache_namespace")
         else:
             self._say(text, ATTACHED)
 
@@ -340,12 +343,12 @@ class RankPage:
         self._say(why.encode("utf-8", "replace")[:TEXT_BYTES], REFUSES)
 
     def set_pools(self, pools: list[int]) -> None:
-        """`pools`: the latest first, as Gpu.pools() has them."""
+        """Publishes the pools that this rank can copy from: the latest first, as Gpu.pools() returns them."""
         for i in range(MOST_POOLS):
             self._set(_POOLS + i, pools[i] if i < len(pools) else 0)
 
     def in_use(self) -> set[int]:
-        """Returns the pools that the scheduler's side has leases in."""
+        """Returns the pools in which the scheduler has leases."""
         return {self._memory.words[_IN_USE + i] for i in range(MOST_POOLS)} - {0}
 
     @property
@@ -358,7 +361,7 @@ class RankPage:
 
     @property
     def is_here(self) -> bool:
-        """Whether the scheduler is in this process."""
+        """Returns whether the scheduler is in this process."""
         return self._memory.words[_PID] == os.getpid()
 
     def set_variant(self, number: int) -> None:
@@ -378,7 +381,7 @@ class RankPage:
         self._add(_PREFILLS, _PREFILL_RING, tokens, seconds)
 
     def _add(self, head: int, ring: int, value: int, seconds: float) -> None:
-        """Writes a sample before the count that publishes it."""
+        """Writes a sample to a ring, and then the number of samples, which publishes it."""
         ticks = min(round(seconds / _TICK_S), (1 << _TICK_BITS) - 1)
         n = self._memory.words[self._first + head]
         self._set(ring + n % RING, min(value, (1 << _VALUE_BITS) - 1) << _TICK_BITS | ticks)
@@ -392,8 +395,8 @@ class RankPage:
 
 
 def open_page(engine_id: object, rank: int, world_size: int, digest: int) -> RankPage | None:
-    """Opens the page of the engine that this process is a rank of. Returns None where there is none yet. Raises PageError where there is one
-    that is not to be used, after the rank has said there that it refuses, if it can."""
+    """Opens the page of the engine of which this process is a rank. Returns None if there is no page yet. Raises PageError if there is a page that
+    cannot be used. If the page can be used but the rank's facts differ from the scheduler's, the refusal is written to the page first."""
     parent = multiprocessing.parent_process()
     for pid in dict.fromkeys((os.getpid(), *((parent.pid,) if parent is not None else ()), os.getppid())):
         try:
@@ -404,7 +407,7 @@ def open_page(engine_id: object, rank: int, world_size: int, digest: int) -> Ran
         except (OSError, ValueError, IndexError) as e:
             if isinstance(e, OSError) and e.errno in (errno.ENOENT, errno.ESRCH):
                 continue
-            raise PageError(f"the engine's page cannot be opened: {e}") from e
+            raise PageError(f"the engine's page for process {pid} cannot be opened: {e}") from e
         try:
             return _joined(_checked(fd, path, pid or 0, world_size), rank, digest)
         finally:
@@ -415,31 +418,33 @@ def open_page(engine_id: object, rank: int, world_size: int, digest: int) -> Ran
 def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
     st = os.fstat(fd)
     if not stat.S_ISREG(st.st_mode):
-        raise PageError(f"{path} is not a file")
+        raise PageError(f"{path} is not a regular file, so it is no engine's page: remove it")
     if st.st_uid != os.geteuid() or st.st_mode & 0o077:
-        raise PageError(f"{path} belongs to user {st.st_uid} with mode {st.st_mode & 0o777:o}, and must be this user's alone")
+        raise PageError(f"{path} belongs to user {st.st_uid} with mode {st.st_mode & 0o777:o}, but must belong to user {os.geteuid()} with mode "
+                        "600: run scheduler and ranks as one user, or remove the file if no engine uses it")
     if st.st_size != bytes_of(world_size):
-        raise PageError(f"{path} has {st.st_size} bytes, and the page of an engine of {world_size} GPUs has {bytes_of(world_size)}")
+        raise PageError(f"{path} has {st.st_size} bytes, but the page of an engine of {world_size} GPUs has {bytes_of(world_size)}: scheduler and "
+                        "ranks must have the same parallel sizes and the same version of kvcache")
     memory = _Words(fd, st.st_size)
     said = list(memory.words[:_IN_USE])
     if said[_MAGIC] != MAGIC or said[_VERSION] != VERSION:
-        raise PageError(f"{path} is no page of this version of kvcache")
+        raise PageError(f"{path} is not a page of this version of kvcache: install the same version for scheduler and ranks")
     if said[_WORLD] != world_size:
-        raise PageError(f"{path} is of an engine of {said[_WORLD]} GPUs, and this one has {world_size}")
+        raise PageError(f"{path} is the page of an engine of {said[_WORLD]} GPUs, but this rank's engine has {world_size}")
     if said[_PID] != pid or said[_START] != delivery.started(pid):
-        raise PageError(f"{path} was not made by process {pid}")
+        raise PageError(f"{path} is not the page of the running process {pid}: remove it if no engine uses it")
     return memory
 
 
 def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
-    """Claims the rank's area."""
+    """Claims the rank's area of the page. Raises PageError if another process has it, or if the rank's facts differ from the scheduler's."""
     owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
     if owner not in (0, os.getpid()) and _is_alive(owner):
-        raise PageError(f"rank {rank} of the engine is process {owner} already")
+        raise PageError(f"process {owner} is rank {rank} of this engine already, so this process cannot be")
     page = RankPage(memory, rank)
     page._set(_RANK_PID, os.getpid())
     if memory.words[_DIGEST] != digest:
-        why = "its configuration differs from the scheduler's: model, dtype, parallel sizes or kvcache_namespace are not the same in both processes"
+        why = "model, dtype, blocks_per_chunk, parallel sizes or kvcache_namespace differ between its process and the scheduler's"
         page.refuse(why)
         raise PageError(f"rank {rank} does not take part: {why}")
     return page
@@ -454,7 +459,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class Seat:
-    """A rank's place at its engine's page, also before there is one. `opened` is called with the page when the rank begins to take part."""
+    """A rank's access to its engine's page, which may not exist yet. `opened` is called with the page when the rank begins to take part."""
 
     def __init__(self, engine_id: object, rank: int, world_size: int, digest: int, opened: Callable[[RankPage], None]) -> None:
         self._open: Callable[[], RankPage | None] = lambda: open_page(engine_id, rank, world_size, digest)
@@ -464,7 +469,7 @@ class Seat:
         self._refusal = ""
 
     def refuse(self, why: str) -> None:
-        """Publishes why the rank does not take part, as soon as there is a page; an empty text: it does."""
+        """Publishes in the page why the rank does not take part, as soon as the page is found. An empty text means that the rank takes part."""
         if why != self._refusal:
             self._refusal = why
             if self.page is not None:
@@ -477,14 +482,14 @@ class Seat:
             self._opened(page)
 
     def poll(self, pools: Callable[[], list[int]] | None = None) -> RankPage | None:
-        """Looks for the page where it was not found yet. Returns it. `pools`: gives those that this rank can copy from. They are published before
-        the rank takes part, because the scheduler's side may answer a hit from then on."""
+        """Returns the page, or None if it is not found yet or cannot be used. `pools`: returns the pools that this rank can copy from. They are
+        published before the rank takes part, because the scheduler may answer hits from then on."""
         if self.page is None and not self.has_failed:
             try:
                 page = self._open()
             except (PageError, OSError, ValueError) as e:
                 self.has_failed = True
-                log.error("nothing is loaded or stored by this rank: %s", e)
+                log.error("this rank cannot use the engine's page, so the engine runs without a cache: %s", e)
                 return None
             if page is not None:
                 page.set_pools(pools() if pools else [])

@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is loading worth it? Computing a prefix again can be faster than reading it, from a slow disk or behind a long queue.
+"""The load policy decides how many stored chunks of a prefix an engine loads, because computing them can be faster.
 
-Pure arithmetic over rates that its owner reports: no clock, no I/O, no thread. Loading n chunks takes a fixed overhead, the time of
-the bytes that wait already, and the chunks' bytes at the rate of the tier they lie in; computing them takes their tokens at the
-rate of prefill. Of a run the leading part that gains most is loaded: the rest, or all of it, is declined.
+Computing is faster if the disk is slow or its queue is long. The tier (tier.py) and the spec's manager (manager.py) ask the policy for each
+group of layers, and report the loads and prefills that they have measured. The policy is pure arithmetic, without a clock, I/O or threads.
 
-What lies in memory is loaded, whatever the queue: loading takes time of the bus, which the engine has, and computing takes time of the
-GPU, which all of its requests want. It is declined only once LEAST_SAMPLES loads have shown that memory is slower than computing, each of
-TELLING_BYTES or more: a shorter load is mostly overhead, and says little about the rate of a long one.
+The time of loading n chunks is a fixed overhead, the time of the bytes that are queued before them, and their own bytes at the rate of their
+tier. The time of computing them is their tokens at the rate of prefill. The policy loads the leading part of a run that saves the most time,
+and declines the rest. If no part saves time, it declines the whole run.
 
-Loads of several sizes from memory say how much of their time is the overhead and how much the bytes' (times.py). No rate is above what
-the best sample shows by more than its overhead, and that is at most a small part of a sample's time.
+Chunks in memory are loaded, whatever the queue: a load uses the bus, which the engine does not need, whereas computing uses the GPU, which
+all requests need. They are declined only if computing is faster than the rate of memory, after LEAST_SAMPLES loads of at least
+TELLING_BYTES each. A smaller load is mostly overhead, and shows little about the rate of a large one.
 
-A step of an engine takes some time however little it computes, and a prefix that was loaded is followed by one, too: of a request
-that has the engine for itself, computing is worth only what it takes beyond that. Beside others it costs them what it takes.
+Loads of several sizes from memory teach the overhead and the rate separately (times.py). A learned rate is at most BEST times the bytes per
+second of the fastest size.
 
-While the disk's rate is unknown, no more than PROBE_BYTES of a run are loaded from there; until memory's rate and that of prefill are
-known, all. What is declined is not measured any more, so PROBE_BYTES of it are loaded as soon as the time that this may cost is
-PROBE_SHARE of the time that was spent on computing what was declined.
+A step of the engine takes a minimal time even if it computes little, and a loaded prefix is followed by a step, too. For a request that is
+alone, loading therefore saves only the computing time beyond one minimal step. With other requests all computing time counts, because
+computing delays them.
 
-The tier that hosts share (REMOTE) has a latency, which a run pays once, and what comes from there is loaded by way of memory. The
-daemon's rate and latency hold until loads of this engine's were seen. To find out how much of a chain is there takes time, too: a
-request waits for that no longer than SEARCH_SHARE of what loading could save.
+While the rate of the disk or of the shared tier is unknown, at most PROBE_BYTES beyond the chunks of known tiers are loaded. While the rate of
+memory or of prefill is unknown, all chunks are loaded. A tier that is declined yields no samples. So once PROBE_SHARE of the time spent on
+computing declined chunks covers the cost of a probe, PROBE_BYTES are loaded from that tier.
+
+The shared tier (REMOTE) has a latency, which a run pays once, and its chunks are fetched to the daemon's memory and loaded from there. Until
+this engine has measured fetches, the daemon's own measurements of rate and latency are used. A search for a chain's chunks in the shared tier
+takes time, too: a request waits for a search for at most SEARCH_SHARE of the time that loading could save.
 """
 
 from __future__ import annotations
@@ -34,17 +38,17 @@ from .times import BEST, LoadTimes
 
 MEMORY, DISK, REMOTE = 0, 1, 2
 WEIGHT = 0.25  # weight of a new sample in the mean
-PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
-LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
-LEAST_FETCH_S = 0.25  # a fetch from the shared tier is never given less time
-LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step computes little if the rate of prefill explains less than this share of its time
-LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # loads, and their size, before memory may be called slower than computing
-SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
-LATEST = 16        # number of latest samples whose sizes are published
+PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01  # bytes of a probe; share of the declined chunks' computing time that probes may cost
+LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25  # longest search of the shared tier; share of the time that loading could save
+LEAST_FETCH_S = 0.25  # shortest time limit of a fetch from the shared tier
+LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step of at most 0.05 s computes little if the rate of prefill explains less than 0.6 of its time
+LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # number and least bytes of the loads after which chunks in memory may be declined
+SHARP = 0.25       # largest uncertainty of a sample's time, as a share of that time
+LATEST = 16        # number of the latest samples whose sizes are kept for the metrics
 
 
 class Evidence:
-    """The samples that have taught a rate: how many, and the sizes of the latest."""
+    """Statistics of the samples from which a rate was learned: their number, and the sizes of the latest of them."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -64,8 +68,11 @@ class Evidence:
 
 
 class LoadPolicy:
-    """Estimates the costs of loading and of computing, and decides between the two. `always`: every stored chunk is loaded. A rate that is
-    given is not learned. `by_way_of_memory`: a chunk on disk is read to memory first, and loaded from there."""
+    """The load policy of one group of layers.
+
+    `tokens` and `chunk_bytes`: those of one chunk. `always`: load every stored chunk. A rate that is not 0 is fixed and not learned.
+    `overhead_s`: the fixed time of a load, until it is learned. `by_way_of_memory`: a chunk on disk is read to the daemon's memory and then
+    loaded from there, which takes the time of both."""
 
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
@@ -73,9 +80,9 @@ class LoadPolicy:
         self.tokens, self.chunk_bytes, self.always = tokens, chunk_bytes, always
         self.prefill = prefill_tokens_per_s
         self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]
-        self.latency_s = 0.0  # the shared tier's
+        self.latency_s = 0.0  # latency of the shared tier
         self._by_way_of_memory = by_way_of_memory
-        self.step_s = 0.0  # duration of a step that computes little; 0: unknown
+        self.step_s = 0.0  # duration of a step that computes little; 0 if unknown
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
         self.memory_samples = self._telling_samples = 0
@@ -83,11 +90,11 @@ class LoadPolicy:
         self.prefill_evidence = Evidence()  # sizes in tokens
         self._disk, self._remote = Evidence(), Evidence()
         self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes
-        self._run = 1.0  # chunks of a usual load
-        self._probe = max(1, PROBE_BYTES // chunk_bytes)
-        self._probing = 0  # chunks of the present probe that are still to be loaded, whether or not they are worth it
-        self._declined_s = 0.0  # spent on computing since the last probe
-        self._unsearched_s = 0.0  # spent since the last probe on computing chunks that were not searched for in the shared tier
+        self._run = 1.0  # mean number of chunks of a load
+        self._probe = max(1, PROBE_BYTES // chunk_bytes)  # chunks of a probe
+        self._probing = 0  # chunks of the present probe that are still to be loaded, whether or not that saves time
+        self._declined_s = 0.0  # time of computing the chunks that were declined since the last probe
+        self._unsearched_s = 0.0  # time of computing the chunks for which the shared tier was not searched, since the last probe
 
     @property
     def samples(self) -> int:
@@ -96,12 +103,12 @@ class LoadPolicy:
 
     @property
     def overhead_s(self) -> float:
-        """The fixed time of a load."""
+        """Returns the fixed time of a load in seconds."""
         return self.times.overhead_s
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
-        """Adds a sample of prefill. A prefill that shared steps with other requests is slower than a single one, so a faster sample counts in
-        full and a slower one little. A sample of few tokens shows how long a step takes instead."""
+        """Adds a sample of prefill. A faster sample replaces the rate, and a slower one changes it little, because a prefill that shares steps with
+        other requests is slower. A sample of few tokens teaches the duration of a minimal step instead."""
         if not self._learn_prefill or seconds <= 0 or tokens <= 0:
             return
         rate = tokens / seconds
@@ -113,9 +120,9 @@ class LoadPolicy:
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float, least_s: float | None = None) -> None:
-        """Adds a sample of a load during which nothing else was loaded. If it read both tiers, the time that the rate of memory does not
-        explain belongs to the disk. The load took between `least_s` and `seconds`; a load whose time is known less precisely than SHARP is
-        ignored."""
+        """Adds a sample of a load during which nothing else was loaded. If the load read both tiers, the time that the rate of memory does not
+        explain is attributed to the disk. The load took between `least_s` and `seconds`; a load whose time is less certain than SHARP permits
+        is ignored."""
         if least_s is not None and seconds - least_s > SHARP * seconds:
             return
         if memory_bytes > 0 and not disk_bytes:
@@ -141,18 +148,19 @@ class LoadPolicy:
             self._sample(DISK, disk_bytes, most_s if not expected else min(max(expected, least_s), most_s))
 
     def saw_fetch(self, remote_bytes: int, seconds: float) -> None:
-        """Learns from a fetch of the shared tier's bytes to memory. `seconds` includes the latency."""
+        """Adds a sample of a fetch from the shared tier to the daemon's memory. `seconds` includes the latency."""
         if self._learn_rate[REMOTE] and remote_bytes > 0 and seconds > 0:
             self._sample(REMOTE, remote_bytes, max(seconds - self.latency_s, seconds / 10))
 
     def expect_remote(self, bytes_per_s: float, latency_s: float) -> None:
-        """Takes over the latency that the daemon has measured, and the rate while none is known here. 0: not measured yet."""
+        """Sets the shared tier's latency to the daemon's measurement, and its rate, too, if no rate is known here. A measurement that the daemon
+        does not have yet is 0."""
         self.latency_s = max(0.0, latency_s)
         if not self.rates[REMOTE] and bytes_per_s > 0:
             self.rates[REMOTE] = bytes_per_s
 
     def _sample(self, tier: int, nbytes: int, seconds: float) -> None:
-        """Adds a sample to a tier's mean time per byte. Means of rates would hide the cost of a slow sample among quick ones."""
+        """Adds a sample to a tier's mean time per byte. A mean of rates would hide the cost of a slow sample among fast ones."""
         (self._disk if tier == DISK else self._remote).add(nbytes)
         new, rate = seconds / nbytes, self.rates[tier]
         self.rates[tier] = 1 / (new if not rate else 1 / rate + WEIGHT * (new - 1 / rate))
@@ -170,8 +178,8 @@ class LoadPolicy:
         return self._seconds(tier, self.chunk_bytes) + by_way
 
     def _memory_line(self) -> tuple[float, float, float, float]:
-        """Returns the fixed time of a load, that of a chunk from memory, that of a further chunk of longer loads than were seen, and how
-        many chunks are no longer than that."""
+        """Returns the time of a load from memory as a line: the fixed time, the time of each chunk, the time of each further chunk beyond the
+        largest load that was measured, and the number of chunks of that largest load."""
         beyond_s = self._seconds(MEMORY, self.chunk_bytes)
         if not self.times.samples:
             return self.overhead_s, beyond_s, beyond_s, math.inf
@@ -182,8 +190,8 @@ class LoadPolicy:
 
     def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, queued_remote: int = 0, *,
               alone: bool = False) -> int:
-        """Returns how many leading chunks of a run to load. `tiers`: where each lies. Queued bytes are loaded first; those of the shared tier
-        delay only chunks of that tier. `alone`: the engine has no other request."""
+        """Returns how many leading chunks of a run to load. `tiers`: the tier of each chunk. The queued bytes are loaded before this run; those of
+        the shared tier delay only chunks of that tier. `alone`: the engine has no other request."""
         if self.always or not tiers:
             return len(tiers)
         unknown = [tiers.index(t) for t in (DISK, REMOTE) if t in tiers and not self.rates[t]]
@@ -221,14 +229,14 @@ class LoadPolicy:
         return min(len(tiers), best + self._probe)
 
     def worth_of(self, asked: int, tiers: Sequence[int], queued_memory: int, queued_disk: int, queued_remote: int, *, alone: bool) -> int:
-        """Returns how many leading chunks to load if vLLM asked about `asked` chunks together. A question about a single chunk does not say
-        how long its run is, so worth_next() decides."""
+        """Returns how many leading chunks to load, for a lookup of `asked` chunks. The length of the run is unknown if a single chunk was looked
+        up: worth_next() then decides, unless the chunk is in the shared tier."""
         if asked == 1 and tiers and tiers[0] != REMOTE:
             return int(self.worth_next(tiers[0], queued_memory, queued_disk))
         return self.worth(tiers, queued_memory, queued_disk, queued_remote, alone=alone)
 
     def worth_next(self, tier: int, queued_memory: int = 0, queued_disk: int = 0) -> bool:
-        """Returns whether to load one chunk of a run whose length is unknown. The run is assumed to be as long as the usual load."""
+        """Returns whether to load one chunk of a run whose length is unknown. The run is assumed to be as long as the mean load."""
         if self.always or not self.prefill or not self.rates[tier]:
             return True
         if self._probing > 0:
@@ -246,7 +254,7 @@ class LoadPolicy:
         return True
 
     def longest_search(self, missing: int, queued_remote: int = 0) -> float:
-        """Returns how many seconds a request may wait for the answer how many of its `missing` chunks the shared tier has. 0: do not ask it."""
+        """Returns how many seconds a request may wait for a search of the shared tier for the `missing` chunks; 0 if no search is worth it."""
         if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill
@@ -264,11 +272,13 @@ class LoadPolicy:
         return LONGEST_SEARCH_S
 
     def longest_fetch(self, chunks: int) -> float:
-        """Returns how many seconds a fetch of `chunks` from the shared tier may take: as long as computing them. inf: that time is unknown."""
+        """Returns how many seconds a fetch of `chunks` from the shared tier may take: the time of computing them, at least LEAST_FETCH_S.
+        Returns infinity if the rate of prefill is unknown or the policy always loads."""
         return max(LEAST_FETCH_S, chunks * self.tokens / self.prefill) if self.prefill and not self.always else math.inf
 
     def is_hopeless(self, tier: int) -> bool:
-        """Returns whether loading is slower than computing for runs of any length. False while a rate is unknown, and when a probe is due."""
+        """Returns whether loading from a tier is slower than computing for runs of any length. Returns False while a rate is unknown, and when a
+        probe of the tier is due."""
         if self.always or not self.prefill or not self.rates[tier]:
             return False
         if tier == MEMORY and not self._memory_is_slower(self.tokens / self.prefill):

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases on chunks that a request was promised; nothing of vLLM.
+"""Leases on the chunks that the spec's manager (manager.py) may answer as hits. Imports nothing of vLLM.
 
-The engine's thread calls everything here. A chunk that is wanted is asked for at the end of a step (flush()), or at once where all
-are in memory, for whose answer ask() waits GRACE_S at most. It is `None`, unknown, until the daemon has answered; one that lies on
-disk is read to memory meanwhile. A daemon that does not answer within the timeout is ill: nothing is found until it has answered.
+vLLM cannot replace a hit: if its load were left out, the engine would compute with wrong KV. So a chunk is a hit only once it is leased. Promises has
+the connection to the daemon, and is called on the engine's thread only. A request first wants a chunk (want()). Its lease is requested at
+the end of the step (flush()), or at once if all wanted chunks are in memory (ask(), which waits for the answer for at most GRACE_S). Until the
+daemon has answered, the chunk's state is None; if it is on disk, the daemon meanwhile reads it to memory. Then the request holds the chunk, or
+the chunk was refused. A daemon that does not answer within the timeout counts as ill: no chunk is found until it answers again.
 
-A chunk of an engine of several GPUs has shards in namespaces of their own (shards.py). It is there if all are, and in memory if all are. All are
-leased, or the chunk is refused; all lie in one pool, and so do all chunks of a request.
+A chunk of an engine of several GPUs has shards in separate namespaces (shards.py). The chunk is stored if all its shards are, and in memory if
+all its shards are. Either all shards are leased, or the chunk is refused. All chunks that a request holds lie in one pool.
 
-A chunk may be refused because leases of other requests take all the room (limits.leased_bytes). Loading it a few steps later costs less than
-computing it, so it is asked for again when one of those leases has ended, for ROOM_S at most. Leases of requests that wait for room
-themselves are no reason to wait.
+The daemon refuses a lease if other leases use all the room (limits.leased_bytes). Loading the chunk a few steps later costs less than
+computing it, so the lease is requested again when another request's lease has ended. A request waits for room for at most ROOM_S, and not
+at all if only requests that wait for room themselves have leases.
 
-Leases end with the last reference to them (Held.leased): a request's, or that of a load under way (LoadsUnderWay).
+A lease ends with the last reference to it (Held.leased), which a request or a load under way has (LoadsUnderWay).
 """
 
 from __future__ import annotations
@@ -33,24 +35,25 @@ from .shards import Shard
 
 log = logging.getLogger("kvcache.vllm")
 
-LOOKUP_S = 0.05  # timeout of a lookup that the index does not answer
-OPEN_S = 0.25    # timeout for opening a namespace
-REST_S = 0.5     # without lookups, after one was not answered; twice as long each time
+LOOKUP_S = 0.05  # timeout of a lookup that the lookup index does not answer
+OPEN_S = 0.25    # timeout of opening a namespace
+REST_S = 0.5     # first pause of lookups after an unanswered one; each further pause is twice as long, up to LONGEST_REST_S
 LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
 GRACE_S = 0.002  # time that ask() waits for leases on chunks in memory
-NO_GRACE_S = 1.0 # time without such waits, after leases came too late
-ROOM_S = 0.2     # time for which a request waits until leases of other requests have ended
+NO_GRACE_S = 1.0 # time for which ask() does not wait after leases came later than GRACE_S
+ROOM_S = 0.2     # longest time for which a request waits until leases of other requests end
 PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
 SILENT_S = 1.2   # age of an unanswered probe at which the daemon counts as hung
-PROBE = "probe"
-ADVICE = "advice"
-ADVICE_S = 1.0   # timeout of advice
-NO_ADVICE_S = 5.0 # time without advice, after one was not answered
+PROBE = "probe"    # tag of a probe's request
+ADVICE = "advice"  # tag of a request with advice
+ADVICE_S = 1.0   # timeout of a request with advice
+NO_ADVICE_S = 5.0 # time for which no advice is sent after a request with advice failed or was not answered
 
 
 class Held(NamedTuple):
-    """A chunk in the daemon's memory that stays there as long as `leased` lives: the offset of each shard in the pool."""
+    """A leased chunk, which stays in the daemon's memory as long as the objects `leased` live. `tiers`: the tiers that had the chunk before.
+    `offsets`: the offset of each shard in the pool."""
 
     tiers: int
     leased: tuple[Leased, ...]
@@ -59,7 +62,7 @@ class Held(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Chunks of a group that were read from disk, in between `least_s` and `most_s`."""
+    """A read of a group's chunks from disk to memory, which took between `least_s` and `most_s` seconds."""
 
     group: int
     nbytes: int
@@ -68,6 +71,8 @@ class Read(NamedTuple):
 
 
 class _Answer(NamedTuple):
+    """The daemon's answer for one shard of the chunks that were requested together."""
+
     status: bytes
     tiers: bytes
     lengths: Sequence[int]
@@ -75,8 +80,8 @@ class _Answer(NamedTuple):
 
 
 class _Asked:
-    """Keys of one group that are requested together. `answers`: one for each shard, None until it arrives. `before`: bytes of earlier
-    requests that were being read from disk."""
+    """Keys of one group whose leases are requested together. `answers`: one for each shard, None until the answer arrives. `before`: bytes of
+    earlier requests that the daemon was reading from disk when these leases were requested."""
 
     def __init__(self, request: str, asker: _Request, keys: tuple[bytes, ...], at: float, disk_bytes: int, before: int, shards: int) -> None:
         self.request, self.asker, self.keys, self.at = request, asker, keys, at
@@ -85,26 +90,30 @@ class _Asked:
 
 
 class _Request:
+    """A request of vLLM, with the chunks that it wants, has requested, and holds."""
+
     def __init__(self) -> None:
-        self.wanted: dict[bytes, bool] = {}  # whether each is on disk only
-        self.asked: dict[bytes, float] = {}  # time of the request
-        self.held: dict[bytes, Held | None] = {}  # None: the lease was refused
-        self.pool = 0  # pool of the held chunks; 0: none is held yet
+        self.wanted: dict[bytes, bool] = {}  # by key of a chunk whose lease is to be requested, whether the chunk is on disk only
+        self.asked: dict[bytes, float] = {}  # by key of a chunk whose lease is requested, the time.monotonic() of the request
+        self.held: dict[bytes, Held | None] = {}  # by key, the leased chunk, or None if the lease was refused
+        self.pool = 0  # id of the pool of the held chunks; 0 if no chunk is held
         self.roomless: tuple[bytes, ...] = ()  # chunks that wait for room
-        self.roomless_at = 0.0  # time at which that happened first; 0: never
-        self.others: weakref.WeakSet[Leased] = weakref.WeakSet()  # leases that took the room then
-        self.others_then = 0  # number of those leases then
+        self.roomless_at = 0.0  # time.monotonic() at which chunks first waited for room; 0: never
+        self.others: weakref.WeakSet[Leased] = weakref.WeakSet()  # leases of other requests that used the room when the wait began
+        self.others_then = 0  # number of these leases when the wait began
 
 
 class _Load:
+    """A load under way, with the leased chunks that it copies."""
+
     def __init__(self, request: str, held: list[Held], nbytes: int) -> None:
         self.request, self.held, self.nbytes = request, held, nbytes
-        self.is_orphan = False  # vLLM reset its cache, and does not report the end of this load
+        self.is_orphan = False  # vLLM has reset its cache since the load began, and does not report the load's end
 
 
 class LoadsUnderWay:
-    """Leases of loads, from their preparation until all ranks have ended them. vLLM reports the end, except for loads that were under way
-    when it reset its cache: for those, sweep() reads the ranks' reports."""
+    """The leases of loads, from the preparation of a load until all ranks have completed it. vLLM reports the completion, except for loads
+    that were under way when vLLM reset its cache. sweep() finds the end of these from the ranks' reports in the engine's page."""
 
     def __init__(self) -> None:
         self._loads: dict[int, _Load] = {}
@@ -118,33 +127,34 @@ class LoadsUnderWay:
         return sum(load.nbytes for load in self._loads.values())
 
     def begin(self, request: str, held: list[Held], nbytes: int) -> int:
-        """Keeps the leases of a new load. Returns its number."""
+        """Keeps the leases of a new load. Returns the number of the load."""
         number = self.next_number
         self.next_number += 1
         self._loads[number] = _Load(request, held, nbytes)
         return number
 
     def complete(self, request: str) -> None:
-        """Drops the leases of a request's load, which vLLM has reported as ended in all ranks. A request has one load at a time."""
+        """Drops the leases of a request's load, which vLLM has reported as completed in all ranks. A request has one load at a time."""
         number = next((n for n, load in self._loads.items() if load.request == request and not load.is_orphan), None)
         if number is not None:
             del self._loads[number]
 
     def reset(self) -> None:
+        """Notes that vLLM has reset its cache, and does not report the end of the loads under way."""
         for load in self._loads.values():
             load.is_orphan = True
 
     def sweep(self, ended_below: Callable[[int], int]) -> None:
-        """Drops the leases of orphaned loads that all ranks have ended. `ended_below`: returns a number below which all loads have ended, given
-        that of the next load."""
+        """Drops the leases of loads whose end vLLM does not report and that all ranks have ended. `ended_below`: given the number of the next
+        load, returns a number below which all loads have ended in all ranks."""
         if any(load.is_orphan for load in self._loads.values()):
             end = ended_below(self.next_number)
             self._loads = {n: load for n, load in self._loads.items() if n >= end or not load.is_orphan}
 
 
 class Promises:
-    """The leases of all requests. `shards`: those of each group. `serves`: returns whether all ranks can load from a pool; chunks of other
-    pools are not promised."""
+    """The leases of all requests of an engine. `shards`: by group, the shards of its chunks. `serves`: returns whether all ranks can load from
+    a pool; a lease in another pool counts as refused."""
 
     def __init__(self, shards: Mapping[int, Sequence[Shard]], *, socket: str | None, timeout_s: float, serves: Callable[[int], bool]) -> None:
         self._shards = {g: list(of_group) for g, of_group in shards.items()}
@@ -158,14 +168,14 @@ class Promises:
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
-        self._reaped = False  # in this step
-        self._looked_at = 0.0  # time at which answers were last reaped
-        self._heard_at = self._probed_at = 0.0  # the last answer; the probe that is in flight, or 0
-        self._advising, self._no_advice_until = 0, 0.0  # messages with advice that are in flight
-        self.asked_bytes = self.asked_disk_bytes = 0  # bytes of unanswered requests for leases
-        self.partial_hits = 0  # chunks of which some shards were found, since the owner took the number
-        self.lease_waits = 0  # chunks that waited for room, since the owner took the number
-        self.reads: list[Read] = []  # reads since the owner last took them
+        self._reaped = False  # answers were reaped in this step
+        self._looked_at = 0.0  # time.monotonic() at which answers were last reaped
+        self._heard_at = self._probed_at = 0.0  # time.monotonic() of the last answer, and of the probe in flight; 0: none
+        self._advising, self._no_advice_until = 0, 0.0  # requests with advice in flight; time.monotonic() until which no advice is sent
+        self.asked_bytes = self.asked_disk_bytes = 0  # bytes of the chunks whose leases are requested; those of them on disk
+        self.partial_hits = 0  # chunks of which some shards, but not all, were found; the manager resets the number
+        self.lease_waits = 0  # chunks that waited for room; the manager resets the number
+        self.reads: list[Read] = []  # completed reads; the manager empties the list
 
     def _open(self) -> dict[int, list[Namespace]]:
         return {g: [self._client.namespace(s.name, s.fields, s.chunk_bytes) for s in shards] for g, shards in self._shards.items()}
@@ -176,12 +186,14 @@ class Promises:
 
     @property
     def pending(self) -> bool:
-        """Returns whether leases may arrive, also for requests that have ended, or requests are to be sent. No other answer is waited for."""
+        """Returns whether answers with leases are outstanding, also for requests that have ended, or messages are still to be sent. Answers to
+        advice and to probes do not count."""
         others = self._advising + (self._probed_at > 0)
         return self._client.owes or self._client.inflight > others or any(r.wanted or r.roomless for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Returns one byte a key, for keys of one group: 0, or the tiers that have all its shards. None: unknown now."""
+        """Looks up keys of one group. Returns one byte for each key: 0 if a shard is not stored, else the tiers of the chunk (_combined()).
+        Returns None if the daemon does not answer now."""
         found = self.where_by_shard(keys)
         if found is None:
             return None
@@ -191,7 +203,8 @@ class Promises:
         return combined
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
-        """Returns for each shard one byte a key, as where() does for all of them."""
+        """Looks up keys of one group. Returns for each shard one byte for each key: its tiers, or 0 if it is not stored. Returns None if the
+        daemon does not answer now."""
         self._reap()
         namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
@@ -204,7 +217,7 @@ class Promises:
                 if time.monotonic() - started >= LOOKUP_S:
                     break
         except Error as e:
-            log.warning("nothing is found now: %s", e)
+            log.warning("a lookup failed, so the prompt is computed: %s", e)
             return None
         late = time.monotonic() - started >= LOOKUP_S
         if late and (any(0 in f for f in found) or len(found) < len(namespaces) or not self._client.connected):  # no answer
@@ -222,8 +235,8 @@ class Promises:
         return self._advising > 0
 
     def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Submits advice about a chain, of one group and root first, as Namespace.advise() takes it, for all its shards. Returns whether that was
-        possible. Nothing waits for the answer."""
+        """Sends advice (see Namespace.advise()) about a chain of one group, root first, for all its shards. Returns whether the messages could be
+        sent; does not wait for their answers."""
         now = time.monotonic()
         if not keys or not self.well or now < max(self._no_advice_until, self._rest_until):
             return False
@@ -233,17 +246,19 @@ class Promises:
                 namespace.submit_advise(names, advice, return_s, tag=ADVICE, timeout=ADVICE_S)
                 self._advising += 1
         except Error as e:
-            log.warning("advice of a request is not passed on: %s", e)
+            log.warning("advice of requests could not be sent and is dropped for %.0f s, which may cost later hits: %s", NO_ADVICE_S, e)
             self._no_advice_until = now + NO_ADVICE_S
             return False
         return self._client.connected
 
     def want(self, request: str, keys: Sequence[bytes], on_disk: Sequence[bool]) -> None:
+        """Notes chunks whose leases ask() or flush() requests. `on_disk`: whether each chunk is on disk only."""
         mine = self._requests.setdefault(request, _Request())
         mine.wanted.update((k, disk) for k, disk in zip(keys, on_disk) if k not in mine.held and k not in mine.asked)
 
     def state(self, request: str, key: bytes) -> bool | None:
-        """Returns True if the request holds the chunk, False if it was refused or never wanted, and None if that is not known yet."""
+        """Returns True if the request holds the chunk, False if the lease was refused or never requested or the daemon is ill, and None while
+        the daemon's answer is outstanding."""
         mine = self._requests.get(request)
         if mine is None:
             return False
@@ -259,13 +274,13 @@ class Promises:
         if waited <= self._timeout_s and not self._ill and not self._is_silent(asked):
             return None
         if not self._ill:
-            log.warning("nothing is found now: the daemon has not answered for %.1f s", waited)
+            log.warning("the daemon has not answered for %.1f s, so prompts are computed until it does (see kvcachectl doctor)", waited)
             self._ill = True
         return False
 
     def _is_silent(self, asked: float) -> bool:
-        """Returns whether the daemon hangs, so that no request waits for it until its timeout. A long read from disk is no hang: after PROBE_S
-        without an answer the daemon is asked for something that it answers at once."""
+        """Returns whether the daemon hangs, so that a request for leases need not wait until its timeout. A long read from disk is not a hang.
+        To tell the two apart, a probe is sent after PROBE_S without an answer: a request that a working daemon answers at once."""
         now = time.monotonic()
         if now - max(asked, self._heard_at) < PROBE_S:
             return False
@@ -277,7 +292,7 @@ class Promises:
                 namespace.submit_touch([os.urandom(32)], tag=PROBE, timeout=self._timeout_s)
                 self._probed_at = now
             except Error as e:
-                log.warning("nothing is found now: %s", e)
+                log.warning("the daemon could not be probed and counts as hung, so prompts are computed: %s", e)
                 return True
         return False
 
@@ -286,24 +301,26 @@ class Promises:
         return [k for k, held in self._requests[request].held.items() if held is not None]
 
     def held(self, request: str, key: bytes) -> Held:
+        """Returns a chunk that the request holds."""
         held = self._requests[request].held[key]
         assert held is not None, "a chunk was promised without a lease"
         return held
 
     def rename(self, shards: Mapping[int, Sequence[Shard]]) -> None:
-        """Uses other namespaces from now on. Requests keep the chunks that they hold until release()."""
+        """Uses other namespaces from now on. A request keeps the chunks that it holds until release()."""
         self._namespaces, self._shards = {}, {g: list(of_group) for g, of_group in shards.items()}
         try:
             self._namespaces = self._open()
         except Error as e:
-            log.warning("nothing is found from now on: %s", e)
+            log.warning("the namespaces of the canary's next variant cannot be opened, so prompts are computed until the engine is restarted: %s", e)
 
     def release(self, request: str) -> None:
-        """Releases the chunks that the request holds or has requested."""
+        """Forgets a request, and releases the chunks that it holds or has requested."""
         self._requests.pop(request, None)
 
     def ask(self, request: str) -> None:
-        """Requests leases on the wanted chunks, which are in memory, at once, and waits for the answer for at most GRACE_S."""
+        """Requests the leases of the wanted chunks at once, and waits for the answers for at most GRACE_S. The caller has found all of these chunks
+        in memory."""
         mine = self._requests.get(request)
         if mine is None or not self.well or time.monotonic() < self._no_grace_until:
             return
@@ -315,7 +332,7 @@ class Promises:
             self._no_grace_until = time.monotonic() + NO_GRACE_S
 
     def flush(self) -> None:
-        """Sends the requests that were collected in a step. Called at the end of the step."""
+        """Requests the leases of all chunks that are still wanted. Called at the end of each step."""
         self._reaped = False
         self._reap()
         now = time.monotonic()
@@ -340,7 +357,7 @@ class Promises:
                 for shard, namespace in enumerate(namespaces):
                     namespace.submit_get_map(names, tag=(asked, shard), timeout=self._timeout_s)
             except Error as e:
-                log.warning("nothing is found now: %s", e)
+                log.warning("leases could not be requested, so %d chunks that were found are computed: %s", len(keys), e)
                 mine.held.update(dict.fromkeys(keys))
                 continue
             mine.asked.update(dict.fromkeys(keys, now))
@@ -348,7 +365,7 @@ class Promises:
             self.asked_disk_bytes += asked.disk_bytes
 
     def _look_for_room(self, mine: _Request, now: float) -> None:
-        """Asks again for the chunks that wait for room, if others' leases have ended. Gives up after ROOM_S."""
+        """Requests the chunks that wait for room again if a lease of another request has ended. Treats them as refused after ROOM_S."""
         if len(mine.others) < mine.others_then:
             mine.wanted.update(dict.fromkeys(mine.roomless, False))
         elif now - mine.roomless_at > ROOM_S:
@@ -358,7 +375,8 @@ class Promises:
         mine.roomless = ()
 
     def _wait_for_room(self, mine: _Request, keys: tuple[bytes, ...], now: float) -> None:
-        """Keeps chunks that were refused because leases took the room, if leases will end without this request."""
+        """Lets chunks wait for room that were refused because other leases use it. Treats them as refused if the request has waited for ROOM_S, or
+        if every lease belongs to this request or to one that waits for room."""
         mine.roomless_at = mine.roomless_at or now
         waiting = [r for r in self._requests.values() if r is mine or r.roomless]
         theirs = {one for r in waiting for held in r.held.values() if held is not None for one in held.leased}
@@ -370,7 +388,7 @@ class Promises:
         mine.roomless, mine.others, mine.others_then = mine.roomless + keys, weakref.WeakSet(others), len(others)
 
     def _reap(self) -> None:
-        """Reaps answers, at most once a step: vLLM asks for each of the hundreds of chunks of a request, and one look serves all."""
+        """Reaps answers, at most once in a step, because vLLM asks for each of the hundreds of chunks of a request separately."""
         if not self._reaped:
             self._reaped = True
             self._answers(0.0)
@@ -383,7 +401,7 @@ class Promises:
         try:
             finished = self._client.reap(timeout)
         except Error as e:
-            log.warning("nothing is found now: %s", e)
+            log.warning("answers of the daemon could not be read, so found chunks may be computed: %s", e)
             return
         now = time.monotonic()
         for done in finished:
@@ -405,7 +423,7 @@ class Promises:
         asked, shard = done.tag
         if any(map(status_ok, done.status)):
             self._ill = False
-        elif PENDING in done.status:  # the daemon hangs, so that the next requests do not wait for it
+        elif PENDING in done.status:  # the daemon has not answered within the timeout: without this pause every request would wait for it
             self._rest_until = time.monotonic() + HUNG_S
         asked.answers[shard] = _Answer(done.status, done.tiers, done.lengths, done.leased)
         answers = [a for a in asked.answers if a is not None]
@@ -413,7 +431,7 @@ class Promises:
             self._settle(asked, answers, now)
 
     def _settle(self, asked: _Asked, answers: list[_Answer], now: float) -> None:
-        """All shards have answered."""
+        """Evaluates the answers for chunks whose shards have all been answered: the request holds each chunk, waits for room, or is refused it."""
         keys, group = asked.keys, group_of(asked.keys[0])
         length = self._chunk_bytes.get(group, 0)
         self.asked_bytes -= len(keys) * length
@@ -425,13 +443,13 @@ class Promises:
         self._note_read(asked, group, tiers, good, now)
         mine = asked.asker
         if self._requests.get(asked.request) is not mine:
-            return  # the request has ended: its leases are released with `asked`
+            return  # the request has ended, and its leases are released when `asked` and `answers` are freed
         places = [self._client.pool_of(a.leased) if a.leased is not None else (0, 0) for a in answers]
         for answer, (pool, _) in zip(answers, places):
             if answer.leased is not None and pool:
                 self._leases.setdefault(pool, weakref.WeakSet()).add(answer.leased)
         pool = places[0][0]
-        # serves() puts the pool on the list of those in use before a hit is answered, so that no rank releases it.
+        # _serves() lists the pool as in use in the engine's page before a hit is answered, so that no rank unregisters the pool.
         served = pool != 0 and all(p == pool for p, _ in places) and mine.pool in (0, pool) and self._serves(pool)
         for key in keys:
             mine.asked.pop(key, None)
@@ -463,7 +481,8 @@ class Promises:
         return set(self._leases)
 
     def _note_read(self, asked: _Asked, group: int, tiers: bytes, good: list[bool], now: float) -> None:
-        """Records a read from disk, which ended between the last two reaps of answers, and shared the disk with earlier reads."""
+        """Records a read from disk as a sample for the load policy. The read ended between the last two times that answers were reaped, and shared
+        the disk with earlier reads, so it counts with its share of the bytes."""
         nbytes = sum(t & TIER_DISK != 0 and not t & TIER_MEMORY for t in tiers) * self._chunk_bytes.get(group, 0)
         if not nbytes or not all(good):
             return
@@ -479,7 +498,8 @@ class Promises:
 
 
 def _combined(found: Sequence[bytes]) -> bytes:
-    """Returns of each key 0 if a shard lacks it, else the tiers: memory only if all shards are there."""
+    """Combines the tiers of each shard. Returns for each key 0 if a shard is not stored; else all tiers of its shards, with memory only if all
+    shards are in memory."""
     if len(found) == 1:
         return found[0]
     return bytes(0 if 0 in of_key else _or(of_key) & ~TIER_MEMORY | min(t & TIER_MEMORY for t in of_key) for of_key in zip(*found))

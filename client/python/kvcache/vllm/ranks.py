@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of an engine as its scheduler's side knows them, by the engine's page (page.py); nothing of vLLM.
+"""The ranks of an engine, as the spec's manager (manager.py) knows them from the engine's page (page.py). Imports nothing of vLLM.
 
-All ranks or none: while one has not attached, refuses or does not fit the others, nothing is loaded or stored. The log has each reason once,
-and the engine serves without a cache.
+The cache is used by all ranks or by none. While a rank has not attached, refuses to take part or contradicts the others, nothing is loaded or
+stored, and the engine serves without a cache. Each reason is logged once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .shards import Shard, shards_of
 
 log = logging.getLogger("kvcache.vllm")
 
-LATE_S = 2.0   # time after which the log reports that ranks have not attached
-LEAVE_S = 1.0   # time that the scheduler's side waits for ranks to leave when it ends
+LATE_S = 2.0   # time after which missing ranks are logged
+LEAVE_S = 1.0  # time for which close() waits until ranks have left the page
 
 
 class Ranks:
-    """The ranks of an engine. `shards`: those of each group. `owned`: by group, the shard that each rank loads. Both are set when join() has
-    returned True."""
+    """The ranks of an engine. `shards`: by group, the shards of a chunk. `owned`: by group, the number of the shard that each rank loads. Both are
+    set once join() has returned True."""
 
     def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
         self.world_size = world_size
@@ -30,16 +30,16 @@ class Ranks:
         self._said: set[object] = set()
         self._has_failed = self._is_joined = False
         self._seen = dict.fromkeys(COUNTERS, 0)
-        self._counted: list[list[int]] = []  # by rank, as they were read
+        self._counted: list[list[int]] = []  # by rank, its counters as they were last read
         self._page: EnginePage | None = None
         try:
             self._page = EnginePage(engine_id, world_size, digest)
         except (OSError, ValueError, IndexError, PageError) as e:
-            self._fail(f"the engine's page is not made: {e}")
+            self._fail(f"the engine's page cannot be made: {e}")
 
     def _fail(self, why: str) -> None:
         self._has_failed = True
-        log.error("nothing is loaded or stored: %s", why)
+        log.error("this engine runs without a cache: %s", why)
 
     def _say(self, about: object, text: str, *arguments: object, level: int = logging.WARNING) -> None:
         if about not in self._said:
@@ -47,11 +47,11 @@ class Ranks:
             log.log(level, text, *arguments)
 
     def join(self) -> bool:
-        """Returns whether all ranks take part, as the last look() saw it; looks itself where they did not."""
+        """Returns whether all ranks take part. Reads the page only if they did not at the last look()."""
         return self._is_joined or self.look()
 
     def look(self) -> bool:
-        """Looks at the page, once a step."""
+        """Reads the page, and returns whether all ranks take part. Called once in a step."""
         self._is_joined = not self._has_failed and self._take_part()
         return self._is_joined
 
@@ -61,14 +61,15 @@ class Ranks:
         states = self._page.states()
         for rank, state in enumerate(states):
             if state == REFUSES:
-                self._say(rank, "nothing is loaded or stored, since rank %d of %d does not take part: %s", rank, self.world_size,
+                self._say(rank, "nothing is loaded or stored, because rank %d of %d does not take part: %s", rank, self.world_size,
                           self._page.reason(rank), level=logging.ERROR)
         absent = [r for r, state in enumerate(states) if state == NONE]
         if absent and self._page.age_s > LATE_S:
-            self._say("absent", "nothing is loaded or stored until all ranks have attached; of %d the ranks %s have not yet", self.world_size, absent)
+            self._say("absent", "nothing is loaded or stored until all %d ranks have attached to the engine's page; the ranks %s have not yet",
+                      self.world_size, absent)
             if self._page.age_s > NAME_S:
-                self._say("late", "the ranks %s have not attached within %.0f s, and may never: nothing is loaded or stored until then", absent,
-                          NAME_S, level=logging.ERROR)
+                self._say("late", "the ranks %s have not attached to the engine's page within %.0f s and cannot find it any longer, so this engine "
+                          "runs without a cache: look at the logs of these ranks, and restart the engine", absent, NAME_S, level=logging.ERROR)
         if any(state != ATTACHED for state in states):
             return False
         if not self.shards:
@@ -80,11 +81,11 @@ class Ranks:
 
     @property
     def has_scheduler(self) -> bool:
-        """Whether the only rank is in this process."""
+        """Returns whether the engine has one rank, and it is in this process."""
         return self._page is not None and self.world_size == 1 and self._page.is_here(0)
 
     def serves(self, pool: int) -> bool:
-        """Returns whether all ranks can copy chunks of this pool. Has them attach where they cannot."""
+        """Returns whether all ranks can copy chunks of this pool. If not, asks them to attach to it."""
         if self._page is None or not pool:
             return False
         if self._page.serves(pool):
@@ -108,8 +109,8 @@ class Ranks:
         return self._page.ended_below(most) if self._page is not None else 0
 
     def counted(self) -> Iterator[tuple[str, int]]:
-        """Gives what all ranks together have counted since the last time, by the names of COUNTERS. Two threads of a rank write its counters, so
-        that one may step back for a moment."""
+        """Yields for each name of COUNTERS by how much the sum of all ranks' counters has grown since the last call. A counter may decrease for a
+        moment, because two threads of a rank write it; that counts as no growth."""
         if self._page is None:
             return
         now = self._page.all_counted()
@@ -121,7 +122,8 @@ class Ranks:
             yield name, self._seen[name] - seen
 
     def loads(self) -> list[tuple[int, float]]:
-        """Returns bytes in all shards, and seconds, of loads since the last time: all ranks load at once, each its part."""
+        """Returns the samples of loads since the last call: bytes in all shards, and seconds. All ranks load their shards at the same time, so the
+        bytes of one rank's sample are extrapolated to all shards."""
         if self._page is None:
             return []
         whole, samples = sum(self.chunk_bytes().values()), []
@@ -131,7 +133,8 @@ class Ranks:
         return samples
 
     def prefills(self) -> list[tuple[int, float]]:
-        """Returns tokens and seconds since the last time, of one rank: all compute the same tokens."""
+        """Returns the samples of prefills since the last call: tokens and seconds. They are those of one rank, because all ranks compute the same
+        tokens."""
         if self._page is None:
             return []
         return next((s for s in [self._page.prefills(r) for r in range(self.world_size)] if s), [])

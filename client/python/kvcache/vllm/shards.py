@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards divide a chunk among the ranks of an engine; nothing of vLLM but its descriptions of pages.
+"""Shards: the parts into which a chunk is divided among the ranks (GPUs) of one engine. Imports nothing of vLLM.
 
-A chunk of an engine of several GPUs is stored in shards, each in a namespace of its own with the same keys. Ranks that hold different bytes
-have different shards. Ranks that hold the same bytes (MLA, or fewer KV heads than ranks) have one shard and take turns at writing it, by
-key. A chunk is found once all its shards are there.
+Each shard is stored in a separate namespace, under the same key. Ranks that hold different bytes of a chunk have different shards. Ranks that
+hold the same bytes (MLA, or fewer KV heads than ranks) share one shard, and the chunk's key determines which of them writes it. A chunk is
+found once all its shards are stored. Used by the workers (spec.py) and by the manager, through ranks.py.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST_CHUNK_BYTES = 64 << 20  # that the daemon takes
+MOST_CHUNK_BYTES = 64 << 20  # largest chunk that the daemon accepts
 
 
 class Share(NamedTuple):
-    """A rank's share of a group: the number of its shard, how many shards there are, how many ranks write it, and which of them this one is."""
+    """A rank's share of the chunks of a group: the number of its shard among `shards`, and its own number, `writer`, among the `writers` ranks
+    that hold the same shard."""
 
     shard: int = 0
     shards: int = 1
@@ -30,12 +31,12 @@ class Share(NamedTuple):
         return key[0] % self.writers == self.writer
 
     def name(self, base: str, group: int) -> str:
-        """Returns the name of the shard's namespace. The only shard has the name that engines of one GPU have."""
+        """Returns the name of the shard's namespace. If there is one shard only, engines of one GPU have the same name."""
         return f"{base}/g{group}" if self.shards == 1 else f"{base}/g{group}/s{self.shard}.of.{self.shards}"
 
 
 class Shard(NamedTuple):
-    """A shard of a group, as the scheduler's side knows it."""
+    """A shard of a group, as the manager knows it: its namespace's name and fingerprint, and its part of a chunk in bytes."""
 
     name: str
     fields: Mapping[str, str]
@@ -43,8 +44,8 @@ class Shard(NamedTuple):
 
 
 def shares_of(group_refs: Sequence[Sequence[Any]], numbers: Sequence[int], parallel: Any) -> dict[int, Share]:
-    """Returns the share of this rank in each group. `group_refs`: vLLM's references to pages, by group. Shards are shared only under tensor
-    parallelism alone, where vLLM says for each page of a group how many ranks hold its bytes (0.33)."""
+    """Returns the share of this rank in each group. `group_refs`: by group, vLLM's references to its pages. Ranks share a shard only if vLLM 0.33
+    reports for each page how many ranks hold its bytes, and tensor parallelism is the only parallelism."""
     rank, world_size = int(parallel.rank), int(parallel.world_size)
     is_plain = world_size > 1 and world_size == int(parallel.tp_size) and all(
         int(getattr(parallel, name, 1)) == 1 for name in ("pp_size", "pcp_size", "dcp_size"))
@@ -58,7 +59,7 @@ def shares_of(group_refs: Sequence[Sequence[Any]], numbers: Sequence[int], paral
 
 
 def _writers_of(refs: Sequence[Any], rank: int) -> int:
-    """Returns how many ranks hold exactly the bytes of these pages; 1 where one of the pages is not known to be held by others."""
+    """Returns how many ranks hold exactly the bytes of these pages; 1 if that is not known for all of the pages alike."""
     said = {(int(m.num_writers), int(m.writer_index)) if (m := getattr(ref, "mapping", None)) is not None else (1, 0) for ref in refs}
     if len(said) != 1:
         return 1
@@ -67,11 +68,11 @@ def _writers_of(refs: Sequence[Any], rank: int) -> int:
 
 
 def shards_of(descriptions: Sequence[Any]) -> tuple[dict[int, list[Shard]], dict[int, list[int]]]:
-    """Returns the shards of each group, and by group the shard of each rank. `descriptions`: one of each rank (page.py). Raises ValueError where
-    they do not fit together."""
+    """Returns the shards of each group, and by group the number of each rank's shard. `descriptions`: those of all ranks (page.py). Raises
+    ValueError if the descriptions contradict each other."""
     numbers = set(descriptions[0].groups)
     if any(set(d.groups) != numbers for d in descriptions):
-        raise ValueError("ranks have different groups of KV caches")
+        raise ValueError("ranks of this engine report different groups of KV caches, which KvcacheOffloadingSpec does not support")
     shards: dict[int, list[Shard]] = {}
     owned: dict[int, list[int]] = {}
     for number in sorted(numbers):
@@ -81,10 +82,10 @@ def shards_of(descriptions: Sequence[Any]) -> tuple[dict[int, list[Shard]], dict
             nbytes, share = description.groups[number]
             shard = Shard(share.name(description.base, number), description.fields, nbytes)
             if share[1:3] != descriptions[0].groups[number][1][1:3] or found.setdefault(share.shard, shard) != shard:
-                raise ValueError(f"rank {rank} and an earlier one do not agree on the shards of group {number}")
+                raise ValueError(f"rank {rank} and an earlier rank describe the shards of group {number} differently")
             writers.add((share.shard, share.writer))
         if len(writers) != len(descriptions):
-            raise ValueError(f"two ranks have the same turn in a shard of group {number}")
+            raise ValueError(f"two ranks would write the same chunks of a shard of group {number}")
         shards[number] = [found[i] for i in sorted(found)]
         owned[number] = [d.groups[number][1].shard for d in descriptions]
     return shards, owned

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches a request's chain from the shared tier to this host's daemon while the request waits. Does not depend on vLLM.
+"""Searches of the shared tier: fetches a request's chain to this host's daemon while the request waits. Imports nothing of vLLM.
 
-The engine's thread begins a search, asks at each step how it stands, says how much of what was found to fetch, and drops it; none of
-that waits. A thread of its own, with a connection of its own, has the daemon look for the chain, and get what is to be fetched to its
-memory, from where it is loaded like any other chunk.
+Used by the tier (tier.py) and by the spec's manager (manager.py). The engine's thread begins a search, reads its state at each step, decides
+how many of the found chunks to fetch, and drops the search; none of these calls waits. A second thread with a connection of its own asks the
+daemon which chunks of the chain the shared tier has, and makes it fetch chunks to its memory. From there a chunk is loaded like any other.
 
-A search is LOOKING, then FOUND, then FETCHING, then ENDED. LOOKING and FETCHING have deadlines, which the engine's thread keeps: what
-is known, or has come, by then is what there is. So a daemon, a shared tier or a thread that hangs costs a request no more than that.
-A chunk that does not come is computed.
+A search is LOOKING, then FOUND, then FETCHING, then ENDED. LOOKING and FETCHING have deadlines, which the engine's thread enforces: the search
+continues with the chunks that are known or fetched by then. A daemon, a shared tier or a thread that hangs therefore delays a request no longer
+than the deadlines. A chunk that is not fetched in time is computed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger("kvcache.vllm")
 
 POLL_S = 0.002      # first interval between lookups of a chain, and interval between reaps of fetched chunks
 MOST_POLL_S = 0.016 # longest interval between lookups of a chain; it doubles up to this
-ABANDONED_S = 10.0  # past its deadline no request asks for a search any more
+ABANDONED_S = 10.0  # time after its deadline at which a search is dropped, if the engine's thread has not dropped it
 ASK_S = 0.25        # timeout of a request that the daemon answers without the shared tier
-STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
-REST_S = 0.5        # pause between these questions while there is no daemon
-ROUND_BYTES = 64 << 20  # that are fetched by one request; a sixteenth of the daemon's pool, if that is less
+STATUS_S = 10.0     # interval between reads of the daemon's status: whether it has a shared tier, and the tier's rate and latency
+REST_S = 0.5        # this interval while no daemon answers, and the pause of the thread after a failure
+ROUND_BYTES = 64 << 20  # bytes that are fetched by one request; a sixteenth of the daemon's pool if that is less
 
-LOOKING, FOUND, FETCHING, ENDED = range(4)
+LOOKING, FOUND, FETCHING, ENDED = range(4)  # states of a search
 
 
 class Search:
@@ -43,24 +43,26 @@ class Search:
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
-        self.packed: Keys | None = None  # the daemon's names of the keys, made at the first question
+        self.packed: Keys | None = None  # the daemon's keys of `keys`, made at the first lookup
         self.state = LOOKING
         self.reach, self.wanted, self.got = here, 0, 0
-        self.ask_at, self.pause_s = 0.0, POLL_S  # the next lookup, and the interval after it
-        self.began = 0.0
-        self.asked = False  # a round of the fetch is in flight
-        self.came, self.is_remote = 0, False  # chunks fetched, also late ones; whether the shared tier delivered any
-        self.before = 0  # bytes of other searches that were in flight when the fetch began
+        self.ask_at, self.pause_s = 0.0, POLL_S  # time.monotonic() of the next lookup, and the interval after it in seconds
+        self.began = 0.0  # time.monotonic() at which the fetch began
+        self.asked = False  # a request of the fetch is in flight
+        self.came, self.is_remote = 0, False  # chunks that were fetched, including late ones; whether any came from the shared tier
+        self.before = 0  # bytes that other searches were still to fetch when the fetch began
 
 
 class Sought:
-    """Keys of one group of a request that are asked about together, in the order in which vLLM asks. vLLM may ask next for any of them, or
-    for another key of the group, because it may get the first ones elsewhere. Once advance() has returned True, `tiers` holds the tiers
-    of the leading keys, `worth` how many of these are worth loading, and `failed` how many the shared tier did not deliver in time."""
+    """Keys of one group that a request looks up together, in the order in which vLLM asks for them, and their search.
+
+    vLLM may ask next for any of these keys, or for another key of the group, because it may get the first chunks elsewhere. Once advance() has
+    returned True, `tiers` has the tiers of the leading keys, `worth` the number of these that are to be loaded, and `failed` the number that
+    the shared tier did not deliver in time."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = dict.fromkeys(keys)
-        self.until = math.inf  # deadline of the decision, if necessary with this host's chunks alone
+        self.until = math.inf  # time.monotonic() at which the search ends in any case, if necessary with this host's chunks alone
         self.tiers: list[int] = []
         self.worth = self.failed = 0
         self._decided = False
@@ -71,7 +73,7 @@ class Sought:
         return self._search is not None
 
     def add(self, key: bytes) -> bool:
-        """Adds a key to a search that has not begun. Returns False if the search has the key already: vLLM is then at its next step."""
+        """Adds a key to a search that has not begun. Returns False if the search has the key already: vLLM has then begun its next step."""
         is_new = key not in self.keys
         self.keys[key] = None
         return is_new
@@ -82,8 +84,8 @@ class Sought:
         self.keys = dict.fromkeys(keys[keys.index(key):])
 
     def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int], untils: dict[int, float]) -> bool:
-        """Begins the search. `tiers`: those of the leading keys, which this host has. `untils`: by group, the time until which the request may
-        wait for searches; its first search sets it. Returns False if a search would take longer than it could save, or than it may."""
+        """Begins the search. `tiers`: the tiers of the leading keys, which this host has. `untils`: by group, the time until which the request may
+        wait for searches; the first search of a group sets it. Returns False if that time has passed, or no search is worth it."""
         policy.expect_remote(shared.bytes_per_s, shared.latency_s)
         now = time.monotonic()
         if group not in untils:
@@ -95,6 +97,8 @@ class Sought:
         return longest_s > 0
 
     def advance(self, shared: SharedTier, policy: LoadPolicy, decide: Callable[[list[int]], int]) -> bool:
+        """Continues the search according to its state. Returns whether the search has ended. `decide`: given the tiers of the leading keys, returns
+        how many of these chunks to load."""
         search = self._search
         assert search is not None
         state = shared.state(search)
@@ -123,7 +127,7 @@ class Sought:
 
 
 class Fetched(NamedTuple):
-    """The bytes of one group that a search fetched from the shared tier, and the seconds that this took."""
+    """A sample of a fetch: the bytes of one group that a search fetched from the shared tier, and the seconds of that."""
 
     group: int
     nbytes: int
@@ -131,13 +135,16 @@ class Fetched(NamedTuple):
 
 
 class _Round(NamedTuple):
+    """The tag of a request that fetches the next `chunks` chunks of a search."""
+
     search: Search
     chunks: int
 
 
 class SharedTier:
-    """The searches of all requests, and their thread. `chunk_bytes`: by group, the size of a chunk, which is stored as `parts` keys of at
-    most `part_bytes`. `timeout_s`: the longest time that a request waits for a fetch."""
+    """The searches of all requests of an engine, and the thread that carries them out. `names` and `fields`: the namespaces' names by group, and
+    their fingerprint. `chunk_bytes`: by group, the size of a chunk, which is stored under `parts` keys with at most `part_bytes` each.
+    `timeout_s`: the longest time for which a request waits for a fetch."""
 
     def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
                  timeout_s: float, parts: int = 1, part_bytes: int = 0) -> None:
@@ -146,9 +153,9 @@ class SharedTier:
         self._client = Client(socket, "vllm shared tier", timeout=ASK_S, connect_timeout=0.2)
         self._names, self._fields = dict(names), dict(fields)
         self._namespaces: dict[str, Namespace] = {}
-        self.on = False  # has the daemon a shared tier that works?
-        self.bytes_per_s = self.latency_s = 0.0  # the daemon's measurements
-        self.fetched: deque[Fetched] = deque()  # since the owner took them
+        self.on = False  # the daemon has a shared tier that works
+        self.bytes_per_s = self.latency_s = 0.0  # rate and latency of the shared tier, as the daemon has measured them; 0 if it has not
+        self.fetched: deque[Fetched] = deque()  # samples for the load policy, which the owner removes
         self._lock = threading.Lock()  # guards the searches
         self._searches: list[Search] = []
         self._round_bytes = ROUND_BYTES
@@ -175,14 +182,14 @@ class SharedTier:
 
     @staticmethod
     def _expire(search: Search) -> None:
-        """In the lock."""
+        """Applies a search's deadline. The caller holds the lock."""
         if search.state in (LOOKING, FETCHING) and time.monotonic() >= search.until:
             search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
 
     def fetch(self, search: Search, count: int, longest_s: float) -> None:
         """Starts to fetch `count` chunks of a search that is FOUND. This host has the `here` chunks before them."""
         with self._lock:
-            if search not in self._searches:  # the thread has just dropped it as abandoned
+            if search not in self._searches:  # the thread has just dropped the search as abandoned
                 self._searches.append(search)
             search.before = self._queued_bytes()
             search.wanted, search.began = count, time.monotonic()
@@ -196,7 +203,7 @@ class SharedTier:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are still to be fetched."""
+        """Returns the bytes that all searches are still to fetch."""
         with self._lock:
             return self._queued_bytes()
 
@@ -204,7 +211,7 @@ class SharedTier:
         return sum((s.wanted - s.got) * self._chunk_bytes[s.group] for s in self._searches if s.state == FETCHING)
 
     def rename(self, names: Mapping[int, str]) -> None:
-        """Uses other namespaces from now on. The owner has dropped its searches."""
+        """Uses other namespaces from now on. The caller has dropped all searches."""
         self._names = dict(names)
 
     def close(self) -> None:
@@ -212,7 +219,7 @@ class SharedTier:
         self._kick.set()
         self._thread.join(2 * ASK_S + self.timeout_s)
 
-    # --- our thread ---
+    # --- the thread of the searches ---
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -221,7 +228,7 @@ class SharedTier:
             except Exception as e:  # the thread must survive unknown failures
                 self.on = False
                 self._status_at = time.monotonic() + REST_S
-                log.warning("nothing is fetched from the shared tier now: %s", e)
+                log.warning("searches of the shared tier failed and their chunks are computed; further searches are tried soon: %s", e)
                 self._end_all()
                 self._closing.wait(REST_S)
         self._client.close()
@@ -289,7 +296,7 @@ class SharedTier:
                 search.state = FOUND if search.reach > search.here else ENDED
 
     def _ask(self, search: Search) -> None:
-        """Requests the chunks of the next round, and a prefetch of the round after it."""
+        """Requests the chunks that a search fetches next, at most ROUND_BYTES, and a prefetch of the chunks after these."""
         namespace, left = self._namespace(search.group), search.until - time.monotonic()
         step = max(1, self._round_bytes // self._chunk_bytes[search.group])
         first, end = search.here + search.got, search.here + search.wanted
@@ -324,10 +331,10 @@ class SharedTier:
             self._client.flush()
 
     def _learn(self, search: Search, failed: bool) -> None:
-        """Reports a fetch as a sample for the policy. Every chunk counts as fetched from the shared tier if one was, because the rounds after
-        the first are in memory by the time that they are asked for. The time is divided between this search and the bytes that were
-        being fetched for others. A search that failed at its deadline shows only that fetching takes longer: its time is extrapolated
-        from the chunks that came to those wanted, at least doubled, and not divided."""
+        """Records a fetch as a sample for the load policy. If one chunk came from the shared tier, all chunks count as fetched from there, because
+        the prefetch has moved later ones to memory before they are requested. The time is divided between this search and the bytes that other
+        searches were fetching. A fetch that failed at its deadline only shows that fetching takes longer: its time is extrapolated from the
+        fetched chunks to the wanted ones, at least doubled, and not divided."""
         took = time.monotonic() - search.began
         if failed and took >= 0.8 * (search.until - search.began):
             nbytes = search.wanted * self._chunk_bytes[search.group]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spec of our own for vLLM's KV offloading, 0.24 to 0.33: the daemon's memory is the CPU tier. Blocks go from the GPU to the
-daemon and back without vLLM's CPU tier between them.
+"""The offloading spec for vLLM 0.24 to 0.33: blocks move directly between the GPU and the daemon's memory, which replaces vLLM's CPU tier.
 
-The manager (manager.py, the scheduler's side) holds the leases on what was found. A specification of a load or a store has no live objects
-(chunks.py), and the workers, one for each GPU, may be in processes of their own. They say by the engine's page which pools they can copy from,
-what they store, and what they count (page.py). A chunk of an engine of several GPUs is stored in shards (shards.py). Until all workers take
-part, everything is a miss.
+The spec makes the manager in vLLM's scheduler (manager.py), and a worker for each GPU, here also called a rank, which may be in a process
+of its own. vLLM pickles a LoadStoreSpec (chunks.py) for all workers, so it has offsets and keys only; the manager holds the leases on the
+chunks. Each worker reports in the engine's page (page.py) the pools that it has mapped, the namespaces and sizes of the chunks that it
+stores, and its counters. A chunk of an engine of several GPUs is stored in shards (shards.py). Until all workers have reported, every lookup
+is a miss and nothing is stored.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
-REFUSAL_S = 60.0  # time in which vLLM makes its scheduler, after the workers
+REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses waits for the page: vLLM makes the scheduler after the workers
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
-    """The side of one GPU. A worker that cannot take part says why, and reports stores as done: the engine serves without a cache."""
+    """vLLM's OffloadingWorker of one GPU. A worker that cannot take part logs the reason, writes it to the engine's page, and reports all
+    stores as completed: the engine then serves without a cache."""
 
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
         self.spec, self._rank = spec, int(spec.config.parallel.rank)
@@ -70,7 +71,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
             self.mover = Mover(blocks, self.canary, spec.fields, seat=self._seat, socket=spec.socket, device=device, ack=spec.ack,
                                timeout_s=spec.timeout_s, copies=spec.copies, current_stream=current_stream)
         except OSError as e:
-            if isinstance(e, ValueError):  # a name or a size that no daemon takes
+            if isinstance(e, ValueError):  # ArgumentError: a name or a size that every daemon refuses
                 raise
             self._refuse(str(e))
             return
@@ -78,7 +79,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         steps.listeners.add(self)
 
     def _opened(self, opened: RankPage) -> None:
-        """The engine's page was found."""
+        """Describes this worker in the engine's page, which has just been found, or writes there why the worker takes no part."""
         if self._refusal:
             opened.refuse(self._refusal)
             return
@@ -89,12 +90,12 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
                                     {g: (nbytes, self.spec.shares[g]) for g, nbytes in self.chunk_bytes.items()}))
 
     def _refuse(self, why: str) -> None:
-        log.error("nothing is loaded or stored by this engine: %s", why)
+        log.error("this engine runs without a cache, because its worker of rank %d cannot take part: %s", self._rank, why)
         self._refusal = why
         threading.Thread(target=self._say_refusal, name="kvcache-refusal", daemon=True).start()
 
     def _say_refusal(self) -> None:
-        """Waits for the page as long as it has a name."""
+        """Waits until the page is found, where _opened() writes the refusal, for as long as the page may appear and have a name."""
         until = time.monotonic() + page.NAME_S + REFUSAL_S
         while self._seat.poll() is None and not self._seat.has_failed and time.monotonic() < until:
             time.sleep(0.05)
@@ -106,7 +107,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
     @staticmethod
     def _listed(gpu: Any) -> Iterator[tuple[int, list[int], int]]:
-        """By group: its place among them, its blocks, and the index of the first of them in the request."""
+        """Yields for each group that has blocks: its position in the list of groups, its blocks, and the index of the first of these among
+        the blocks of the request."""
         ids = gpu.block_ids
         blocks, at = ids.tolist() if hasattr(ids, "tolist") else list(map(int, ids)), 0
         for group, (size, first_index) in enumerate(zip(gpu.group_sizes, gpu.block_indices)):
@@ -142,11 +144,12 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         return True
 
     def _stores(self, chunks: KvcacheLoadStoreSpec, i: int, key: bytes) -> bool:
-        """Returns whether this rank puts a chunk: its shard lacks it, and it is the rank's turn."""
+        """Returns whether this rank puts a chunk: the rank's shard of it is not stored yet, and it is this rank's turn to write that shard."""
         return not chunks.is_present(self._rank, i) and self.spec.shares[identity.group_of(key)].writes(key)
 
     def _placed(self, job_id: int, blocks: list[int], chunks: int, first_index: int) -> tuple[int, list[int]]:
-        """Returns how many leading chunks of a store are left out, and the blocks of the others, as many for each as a chunk has."""
+        """Returns how many leading chunks of a store are left out, and the blocks of the other chunks, `per_chunk` for each. All chunks are left
+        out if their blocks cannot be assigned. The first is left out if vLLM omitted some of its blocks and zeros may not replace them."""
         k = self.spec.per_chunk
         placed = arrays.filled(blocks, chunks, first_index, k)
         if placed is None and (k == 1 or len(blocks) > chunks * k):
@@ -157,10 +160,11 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
     @timed
     def submit_load(self, job_id: int, src_spec: KvcacheLoadStoreSpec, dst_spec: Any, expedited: bool = False) -> bool:
-        """vLLM calls wait() for an expedited load before the forward pass of the same step: it returns at once, since the engine's stream
-        waits for the copies."""
+        """Begins a load. vLLM calls wait() for an expedited load before the forward pass of the same step; wait() then returns at once, because
+        the engine's stream waits for the copies."""
         if self.mover is None:
-            raise RuntimeError(f"job {job_id}: this rank does not take part ({self._refusal}), and leaving a load out would be wrong KV")
+            raise RuntimeError(f"job {job_id}: this rank does not take part in the cache ({self._refusal}) but was given a load; without the "
+                               "load the engine would compute with wrong KV, so it ends")
         offsets, k, parts, at = src_spec.offsets_of(self._rank), self.spec.per_chunk, [], 0
         for group, blocks, first_index in self._listed(dst_spec):
             chunks = arrays.chunks_of(len(blocks), first_index, k)
@@ -201,10 +205,14 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
-    """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
-    load_policy, store_policy (watchdog.py), after_reset, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; copies (_gpu.py); canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py). Those of llm-d's backend and of LMCache
-    are accepted, too (kvcache.engine.former)."""
+    """vLLM's OffloadingSpec of this adapter. Its options are keys of kv_connector_extra_config.
+
+    As for the tier (tier.py): weights, weights_check, ack, load_policy, after_reset, prefill_tokens_per_s, memory_bytes_per_s,
+    disk_bytes_per_s, remote_bytes_per_s and timeout_s (5 s by default); and kvcache_socket, kvcache_namespace and kvcache_remote for the
+    tier's socket, namespace and remote. For the spec alone: store_policy (watchdog.py), copies (_gpu.py), canary and canary_bound
+    (canary.py), kvcache_start and kvcache_idle (start.py).
+
+    Options of llm-d's backend and of LMCache are accepted and have no effect (kvcache.engine.former). Raises ValueError for a wrong value."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -215,7 +223,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
         self.world_size = int(config.parallel.world_size)
         if self.world_size > page.MOST_RANKS:
-            raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")
+            raise ValueError(f"KvcacheOffloadingSpec supports engines of at most {page.MOST_RANKS} GPUs, not of {self.world_size}")
         self.per_chunk = int(config.cache.blocks_per_chunk)
         if self.per_chunk < 1:
             raise ValueError(f"a chunk has at least one block, not {self.per_chunk}: leave blocks_per_chunk out, or set it to 1 or more")
@@ -242,13 +250,14 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         start_if_asked(options)
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
-        # Tokens of a chunk, by the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
+        # Tokens of a chunk, by the group's number in keys. If vLLM 0.33 leaves groups out, this number differs from the position in the list.
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) * self.per_chunk for at, g in enumerate(config.groups)}
         self.canary = str(options.get("canary", "off"))
         if self.canary not in canary.MODES:
             raise ValueError(f"canary must be 'off', 'first' or 'always', not {self.canary!r}")
         if self.canary != canary.OFF and self.world_size > 1:
-            log.warning("the canary is off: it serves engines of one GPU, not of %d", self.world_size)
+            log.warning("the canary is off, so stored chunks are loaded without a comparison: it supports engines of one GPU, not of %d",
+                        self.world_size)
             self.canary = canary.OFF
         self.canary_bound = float(options.get("canary_bound", BOUND))
         if not 0 < self.canary_bound < 1:
@@ -256,11 +265,11 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
-        self.facts["chunk"] = arrays.PLAIN  # the worker knows the exact value; rows of the tier have another one
+        self.facts["chunk"] = arrays.PLAIN  # the worker replaces it with the exact value, which distinguishes chunks from the tier's rows
         if self.facts["rank"] != "canonical":
-            self.facts["rank"] = 0  # the shard is in the namespace's name
-        # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the
-        # scheduler's process may not know the weights.
+            self.facts["rank"] = 0  # the shard's number is in the namespace's name instead
+        # All ranks and the scheduler's process must agree on these facts. Others are left out: groups and page sizes differ between the
+        # ranks, and the scheduler's process may not know the weights.
         self.common = page.digest_of({**{n: self.facts[n] for n in ("model", "dtype", "blocks_per_chunk", "tp", "pp", "pcp", "dcp")},
                                       "namespace": options.get("kvcache_namespace", "vllm")})
         self.of_engine: dict[str, object] = {}
@@ -279,14 +288,15 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         return f"<KvcacheOffloadingSpec{f' {name!r}' if name else ''}: {part} side, {self.world_size} GPU{'s' if self.world_size > 1 else ''}>"
 
     def name(self, shares: Mapping[int, Share] | None = None) -> None:
-        """Composes the fingerprint of this rank in the worker, where the engine's facts are known. The scheduler's side takes the workers' names."""
+        """Composes this rank's fingerprint and its namespaces' names. Called in the worker, which knows the engine's facts; the manager takes the
+        names from the workers' descriptions in the engine's page."""
         rank = int(self.config.parallel.rank)
         self.of_engine = identity.of_engine(self.config, rank)
         fingerprint = identity.compose("vllm", {**self.facts, **self.of_engine}, identity.new_start())
         identity.warn(log, fingerprint)
         self.fields = fingerprint.fields
         alone = Share(rank, self.world_size)
-        # Each rank makes a fingerprint private by a text of its own, so that it shares no namespace.
+        # With an unknown fact, each rank puts a random text of its own into its fingerprint, so that no two ranks can share a namespace.
         self.shares = {g: alone if shares is None or fingerprint.unknown else shares[g] for g in self.tokens}
         self.base = identity.namespace_base(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields)
         self.names = {g: share.name(self.base, g) for g, share in self.shares.items()}
@@ -296,7 +306,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         groups = [Group(number, list(g.layer_names), len(b.regions), 0, b.sizes, b.per_chunk)
                   for number, g, b in zip(self.tokens, self.config.groups, blocks)]
         units = units_of(self.of_engine, groups)
-        if self.stores_zeros:  # another request computes other bytes
+        if self.stores_zeros:  # chunks of windows may contain zeros for blocks that another request has computed: they are not compared
             units.update((number, []) for number, g in zip(self.tokens, self.config.groups)
                          if getattr(g, "sliding_window_size_in_chunks", None) is not None)
         return Canary(self.canary, self.canary_bound, self.names, self.fields, units)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a daemon for the engine if its options ask for one."""
+"""Starts a daemon for a vLLM engine if the engine's configuration asks for one (`kvcache_start`). Used by the offloading spec (spec.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger("kvcache.vllm")
 
 
 def start_if_asked(options: Mapping[str, Any]) -> None:
-    """With `"kvcache_start": true` in kv_connector_extra_config, starts a daemon unless one answers. An engine whose daemon does not start
-    runs without a cache."""
+    """Starts a daemon if `options`, vLLM's kv_connector_extra_config, has `"kvcache_start": true` and no daemon answers. If the daemon does
+    not start, logs a warning, and the engine runs without a cache. Raises ValueError if the option is neither true nor false."""
     asked = options.get("kvcache_start", False)
     if not isinstance(asked, bool):
         raise ValueError(f"kvcache_start must be true or false, not {asked!r}")
@@ -24,4 +24,4 @@ def start_if_asked(options: Mapping[str, Any]) -> None:
         path = serve.ensure(str(options.get("kvcache_idle", serve.IDLE)), options.get("kvcache_socket"))
         log.info("kvcache-daemon serves at %s", path)
     except OSError as e:
-        log.warning("no kvcache-daemon was started (kvcache_start): %s", serve.why(e))
+        log.warning("kvcache-daemon could not be started (kvcache_start), so this engine runs without a cache: %s", serve.why(e))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier: vLLM's SecondaryTierManager over Transfers, for vLLM 0.24 to 0.33.
+"""The tier of vLLM's tiered KV offloading, for vLLM 0.24 to 0.33: moves rows of vLLM's CPU tier to the daemon and back.
 
-vLLM calls it in the scheduler's process, on one thread at a time. Per request it keeps what was answered, so that a chunk is looked up
-once, and one whose load failed is a miss until the request ends. Nothing it is asked raises: a wrong answer would end the engine, a
-miss costs prefill.
+KvcacheTier implements vLLM's SecondaryTierManager, and passes jobs to Transfers (transfers.py). vLLM calls its methods in the scheduler's
+process, on one thread at a time. The tier keeps the answers that it has given to each request, so that a chunk is looked up once, and a
+chunk whose load failed is a miss until the request ends. No method that vLLM calls raises after construction: an exception would end the
+engine, and a miss only costs a prefill.
 """
 
 from __future__ import annotations
@@ -34,43 +35,43 @@ log = logging.getLogger("kvcache.vllm")
 _FIELDS = {f.name for f in dataclasses.fields(JobResult)}
 _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
-LEAST_PREFILL_TOKENS = 256  # a smaller store teaches no rate of prefill, because decoding stores so little, too
-MOST_CHAIN = 4096
+LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill, because decoding also stores a few chunks at a time
+MOST_CHAIN = 4096  # keys in one lookup
 _PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",
     "vllm:kv_offload_kvcache_hits": "Chunks that were found there and are worth loading.",
-    "vllm:kv_offload_kvcache_declined": "Chunks that were found there, and not loaded since computing them is faster.",
-    "vllm:kv_offload_kvcache_unavailable": "Chunks that were not looked up since the daemon did not answer.",
-    "vllm:kv_offload_kvcache_stored_bytes": "Bytes that the daemon took.",
+    "vllm:kv_offload_kvcache_declined": "Chunks that were found there and not loaded, because computing them is faster.",
+    "vllm:kv_offload_kvcache_unavailable": "Chunks that were not looked up, because the daemon did not answer.",
+    "vllm:kv_offload_kvcache_stored_bytes": "Bytes that were stored in the daemon.",
     "vllm:kv_offload_kvcache_loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "vllm:kv_offload_kvcache_loaded_disk_bytes": "Bytes loaded from the daemon's disk.",
-    "vllm:kv_offload_kvcache_loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
-    "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
-    "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
-    "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
+    "vllm:kv_offload_kvcache_loaded_remote_bytes": "Bytes loaded that came from the shared tier.",
+    "vllm:kv_offload_kvcache_failed_stores": "Chunks that vLLM asked to store and that were not stored.",
+    "vllm:kv_offload_kvcache_failed_loads": "Chunks that were found and could not be loaded; the engine computed them instead.",
+    "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the shared tier did not deliver in time; the engine computed them instead.",
     **{_PREFIX + name: text for name, text in hints.COUNTERS.items()},
 }
 
 
 class _Request:
-    """One request of vLLM: the answers that it was given, and its searches."""
+    """A request of vLLM, with the answers that it was given and its searches of the shared tier."""
 
     __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "has_advice", "sought", "search_untils", "fetched")
 
     def __init__(self, has_advice: bool) -> None:
-        self.answers: dict[bytes, bool] = {}
-        self.failed: set[bytes] = set()
-        self.declined: set[int] = set()  # groups of which no more is loaded
-        self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
-        self.search_untils: dict[int, float] = {}  # by group: it waits for that no longer
-        self.fetched: set[bytes] = set()  # keys that came from there
-        self.asked_at = 0.0
-        self.touched = False
+        self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
+        self.failed: set[bytes] = set()  # keys whose load failed
+        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further ones are loaded
+        self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
+        self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches
+        self.fetched: set[bytes] = set()  # keys of chunks that a search fetched from the shared tier to this host's memory
+        self.asked_at = 0.0  # time.monotonic() of the latest lookup; 0: none since the latest store
+        self.touched = False  # the request's keys were marked as used in the daemon
         self.has_advice = has_advice
 
     def forget(self) -> None:
-        """Forgets the answers and the searches, which the caller has dropped."""
+        """Forgets the answers and the searches. The caller has ended the searches with SharedTier.drop()."""
         self.answers.clear()
         self.failed.clear()
         self.sought.clear()
@@ -78,22 +79,25 @@ class _Request:
 
 
 class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
-    """Options, all of them keys of the tier's configuration:
+    """vLLM's SecondaryTierManager of this adapter. Its options are keys of the tier's entry in secondary_tiers:
 
-    socket                 the daemon's; default: $KVCACHE_SOCKET, else the usual places
-    namespace              what names of namespaces begin with ("vllm")
+    socket                 path of the daemon's socket; default: $KVCACHE_SOCKET, else the usual places
+    namespace              prefix of the namespaces' names ("vllm")
     weights                names the model's weights; default: a digest of their content (kvcache.engine.weights)
     weights_check          "samples" (default) or "full": how much of each file that digest reads
-    ack                    "accepted" (default: kept in memory first), "written" or "durable"
-    load_policy            "auto": load what is faster than computing it; "always"
-    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s   rates for that; default: learned
-    remote                 use what the tier has that the daemon shares with other hosts (true)
-    part_bytes             rows longer than this are stored in parts (64 MiB)
-    timeout_s              of a request to the daemon (10)
-    after_reset            "keep" (default), or "forget": after vLLM has reset its cache, chunks of before are not found (identity.Resets)
-    enable_kv_events       report stored chunks as KV events, where vLLM publishes any
+    ack                    when a store is complete: "accepted" (default; the chunk is in memory), "written" or "durable"
+    load_policy            "auto" (default): load chunks if that is faster than computing them (policy.py); "always": load every stored chunk
+    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s
+                           fixed rates for this policy; default: 0, learned
+    remote                 also look up chunks in the shared tier (true)
+    part_bytes             longest chunk in bytes, a multiple of 4096; longer rows are stored in parts (64 MiB)
+    timeout_s              timeout of a request to the daemon, in seconds (10)
+    after_reset            "keep" (default), or "forget": chunks stored before a reset of vLLM's cache are not found (identity.Resets)
+    enable_kv_events       report stored chunks as KV events if vLLM publishes KV events (false)
+    locality               vLLM's locality in these events: "LOCAL" or "REMOTE" (none)
 
-    The options of vLLM's fs tier are accepted, too (kvcache.engine.former)."""
+    Options of vLLM's fs tier are accepted and have no effect (kvcache.engine.former). Raises ValueError for a wrong value, and TypeError
+    for an unknown option."""
 
     medium = MEDIUM
     tolerates_off_thread_polling = True
@@ -111,7 +115,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         unknown = sorted(set(others) - set(former.VLLM_FS))
         if unknown:
-            raise TypeError(f"{unknown[0]!r} is not an option of the tier")
+            raise TypeError(f"{unknown[0]!r} is not an option of the tier 'kvcache'; the vLLM adapter's README.md lists the options")
         former.note(log, "vLLM's fs tier", former.VLLM_FS, others)
         former.note(log, "LMCache", former.LMCACHE_VARIABLES, os.environ)
         if load_policy not in ("auto", "always"):
@@ -153,7 +157,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
-                 "connected" if self._transfers.well else "the daemon does not answer yet")
+                 "connected" if self._transfers.well else "nothing is loaded or stored until the daemon answers")
 
     def __repr__(self) -> str:
         transfers, shared = getattr(self, "_transfers", None), getattr(self, "_shared", None)
@@ -187,7 +191,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._hints.finish(req_context)
 
     def _drop(self, request: _Request | None) -> None:
-        """Ends the request's searches in the shared tier."""
+        """Ends the request's searches of the shared tier."""
         if request is not None and self._shared is not None:
             for sought in request.sought.values():
                 sought.drop(self._shared)
@@ -207,7 +211,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return LookupResult.HIT if answer and self._transfers.well else LookupResult.MISS
 
     def _ask(self, key: bytes, request: _Request, context: Any) -> bool | None:
-        """Is it worth loading? None: it is not known yet what the shared tier has."""
+        """Returns whether a chunk that has no answer yet is to be loaded. Returns None while the shared tier is being searched for it."""
         group = identity.group_of(key)
         sought = request.sought.get(group)
         if sought is not None:
@@ -221,8 +225,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             return False
         if self._shared is not None and len(tiers) < len(chain) and self._may_seek(group, request):
             sought, policy = Sought(chain), self._policies[group]
-            # Where vLLM does not say what it will ask for next, it is what it asks for in this step. So it is of a single chunk, which
-            # may be the last one of a sliding window: those before it follow.
+            # If vLLM does not provide the keys of the whole lookup, the search collects the keys that vLLM asks for one by one, beginning
+            # with this key. They may run backwards from the last chunk of a sliding window.
             if (sought.begin(self._shared, policy, group, tiers, request.search_untils) if is_named and len(chain) > 1
                     else not policy.is_hopeless(REMOTE)):
                 request.sought[group] = sought
@@ -230,7 +234,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return self._decide(group, chain, tiers, self._worth(group, tiers, len(chain), request), request)
 
     def _where(self, chain: Sequence[bytes]) -> list[int] | None:
-        """The tiers of the leading ones that are here. None: unknown now."""
+        """Returns the tier of each leading key of the chain that this host has. Returns None if the daemon cannot answer now."""
         where = self._transfers.where(chain)
         if where is None:
             self._count("unavailable", 1)
@@ -243,7 +247,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                 and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _seek(self, group: int, sought: Sought, key: bytes, request: _Request) -> bool:
-        """In each step, whatever key of the group is asked for. True: it has ended, and there are answers."""
+        """Advances the search of a group when vLLM asks for `key` of it. Returns whether the search has ended and its keys have answers."""
         assert self._shared is not None
         if not sought.has_begun:
             if sought.add(key):
@@ -268,8 +272,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return True
 
     def _decide(self, group: int, chain: Sequence[bytes], tiers: Sequence[int], worth: int, request: _Request) -> bool:
-        """Counts and records the answers for a chain: the first `worth` chunks are loaded, and `tiers` is where its leading chunks lie.
-        Returns whether the first chunk is loaded."""
+        """Counts and records the answers for a chain: its first `worth` chunks are to be loaded. `tiers`: the tiers of the leading chunks that
+        were found. Returns whether the first chunk is to be loaded."""
         found = len(tiers)
         self._count("lookups", len(chain))
         self._count("hits", worth)
@@ -292,7 +296,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return worth
 
     def _chain(self, key: bytes, group: int, request: _Request, context: Any) -> tuple[list[bytes], bool]:
-        """This key and those of its group that vLLM will ask for after it, and whether it has said them (0.33)."""
+        """Returns the key and the keys of its group that vLLM will ask for after it. Also returns whether vLLM provides them, as 0.33 does; if
+        not, the list has this key only."""
         positions = getattr(context, "_offload_key_positions", None)
         if not isinstance(positions, dict) or key not in positions:
             return [key], False
@@ -341,8 +346,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._submit(job_metadata, False)
 
     def _learn_prefill(self, job: Any) -> None:
-        """Takes the first store after a request's lookup as a sample: from the first chunk that the lookup missed, its tokens were
-        computed since then. Earlier chunks may lie in vLLM's own prefix cache, and a second store may follow in the same step."""
+        """Takes the first store after a request's lookup as a sample of the rate of prefill: the engine has computed its tokens since the lookup,
+        from the first chunk on that the lookup missed. Chunks before that one may come from vLLM's own prefix cache. A second store is no
+        sample, because it may follow in the same step."""
         request = self._requests.get(job.req_context.req_id)
         if request is None or not request.asked_at or not job.keys:
             return
@@ -387,17 +393,17 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._count("failed_loads", len(report.keys) - len(report.good))
         if report.seconds and report.keys and len(report.good) == len(report.keys):
             group = identity.group_of(report.keys[0])
-            if not report.remote_bytes:  # a chunk evicted after its lookup came from the shared tier: the time is not memory's or disk's
+            if not report.remote_bytes:  # a load with chunks from the shared tier, evicted after their lookup, is no sample of memory or disk
                 self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds, report.least_s)
         if request is not None and len(report.good) < len(report.keys):
-            # Before 0.28 vLLM drops all keys of a job that failed in part, and asks for each again.
+            # vLLM before 0.28 discards all keys of a job that failed in part, and looks up each of them again.
             request.failed.update(set(report.keys) - set(report.good))
 
     def has_pending_work(self) -> bool:
         return self._transfers.pending > 0 or self._hints.has_work
 
     def drain_jobs(self) -> None:
-        """vLLM calls this before it resets its cache."""
+        """Waits until all jobs have ended, and applies the option after_reset. vLLM calls this method before it resets its cache."""
         self._transfers.drain()
         if not self._resets.reset():
             return

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a load from memory by its size, learned from measured loads: arithmetic alone.
+"""LoadTimes learns how long a load from memory takes, by its size, from measured loads. Used by the load policy (policy.py).
 
-A load takes a fixed time and the time of its bytes. A line through noisy samples tells the two apart badly: its slope may be below that of
-any bus. So the samples bound what is learned.
+The module is pure arithmetic. A load takes a fixed time and a time in proportion to its bytes. A line through noisy samples separates the two
+badly: its slope may be smaller than any bus permits. So the samples bound the result.
 
-- Samples of about one size count by their median, since a load beside other copies takes several times as long as one alone.
-- Up to the largest size seen, the learned time is the line through these medians. It fits in relative terms, so that a short load counts
-  as much as a long one, and neither its fixed time nor its slope is negative.
-- Beyond that size nothing is extrapolated from the line: further bytes come at `rate`. The rate is that of the line, but at most BEST times
-  the bytes per second of the best size, whose fixed time is therefore taken to be a small part of its time.
-- Where the sizes differ by less than SPREAD times, the fixed time stays as it was given, and the rate is that of the best size.
+- Samples of about one size are represented by their median, because a load during other copies takes several times as long as a single one.
+- Up to the largest size seen, the learned time is the line through these medians that minimizes the relative differences, so that a short load
+  counts as much as a long one. Neither its fixed time nor its slope is negative.
+- Beyond that size the line is not extrapolated: further bytes take their time at `rate`. This is the rate of the line, but at most BEST times
+  the bytes per second of the fastest size.
+- If the largest size is less than SPREAD times the smallest, the fixed time stays as it was given, and `rate` is that of the fastest size.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 KEPT = 7          # number of latest samples of a size that are kept
 FORGET = 256      # a size is forgotten after this number of loads of other sizes
-PER_OCTAVE = 4    # distinct sizes from one power of two to the next
-SPREAD = 4.0
-BEST = 1.1
+PER_OCTAVE = 4    # number of distinguished sizes from one power of two to the next
+SPREAD = 4.0      # least ratio of the largest to the smallest size at which the fixed time is learned
+BEST = 1.1        # largest ratio of `rate` to the bytes per second of the fastest size
 LEAST_LOADS = 4   # number of samples that are needed to separate the fixed time from the rate
-LEAST_S = 1e-6
+LEAST_S = 1e-6    # shortest time of a sample
 
 
 class _Median(NamedTuple):
-    """The median sample of a size, by seconds per byte; of two middle samples, the slower one."""
+    """The median of a size's samples, ordered by seconds per byte; the slower one of two middle samples."""
 
     nbytes: int
     seconds: float
@@ -41,7 +41,8 @@ class _Median(NamedTuple):
 
 
 class LoadTimes:
-    """`overhead_s`: the fixed time until one is learned. `rate`: bytes per second; 0 before the first sample."""
+    """The learned times of loads. `overhead_s`: the fixed time in seconds, as it was given until one is learned. `rate`: bytes per second; 0 before
+    the first sample."""
 
     def __init__(self, overhead_s: float) -> None:
         self.overhead_s, self.rate = overhead_s, 0.0
@@ -64,7 +65,7 @@ class LoadTimes:
         self._learn()
 
     def seconds(self, nbytes: float) -> float:
-        """Returns the learned time of a load."""
+        """Returns the learned time, in seconds, of a load of this many bytes."""
         within = min(nbytes, self.most)
         return self.fixed_s + within * self.slope + ((nbytes - within) / self.rate if self.rate else 0.0)
 
@@ -86,7 +87,7 @@ class LoadTimes:
 
 
 def _line(medians: list[_Median]) -> tuple[float, float]:
-    """Returns the fixed time and the slope, neither below 0, that have the least sum of squares of relative differences."""
+    """Returns the fixed time and the slope, neither below 0, of the line with the least sum of squares of relative differences."""
     uu = uv = vv = u1 = v1 = 0.0
     for nbytes, seconds, count in medians:
         u, v = 1 / seconds, nbytes / seconds

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of an engine, moved between rows of its memory and the daemon; nothing of vLLM.
+"""Transfers moves rows of vLLM's CPU tier to the daemon and back, for the tier (tier.py). Imports nothing of vLLM.
 
-One lock. The engine's thread submits, looks up and polls: it tries the lock and never waits for it, and it does nothing at all while
-the daemon is not `well`. A thread of its own, the mender, connects, and asks a daemon that hung or went whether it answers again.
+The rows are a registered buffer, which the daemon reads and writes directly. One lock guards the connection. The engine's thread submits jobs,
+looks up keys and polls; it tries the lock and never waits for it (except in drain() and close()), and sends nothing while the daemon is not
+`well`. A second thread, the mender, connects, and probes a daemon that hung or disappeared until it answers again.
 
-Every job is reported once, by poll(). One whose keys were lost, or timed out, is reported when no I/O of the daemon's reaches its
-rows any more (Region.settled()), since the engine uses them again then: with a daemon that hangs, that is when it goes on or is
-ended (systemd's watchdog does that after 30 s).
+poll() reports every job once. The engine uses a job's rows again after the report. So a job with keys that were lost or timed out is reported
+only when no I/O of the daemon can reach its rows any longer (Region.settled()). If the daemon hangs, that is when it continues or is ended,
+which systemd's watchdog does after 30 s.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
 
-STALL_S = 3.0        # nothing came back for so long: the daemon hangs
-LOOKUP_S = 0.05      # timeout of a lookup that the index does not answer
-MEND_S = 0.25        # the mender's pause
-SETTLE_S = 0.02      # between two looks at lost rows
-COMPLAIN_S = 10.0
+STALL_S = 3.0        # time without any answer after which the daemon counts as hung
+LOOKUP_S = 0.05      # timeout of a lookup that the lookup index does not answer
+MEND_S = 0.25        # pause of the mender between two probes
+SETTLE_S = 0.02      # interval between two checks whether the daemon can still reach rows
+COMPLAIN_S = 10.0    # interval between messages of drain()
 
 
 class Report(NamedTuple):
-    """A job that has ended. `good`: the keys that were moved. `seconds`: in which the daemon had it and no other load before."""
+    """A job that has ended. `good`: the keys whose chunks were moved. The bytes are those of a load, by the tier that served them; bytes of a
+    store count as disk bytes. `seconds` and `least_s`: the longest and the shortest time that the load can have taken since it was submitted
+    and the load before it ended; 0 for a store."""
 
     job: int
     is_load: bool
@@ -43,23 +46,27 @@ class Report(NamedTuple):
     memory_bytes: int
     disk_bytes: int
     remote_bytes: int
-    seconds: float  # that it took at most, and ...
-    least_s: float  # ... at least: it had not ended when it was looked at before
+    seconds: float
+    least_s: float
 
 
 class _Job:
+    """A job of vLLM: the load or the store of some rows."""
+
     def __init__(self, number: int, is_load: bool, keys: list[bytes], rows: list[int], cost_us: int) -> None:
         self.number, self.is_load, self.keys, self.rows = number, is_load, keys, rows
-        self.cost_us = cost_us            # time of computing one chunk again; 0: not known
-        self.bad: set[int] = set()        # indices of keys
+        self.cost_us = cost_us            # microseconds of computing one chunk again; 0 if unknown
+        self.bad: set[int] = set()        # indices of keys whose chunks were not moved
         self.unsettled: set[int] = set()  # indices of bad keys whose rows the daemon may still reach
-        self.requests = 0                 # that were not answered yet
+        self.requests = 0                 # number of requests that are not answered yet
         self.memory_bytes = self.disk_bytes = self.remote_bytes = 0
         self.started = time.monotonic()
 
 
 class Transfers:
-    """`memory` is the rows; `namespaces` has the namespace's name of each group. A key is vLLM's: hash and group."""
+    """The transfers of one engine. `memory`: all rows, of `row_bytes` each. A row longer than `part_bytes` is stored in parts. `names`: by group,
+    the name of its namespace. `fields`: the fingerprint. `fd`: a descriptor of the memory's file, if it cannot be found otherwise. Keys are
+    vLLM's: block hash and group."""
 
     def __init__(self, memory: Any, rows: int, row_bytes: int, part_bytes: int, names: dict[int, str], fields: dict[str, str], *,
                  socket: str | None, ack: str, timeout_s: float, fd: int | None = None) -> None:
@@ -68,12 +75,12 @@ class Transfers:
         self.last_bytes = row_bytes - (self.parts - 1) * part_bytes
         self.salt = b""  # the salt of keys, which changes only while no job is in flight
         self._lock = threading.Lock()
-        self._declined: dict[int, int] = {}  # by group: keys that are still to be counted
+        self._declined: dict[int, int] = {}  # by group, number of declined keys that are still to be reported to the daemon
         self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
         self._fields = fields
         self._namespaces: dict[int, Namespace] = {
             group: self._client.namespace(name, fields, min(row_bytes, part_bytes)) for group, name in names.items()}
-        self._region: Any = self._client.register(memory, fd, copy=True)  # that it is not shared is said by _probe()
+        self._region: Any = self._client.register(memory, fd, copy=True)  # _probe() reports memory that cannot be shared
         self._events = select.poll()
         self._events.register(self._client.fileno(), select.POLLIN)
         self._jobs: dict[int, _Job] = {}
@@ -81,8 +88,8 @@ class Transfers:
         self._reports: deque[Report] = deque()
         self._heard = self._load_ended = self._looked_at = time.monotonic()
         self._settle_at = 0.0
-        self.queued_bytes = 0  # of loads
-        self.queued_from_disk = False
+        self.queued_bytes = 0  # bytes of loads that have not ended
+        self.queued_from_disk = False  # the latest load read more bytes from disk than from memory
         self._well = False
         self._closing = threading.Event()
         self._kick = threading.Event()
@@ -110,19 +117,19 @@ class Transfers:
     def _complain(self, why: str) -> None:
         now = time.monotonic()
         if why != self._complaint or now >= self._complain_at:
-            log.warning("nothing is loaded and nothing stored now: %s", why)
+            log.warning("nothing is loaded or stored until the daemon works again: %s (see kvcachectl doctor)", why)
             self._complaint, self._complain_at = why, now + 60.0
 
     def _probe(self) -> None:
-        """A get of a random key to the first row, which a miss leaves as it is: the whole way is tried, and the rows
-        are registered with a new daemon, off the engine's thread. In the lock."""
+        """Tries whether the daemon works, by a get of a random key to the first row, which a miss does not change. The get also registers the rows
+        with a restarted daemon, off the engine's thread. Then waits until the lookup index exists. The caller holds the lock."""
         place = (self._region, [0], 1)
         try:
-            if self._region.refused:  # by this daemon or one before it
+            if self._region.refused:  # by this daemon or by an earlier one
                 self._region.retry()
             done = next(iter(self._namespaces.values())).get([os.urandom(32)], place, timeout=2.0)
             info = self._client.info()
-            for _ in range(20):  # until the lookup index is there, which answers the engine's thread without a message
+            for _ in range(20):  # until the lookup index exists, which answers the engine's thread without a message
                 if info is None or info.lookup_bytes or done.status[0] in (PENDING, LOST):
                     break
                 next(iter(self._namespaces.values())).tiers([os.urandom(32)], timeout=LOOKUP_S)
@@ -136,11 +143,11 @@ class Transfers:
         elif done.status[0] in (PENDING, LOST) or done.error:
             self._complain(f"the daemon does not answer: {done.reason}")
         elif not self._region.registered:
-            self._complain(f"the daemon does not share vLLM's memory of {len(self._region)} bytes ({self._region.reason}): "
-                           "raise limits.registered and limits.uid_registered above it")
+            self._complain(f"the daemon does not map vLLM's memory of {len(self._region)} bytes ({self._region.reason}): "
+                           "raise limits.registered and limits.uid_registered above that size")
         elif info.max_chunk_bytes < min(self.row_bytes, self.part_bytes):
-            self._complain(f"a chunk of {min(self.row_bytes, self.part_bytes)} bytes is above the daemon's {info.max_chunk_bytes}: "
-                           "set part_bytes to that, or block_size to fewer tokens")
+            self._complain(f"a chunk has {min(self.row_bytes, self.part_bytes)} bytes, but the daemon accepts at most {info.max_chunk_bytes}: "
+                           "set part_bytes to that number, or block_size to fewer tokens")
         else:
             if self._complaint:
                 log.warning("the daemon answers: chunks are loaded and stored again")
@@ -148,6 +155,7 @@ class Transfers:
             self._well = True
 
     def _mend(self) -> None:
+        """Runs the mender's thread."""
         while not self._closing.is_set():
             self._kick.wait(None if self._well else MEND_S)
             self._kick.clear()
@@ -162,15 +170,15 @@ class Transfers:
     # --- lookups ---
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Looks up keys of one group in the lookup index, without a message. Returns one byte a key: 0 if it is not stored, else
-        TIER_MEMORY, TIER_DISK or both. Returns None if the answer is unknown now."""
+        """Looks up keys of one group in the lookup index, without a message. Returns one byte for each key: 0 if it is not stored, else
+        TIER_MEMORY, TIER_DISK or both. Returns None if the daemon does not work, or the mender has the lock."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return None
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is None:
                 return None
-            if not self._client.inflight and self._events.poll(0):  # nothing was asked: has the daemon gone?
+            if not self._client.inflight and self._events.poll(0):  # an event without a request in flight: the daemon may have ended
                 namespace.submit_touch(parts_of(keys[0], 1, self.salt), tag=None, timeout=5.0)
                 if not self._client.connected:
                     self._ail(self._client.error)
@@ -180,7 +188,7 @@ class Transfers:
             if not self._client.connected:
                 self._ail(self._client.error)
                 return None
-            if 0 in found and time.monotonic() - started >= LOOKUP_S:  # the index did not answer, and neither did the daemon
+            if 0 in found and time.monotonic() - started >= LOOKUP_S:  # neither the lookup index nor the daemon has answered
                 self._ail("the daemon does not answer a lookup")
                 return None
         except Error as e:
@@ -194,7 +202,7 @@ class Transfers:
         return bytes(0 if 0 in g else TIER_MEMORY if all(t & TIER_MEMORY for t in g) else TIER_DISK for g in groups)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Tells the daemon that the keys were used. poll() reports nothing of it."""
+        """Marks keys of one group as used in the daemon. Does nothing while the daemon does not work. poll() does not report the answer."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return
         try:
@@ -207,8 +215,8 @@ class Transfers:
             self._lock.release()
 
     def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Submits advice about a chain, of one group and root first, as Namespace.advise() takes it. Returns whether that was possible. poll()
-        reports nothing of it."""
+        """Sends advice (see Namespace.advise()) about a chain of one group, root first. Returns whether the message could be sent. poll() does not
+        report the answer."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -222,7 +230,8 @@ class Transfers:
         return self._well
 
     def decline(self, group: int, count: int) -> None:
-        """Has the daemon count stored chunks that are not loaded. If the lock or the daemon is busy, the count waits for the next call."""
+        """Reports to the daemon how many stored chunks are not loaded, because computing them is faster. If the count cannot be reported now, it is
+        added to that of the next call."""
         self._declined[group] = self._declined.get(group, 0) + count * self.parts
         if not self._lock.acquire(blocking=False):
             return
@@ -238,8 +247,8 @@ class Transfers:
     # --- jobs ---
 
     def submit(self, number: int, is_load: bool, keys: Sequence[bytes], rows: Sequence[int], cost_us: int = 0) -> None:
-        """Never raises, never waits: a job that cannot go out has failed, and poll() says so. `cost_us`: of a store, what computing
-        one of the chunks again would take."""
+        """Submits a job. Never raises and never waits: poll() reports a job that could not be submitted as failed. `cost_us`: for a store, the
+        microseconds of computing one of the chunks again; 0 if unknown."""
         job = _Job(number, is_load, list(keys), [int(r) for r in rows], cost_us)
         if not self._well or not self._lock.acquire(blocking=False):
             self._fail(job)
@@ -255,9 +264,10 @@ class Transfers:
             self._lock.release()
 
     def _submit(self, job: _Job) -> None:
-        """Submits the requests of a job. If it raises between two of them, the job ends with the answers to those that were sent."""
+        """Sends the requests of a job, one for each group and part. If one cannot be sent, raises; the job then ends with the answers to the
+        requests that were sent before."""
         if len(job.keys) != len(job.rows) or any(not 0 <= r < self.rows for r in job.rows):
-            raise IndexError(f"job {job.number}: {len(job.keys)} keys and rows {job.rows[:4]}..., of {self.rows}")
+            raise IndexError(f"job {job.number} has {len(job.keys)} keys and the rows {job.rows[:4]}..., of {self.rows} rows")
         groups: dict[int, list[int]] = {}
         for i, key in enumerate(job.keys):
             groups.setdefault(group_of(key), []).append(i)
@@ -287,7 +297,7 @@ class Transfers:
         self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0, 0.0, 0.0))
 
     def _reap(self) -> None:
-        """In the lock."""
+        """Evaluates the answers that have arrived, and detects a daemon that hangs or has ended. The caller holds the lock."""
         try:
             finished = self._client.reap()
         except Error as e:
@@ -336,7 +346,8 @@ class Transfers:
                 self._report(job, 0.0, 0.0)
 
     def _ended(self, job: _Job, now: float, before: float) -> None:
-        """`before`: when it had not ended yet. The engine asks once a step, which may be long after the bytes have moved."""
+        """Reports a job whose requests are all answered, or keeps it until the daemon cannot reach its rows. `before`: a time at which the job had
+        not ended yet. The engine polls once in a step, which may be long after the bytes were moved."""
         seconds = least_s = 0.0
         if job.is_load:
             self.queued_bytes -= len(job.keys) * self.row_bytes
@@ -353,7 +364,7 @@ class Transfers:
         try:
             job.unsettled = {i for i in job.unsettled
                              if not self._region.settled(job.rows[i] * self.row_bytes, self.row_bytes)}
-        except ArgumentError:  # the library does not share this memory: the daemon never reached it
+        except ArgumentError:  # the memory is not registered, so the daemon never reached it
             job.unsettled = set()
         return not job.unsettled
 
@@ -375,7 +386,8 @@ class Transfers:
         return reports
 
     def drain(self, most_s: float | None = None) -> bool:
-        """Waits until no I/O reaches the rows; poll() has the reports. False: not within `most_s`."""
+        """Waits until all jobs have ended and the daemon cannot reach their rows. Returns False if `most_s` seconds pass before. poll() returns the
+        reports."""
         started = time.monotonic()
         complain_at = started + COMPLAIN_S
         while self._jobs or self._settling:
@@ -383,7 +395,8 @@ class Transfers:
             if most_s is not None and now - started > most_s:
                 return False
             if now > complain_at:
-                log.warning("waiting for the daemon, which has had %d jobs for %.0f s", self.pending, now - started)
+                log.warning("the engine waits for the daemon, which has not completed %d jobs for %.0f s (see kvcachectl doctor)", self.pending,
+                            now - started)
                 complain_at = now + COMPLAIN_S
             with self._lock:
                 self._reap()
@@ -391,8 +404,8 @@ class Transfers:
         return True
 
     def close(self) -> None:
-        """Waits a little for what is in flight. vLLM unmaps the rows afterwards; what the daemon still moves goes to its own mapping
-        of the file."""
+        """Waits for the jobs in flight for at most 2 s, and closes the connection. vLLM unmaps the rows afterwards. The daemon completes remaining
+        transfers in its own mapping of the memory's file."""
         if self._region is None:
             return
         self.drain(2.0)
@@ -406,4 +419,4 @@ class Transfers:
             self._client.close()
             self._jobs.clear()
             self._settling.clear()
-            self._region = None  # vLLM releases the memory's view next, which must have no user then
+            self._region = None  # vLLM releases the memory's view next, and no object may use the view then

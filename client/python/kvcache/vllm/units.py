@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units in which chunks of vLLM's KV cache are compared (kvcache.engine.canary), from the facts of the workers (arrangement.py).
+"""Divides chunks of vLLM's KV cache into the units that the canary compares (kvcache.engine.canary): the keys or the values of a layer.
 
-Shape and strides of a layer's tensor say where keys and values lie in a page: pages of (2, tokens, heads, dim) up to vLLM 0.25, and of
-(heads, tokens, 2 dim) later, in any order of memory. Where no worker has described the tensors, or a shape is not known, each layer's
-share of a page is cut into halves. Bytes whose dtype cannot be decoded are in no unit.
+The workers describe the tensors of the layers (arrangement.py). A tensor's shape and strides determine where keys and values lie in a page:
+pages are (2, tokens, heads, dim) up to vLLM 0.25, and (heads, tokens, 2 dim) later, in any order of memory. If no worker has described the
+tensors, or a shape is not one of these, each layer's share of a page is divided into halves. Bytes whose dtype cannot be decoded belong to no unit.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 from ..engine.canary import Unit, can_decode
 
+# By dtype, the bytes of one element.
 SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 _BY_CACHE_DTYPE = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "half": "float16", "float": "float32"}
 
 
 class _Tensor(NamedTuple):
-    """A tensor of a layer. Strides and the offset are in bytes; a text instead of a number is a multiple of the number of blocks."""
+    """A tensor of a layer, without the dimension of blocks. Strides and the offset are in bytes. A text instead of a number describes a multiple of
+    the number of blocks (arrangement.py)."""
 
     dtype: str
     shape: list[int]
@@ -29,12 +31,14 @@ class _Tensor(NamedTuple):
 
 
 class Group(NamedTuple):
+    """A group of layers and the arrangement of its chunks."""
+
     number: int
     layers: Sequence[str]
-    pages: int  # in a block
+    pages: int  # number of pages of a block
     page_bytes: int
-    sizes: Sequence[int] = ()  # bytes of each page, where they are not all page_bytes
-    blocks: int = 1  # in a chunk
+    sizes: Sequence[int] = ()  # bytes of each page; empty if each has page_bytes
+    blocks: int = 1  # number of blocks of a chunk
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
@@ -44,7 +48,7 @@ class Group(NamedTuple):
 
 
 def units_of(facts: Mapping[str, object], groups: Sequence[Group]) -> dict[int, list[Unit]]:
-    """Returns the units of a chunk of each group. A group that cannot be decoded has none."""
+    """Returns by group the units of a chunk. A group whose bytes cannot be decoded has no units."""
     described = _described(facts, [name for group in groups for name in group.layers])
     dtype = _dtype_of_cache(facts)
     units = {}
@@ -65,7 +69,8 @@ def _in_each_block(unit: Unit, group: Group) -> Unit:
 
 
 def _layers_by_page(group: Group) -> list[list[str]]:
-    """vLLM hands over a page for each layer, in their order, or one for all of them."""
+    """Returns the layers of each page of a block. vLLM registers one page for each layer, in the order of the layers, or one page for all of them;
+    other pages get a number instead of layers."""
     if group.pages == len(group.layers):
         return [[name] for name in group.layers]
     if group.pages == 1:
@@ -80,14 +85,14 @@ def _dtype_of_cache(facts: Mapping[str, object]) -> str:
 
 
 def _described(facts: Mapping[str, object], layers: Sequence[str]) -> dict[str, list[_Tensor]]:
-    """Returns the tensors of each layer; nothing where a worker has not described them all."""
+    """Returns the tensors of each layer; an empty dict if the workers have not described all layers."""
     columns = []
     for name in ("dtypes", "shapes", "strides", "offsets"):
         try:
             column = json.loads(str(facts.get(name, "")))
         except ValueError:
             return {}
-        if isinstance(column, list) and len(column) == 2 and isinstance(column[0], int):  # layers that are all alike
+        if isinstance(column, list) and len(column) == 2 and isinstance(column[0], int):  # one value for all layers, and their number
             column = [column[1]] * column[0]
         if not isinstance(column, list) or len(column) != len(layers):
             return {}
@@ -120,16 +125,17 @@ def _exact(described: Mapping[str, list[_Tensor]], layers: Sequence[str], packed
                     return None
                 units.append(Unit(f"{layer}{part}", dtype, ranges))
     nbytes = sum(end - first for unit in units for first, end in unit.ranges)
-    return units if nbytes <= page_bytes else None  # each layer has the tensor of all layers
+    return units if nbytes <= page_bytes else None  # more bytes than the page has: each layer has the tensor of all layers
 
 
 def _dtype(said: str, facts: Mapping[str, object]) -> str:
-    """Returns the dtype of a tensor's elements. An fp8 cache is in tensors of bytes."""
+    """Returns the dtype of a tensor's elements. vLLM keeps an fp8 cache in tensors of bytes."""
     return _dtype_of_cache(facts) if said in ("uint8", "int8") else _BY_CACHE_DTYPE.get(said, said)
 
 
 def _parts(tensor: _Tensor, size: int) -> list[tuple[str, int, list[tuple[int, int]]]]:
-    """Returns, for keys and for values, or for all where they cannot be separated: the name, the first byte, and lengths and strides."""
+    """Divides a tensor into keys and values if its shape permits. Returns for each part its name, the offset of its first byte in the tensor, and
+    its dimensions as lengths and strides."""
     dims = [(n, int(stride)) for n, stride in zip(tensor.shape, tensor.strides)]
     if len(dims) == 5 and dims[1][0] == 2:
         rest = [d for at, d in enumerate(dims) if at != 1]
@@ -141,7 +147,7 @@ def _parts(tensor: _Tensor, size: int) -> list[tuple[str, int, list[tuple[int, i
 
 
 def _ranges(start: int, dims: Sequence[tuple[int, int]], size: int) -> tuple[tuple[int, int], ...]:
-    """Returns the runs of bytes of a strided view, in the order of memory."""
+    """Returns the contiguous byte ranges of a strided view, in the order of memory."""
     run, outer = size, []
     for n, stride in sorted((d for d in dims if d[0] > 1), key=lambda d: d[1]):
         if stride == run:

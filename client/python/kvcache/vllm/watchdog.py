@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side measures what this cache costs its engine and saves it, and decides for all ranks whether chunks are stored.
+"""The watchdog measures the time that this cache costs its engine and saves it, and decides whether the engine stores chunks.
 
-Costs are the seconds in which the engine's threads were in calls of ours, waits for stores included, and those by which steps beside stores were
-longer (breakeven.StepTimes). The scheduler's process and the ranks have one thread each, which take turns in a step; ranks are in their calls
-at the same time, so that their mean counts. Savings are the tokens that were loaded at the rate of prefill, less the seconds of the copies.
+The spec's manager (manager.py) owns one Watchdog, reports to it, and asks it before each store; its decision (breakeven.py) applies to all ranks.
+Costs are the seconds that the engine's threads spent in calls of this adapter, including waits for stores, and the seconds by which stores
+prolonged steps (breakeven.StepTimes). The threads of the scheduler and of the ranks take turns in a step, so their costs are added; ranks
+run concurrently, so their mean counts. Savings are the seconds that prefill of the loaded tokens would have taken, minus the seconds of the
+copies.
 """
 
 from __future__ import annotations
@@ -15,27 +17,27 @@ from typing import Any
 from . import breakeven
 from .breakeven import BreakEven, StepTimes
 
-LOOK_S = 1.0          # between two decisions
-LONGEST_STEP_S = 5.0  # a longer interval is not a step
+LOOK_S = 1.0          # interval between two decisions
+LONGEST_STEP_S = 5.0  # longest interval between the ends of two schedules that counts as a step
 
 COUNTERS = {
-    "call_seconds": "Seconds that the engine's threads have spent in calls of this cache, waits for stores included.",
-    "store_call_seconds": "Those of them that were spent on stores.",
-    "step_excess_seconds": "Seconds by which steps beside stores have been longer than steps without, as steps that only decode show it.",
+    "call_seconds": "Seconds that the engine's threads have spent in calls of this cache, including waits for stores.",
+    "store_call_seconds": "Seconds that the engine's threads have spent in calls of this cache for stores.",
+    "step_excess_seconds": "Seconds by which stores have prolonged steps, estimated from steps that only decode.",
     "saved_prefill_seconds": "Seconds that the loaded tokens would have taken to compute, at the rate of prefill.",
     "load_copy_seconds": "Seconds in which loads were copied.",
     "paused_chunks": "Chunks that were not stored because stores paused.",
 }
 GAUGES = {
     "stores_paused": "1 while nothing is stored because this cache costs more than it saves.",
-    "balance_seconds": "Seconds saved less seconds cost in the last five minutes of work.",
-    "step_seconds_with_stores": "The time of steps that only decode, beside stores. 0: not known.",
-    "step_seconds_without_stores": "The time of steps that only decode, for the same numbers of requests, without stores. 0: not known.",
+    "balance_seconds": "Seconds that this cache saved minus seconds that it cost, in the last five minutes of work.",
+    "step_seconds_with_stores": "The duration of steps that only decode while stores are under way; 0 if unknown.",
+    "step_seconds_without_stores": "The duration of steps that only decode without stores, for the same numbers of requests; 0 if unknown.",
 }
 
 
 class Spent:
-    """Seconds that a thread of the engine has spent in calls of ours, and those of them for stores."""
+    """Seconds that one thread of the engine has spent in calls of this adapter (`calls_s`), and in those for stores among them (`store_s`)."""
 
     __slots__ = ("calls_s", "store_s")
 
@@ -44,12 +46,13 @@ class Spent:
 
 
 def timed(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Counts the time of a method, which calls no other such method, in the `spent` of its object."""
+    """Decorates a method to add its duration to `self.spent.calls_s`. The method must not call another decorated method, because its duration
+    would count twice."""
     return _measured(call, False)
 
 
 def timed_store(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Does the same for a method that stores."""
+    """Decorates a method as timed() does, and adds its duration to `self.spent.store_s`, too."""
     return _measured(call, True)
 
 
@@ -69,26 +72,29 @@ def _measured(call: Callable[..., Any], is_store: bool) -> Callable[..., Any]:
 
 
 class _Step:
+    """A step of the engine, from the end of one schedule to the end of the next."""
+
     __slots__ = ("is_plain", "requests", "has_stores")
 
     def __init__(self) -> None:
-        self.is_plain = True  # computes no prompt, and no request waits for an answer
+        self.is_plain = True  # the step computes no prompt, and no request waits for a lookup's answer
         self.requests, self.has_stores = 0, False
 
 
 class Watchdog:
-    """`spent`: of the scheduler's thread. `is_on`: False: it measures, and stores never pause."""
+    """The watchdog of one engine. `spent`: seconds of the scheduler's thread. `is_on`: if False, costs are measured, and stores never pause."""
 
     def __init__(self, is_on: bool = True) -> None:
         self.spent = Spent()
         self._break_even, self._steps = BreakEven(is_on), StepTimes()
-        self._storing = 0  # chunks
+        self._storing = 0  # number of chunks that are being stored
         self._step, self._last, self._ended_at = _Step(), _Step(), 0.0
-        self._busy_s = 0.0  # since the last decision, as the next four
+        # These six are sums since the last decision; seconds, and a number of steps with stores under way.
+        self._busy_s = 0.0
         self._beside_stores = 0
         self._saved_s = self._rank_s = self._rank_store_s = 0.0
-        self._is_unknown = False  # tokens were loaded, and the rate of prefill is not known
-        self._seen = Spent()
+        self._is_unknown = False  # tokens were loaded while the rate of prefill was unknown
+        self._seen = Spent()  # `spent` at the last decision
         self._decide_at = 0.0
         self._counts = dict.fromkeys(COUNTERS, 0.0)
         self._has_counted = False
@@ -105,11 +111,11 @@ class Watchdog:
     # --- reports of the manager ---
 
     def waits(self) -> None:
-        """A request waits for an answer."""
+        """Notes that a request waits for a lookup's answer in this step."""
         self._step.is_plain = False
 
     def offered(self, is_prompt: bool) -> None:
-        """vLLM has offered chunks to be stored."""
+        """Notes that vLLM has offered chunks for storing. `is_prompt`: so many that the step computes a prompt."""
         if is_prompt:
             self._step.is_plain = False
 
@@ -123,6 +129,7 @@ class Watchdog:
         self._storing = max(0, self._storing - chunks)
 
     def loads(self, tokens: int, prefill_tokens_per_s: float) -> None:
+        """Adds the seconds that a load saves. `prefill_tokens_per_s`: the rate of prefill; 0 if unknown."""
         if prefill_tokens_per_s <= 0:
             self._is_unknown = True
             return
@@ -135,7 +142,7 @@ class Watchdog:
         self._count("load_copy_seconds", seconds)
 
     def rank_spent(self, calls_s: float, store_s: float) -> None:
-        """Adds the growth of the mean of the ranks' seconds."""
+        """Adds the seconds that ranks have spent in calls of this adapter, and in those for stores, since the last report; means of all ranks."""
         self._rank_s += calls_s
         self._rank_store_s += store_s
 
@@ -146,7 +153,8 @@ class Watchdog:
     # --- steps ---
 
     def end_step(self, requests: int) -> None:
-        """Measures the step and decides, at the end of its schedule."""
+        """Measures the step that ends now, and decides every LOOK_S. Called at the end of each schedule. `requests`: number of unfinished
+        requests."""
         now, step, last = breakeven.clock(), self._step, self._last
         step.requests, step.has_stores = requests, self._storing > 0
         if last.requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
@@ -168,7 +176,7 @@ class Watchdog:
         self._seen.calls_s, self._seen.store_s = self.spent.calls_s, self.spent.store_s
         for name, seconds in (("call_seconds", calls_s), ("store_call_seconds", store_s), ("step_excess_seconds", excess_s)):
             self._count(name, seconds)
-        if self._is_unknown and not self.stores_pause:  # a pause always ends, because the rate is not learned without stores
+        if self._is_unknown and not self.stores_pause:  # reports count during a pause, which must end because stores teach the rate of prefill
             self._break_even.forget()
         else:
             self._break_even.add(self._busy_s, calls_s + excess_s, store_s + excess_s, self._saved_s)
@@ -185,7 +193,7 @@ class Watchdog:
         return counts
 
     def take_gauges(self) -> dict[str, float]:
-        """Returns the latest decision, or nothing if there was none since the last call."""
+        """Returns the gauges of the latest decision; an empty dict if there was no decision since the last call."""
         if not self._has_news:
             return {}
         self._has_news = False

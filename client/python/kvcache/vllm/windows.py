@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups of sliding windows and of states (Mamba, linear attention), which are windows of one chunk; nothing of vLLM.
+"""Lookups of sliding windows, and of states (Mamba, linear attention), which are windows of one chunk. Imports nothing of vLLM.
 
-vLLM asks for such a group's chunks from the end of the prompt backwards and takes the last run as long as the window. A wrapper (hooks.py)
-leaves the keys and the window's size in the request's context. So the first question is about the window's keys together, and a run that is
-found is leased, and nothing else. Where the window is not there, further questions go backwards, each about more keys.
+vLLM asks for the chunks of such a group from the end of the prompt backwards, one by one, and uses the last run that is as long as the window.
+A wrapper (hooks.py) leaves the keys and the window's size in the request's context, so that the manager (manager.py) can look up the window's
+keys together and lease only the run that vLLM will use. If the daemon lacks a chunk of the window, further lookups go backwards, each with
+more keys.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 MOST_KEYS = 4096  # keys in one lookup
-GROWTH = 4
+GROWTH = 4        # factor by which each lookup has more keys than the one before
 
 
 class Window(NamedTuple):
-    """A lookup of vLLM for a window of `size` chunks. `first_size`: the chunks that a run needs if it ends at the last key, which may be more."""
+    """vLLM's lookup for a window of `size` chunks. `first_size`: the length of a run that ends at the last key, which may have to be longer."""
 
     keys: Sequence[bytes]
     size: int
@@ -24,7 +25,8 @@ class Window(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The range of the run among the keys, empty if there is none, and the tiers of the keys that were looked up; 0: absent."""
+    """The run that was found: the range from `first` to before `end` among the keys, empty if there is no run. `tiers`: by position, the tiers of
+    each key that was looked up; 0 if the chunk is absent."""
 
     first: int
     end: int
@@ -32,7 +34,8 @@ class Found(NamedTuple):
 
 
 def search(window: Window, answers: Mapping[bytes, bool], where: Callable[[Sequence[bytes]], bytes | None]) -> Found | None:
-    """Returns the last run, or None if the daemon does not answer. `answers`: those given for earlier keys. `where` returns the tiers of keys."""
+    """Returns the last run that is long enough, or None if the daemon does not answer. `answers`: the answers that vLLM has been given already.
+    `where`: looks up keys, and returns their tiers or None."""
     tiers: dict[int, int] = {}
     run, need, at = 0, window.first_size, len(window.keys) - 1
     most = max(window.first_size, 1)
@@ -54,4 +57,4 @@ def search(window: Window, answers: Mapping[bytes, bool], where: Callable[[Seque
         if run == need:
             return Found(at, at + need, tiers)
         at -= 1
-    return Found(0, run, tiers)  # a shorter run at the beginning will do, because the engine has what precedes it
+    return Found(0, run, tiers)  # a run at the first key may be shorter, because the engine has the chunks before it

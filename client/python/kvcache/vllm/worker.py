@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that only vLLM's workers know, collected when the model runner registers its KV caches.
+"""Wrapped methods of vLLM's workers, which collect facts that only workers know, and report the beginning of a step.
 
-The plugin entry point wraps methods of OffloadingConnectorWorker in each process of vLLM. Between the registered tensors and the views that
-a spec gets, the wrappers describe both (arrangement.py) and leave the facts for the scheduler's side (delivery.py). Engines that do not
-use kvcache are left alone. Another wrapper tells the spec when a step begins.
+The plugin entry point (register()) wraps methods of vLLM's OffloadingConnectorWorker in each process of vLLM. When the model runner registers
+its KV caches, the wrappers see both the tensors and the views that vLLM makes of them for an offloading spec. They describe both
+(arrangement.py) and leave the facts for the scheduler (delivery.py). For engines that do not use kvcache, the wrappers only call the
+original method. Another wrapper calls step_begins() of the spec's workers before vLLM launches the work of a step.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from . import arrangement, delivery, hooks, identity
 log = logging.getLogger("kvcache.vllm")
 
 _WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
-_TENSORS = "_kvcache_tensors"  # the attribute that holds them between the two wrapped calls
+_TENSORS = "_kvcache_tensors"  # attribute of vLLM's worker that has the registered tensors between the two wrapped calls
 _STEPS = "vllm.v1.worker.gpu.kv_connector"
 
-listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # step_begins() of each is called before vLLM launches a step
+listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose step_begins() is called before vLLM launches the work of a step
 
 
 def install() -> None:
-    """Wraps the methods. May be called any number of times. Never raises: without them the facts of a worker are not delivered."""
+    """Wraps the methods. May be called any number of times. Never raises: if a method cannot be wrapped, the worker's facts are not delivered."""
     try:
         cls = importlib.import_module(_WORKER).OffloadingConnectorWorker
     except Exception as e:
@@ -40,21 +41,21 @@ def install() -> None:
             hooks.wrap(cls, name, parameters, wrapper)
         except Exception as e:
             log.debug("%s.%s is not wrapped: %s", cls.__name__, name, e)
-    try:  # the newer model runner begins loads behind the forward pass
+    try:  # the newer model runner begins loads after the forward pass, so loads need an event from the step's beginning
         hooks.wrap(importlib.import_module(_STEPS).ActiveKVConnector, "pre_forward",
                    ("self", "scheduler_output", "input_batch", "attn_metadata"), _beginning)
     except Exception as e:
-        log.debug("loads begin behind the step's forward pass: %s", e)
+        log.debug("vLLM's pre_forward is not wrapped, so loads wait for the forward pass of their step: %s", e)
 
 
 def step_begins() -> None:
-    """vLLM has launched nothing of a step yet, but what prepares the step's new blocks."""
+    """Reports the beginning of a step to the listeners. vLLM has launched only the work that prepares the step's new blocks."""
     for listener in listeners:
         listener.step_begins()
 
 
 def _may_load(scheduler_output: Any) -> bool:
-    """Returns whether blocks are loaded in this step, as far as it is known: an event costs the driver's locks."""
+    """Returns whether blocks may be loaded in this step. Without loads no event is recorded, because that takes the driver's locks."""
     jobs = getattr(getattr(scheduler_output, "kv_connector_metadata", None), "load_jobs", None)
     return not isinstance(jobs, dict) or len(jobs) > 0
 
@@ -78,7 +79,7 @@ def _registering(original: Any) -> Any:
 
 
 def _registering_cross_layers(original: Any) -> Any:
-    """One tensor has the pages of all layers of the only group."""
+    """Wraps the method for engines that have one tensor with the pages of all layers, which form one group."""
     @functools.wraps(original)
     def register(self: Any, kv_cache: Any, attn_backend: Any) -> Any:
         groups = getattr(getattr(self, "kv_cache_config", None), "kv_cache_groups", ())
@@ -103,7 +104,8 @@ def _describing(original: Any) -> Any:
             if is_used_by(self.spec):
                 deliver(self, kv_caches)
         except Exception as e:  # the engine must start
-            log.warning("the arrangement of vLLM's KV caches is not known, and engines of other versions do not share: %s: %s",
+            log.warning("the arrangement of vLLM's KV caches cannot be described, so this engine shares chunks only with engines of the same "
+                        "version on the same kind of GPU: %s: %s",
                         type(e).__name__, e)
         return original(self, kv_caches)
 
@@ -111,14 +113,14 @@ def _describing(original: Any) -> Any:
 
 
 def is_used_by(spec: Any) -> bool:
-    """Returns whether a spec is kvcache's or has its tier."""
+    """Returns whether vLLM's offloading spec is this adapter's, or has a tier of this adapter."""
     tiers = getattr(spec, "extra_config", {}).get("secondary_tiers") or ()
     return any(c.__module__.startswith("kvcache.") for c in type(spec).__mro__) or any(
         isinstance(t, Mapping) and ("kvcache" in (t.get("type"), str(t.get("module_path")).partition(".")[0])) for t in tiers)
 
 
 def deliver(worker: Any, kv_caches: Any) -> None:
-    """Leaves the facts of this worker for the scheduler's side."""
+    """Leaves the facts of this worker for the scheduler (delivery.py)."""
     config = worker.spec.config
     rank, world_size = int(config.parallel.rank), int(config.parallel.world_size)
     delivery.forget(config.engine_id, rank)
