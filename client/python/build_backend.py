@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the package as a PEP 517 and PEP 660 backend of pip, with the standard library alone.
+"""The build backend of the Python package (PEP 517 and PEP 660), which pip calls to make wheels and source distributions.
 
-The wheel contains libkvcache.so.1, built with the C compiler ($CC, else cc), and the daemon and the tools, built with meson if their
-dependencies are installed (build_programs.py).
+The backend uses the standard library only. A wheel contains libkvcache.so.1, built with the C compiler ($CC, else cc), and the daemon and the
+tools, built with meson if the dependencies of their build are installed (build_programs.py).
 
-The C sources are those of the surrounding tree; a source distribution has a copy of them in csrc/. The wheel's tag names the glibc version
-that the symbols of all binaries require, so that pip refuses the wheel where they would not load.
+The C sources are those of the tree around this folder; a source distribution has a copy of them in csrc/. The wheel's tag names the glibc
+version that the symbols of all binaries require, so that pip refuses the wheel on a host where the binaries would not load.
 """
 
 import base64
@@ -27,7 +27,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 CSRC = HERE / "csrc"
 TREE = CSRC if CSRC.is_dir() else HERE.parents[1]
-GLIBC_AT_LEAST = (2, 34)  # fixed, so that the tag does not depend on the age of the machine that built it
+GLIBC_AT_LEAST = (2, 34)  # least glibc version in a tag, so that tags do not depend on the age of the machine that builds the wheel
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffunction-sections",
          "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wl,--gc-sections", "-Wl,--strip-all", "-Wl,-soname,libkvcache.so.1"]
 
@@ -37,7 +37,7 @@ def version():
 
 
 def sources():
-    """Returns the files from which the library is compiled, its headers included, relative to the tree. Snapshots of sessions are left out:
+    """Returns the files from which the library is compiled, including headers, relative to the tree. Snapshots of sessions are left out:
     the library does not use them, and they need cJSON."""
     found = [p for folder in ("client/lib", "client/gpu", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))
              if not p.name.startswith("snapshot")]
@@ -60,9 +60,10 @@ def compile_library(output):
         try:
             subprocess.run(command, check=True)
         except FileNotFoundError:
-            sys.exit(f"kvcache: there is no C compiler ({command[0]}): apt-get install gcc libc6-dev")
+            sys.exit(f"kvcache: the library cannot be built, because there is no C compiler ({command[0]}): apt-get install gcc libc6-dev")
         except subprocess.CalledProcessError as e:
-            sys.exit(f"kvcache: {command[0]} ended with {e.returncode}; its headers are in the packages gcc and libc6-dev")
+            sys.exit(f"kvcache: the library cannot be built, because {command[0]} ended with status {e.returncode}: see its messages above; if "
+                     "headers are missing, apt-get install gcc libc6-dev")
 
 
 def glibc_needed(library):
@@ -72,7 +73,8 @@ def glibc_needed(library):
 
 
 def tag(*binaries):
-    """Returns the tag that pip compares with the machine: py3-none-manylinux_2_34_x86_64, or a later glibc where a binary needs it."""
+    """Returns the wheel's tag, which pip compares with the machine: py3-none-manylinux_2_34_x86_64, or one with a later glibc version if a binary
+    needs it."""
     machine, versions = platform.machine(), [glibc_needed(binary) for binary in binaries]
     if None in versions:
         return f"py3-none-linux_{machine}"
@@ -109,7 +111,7 @@ def write_wheel(folder, files, binaries):
     filename = f"{name}-{wheel_tag}.whl"
     with zipfile.ZipFile(pathlib.Path(folder, filename), "w", zipfile.ZIP_DEFLATED) as wheel:
         for n, data in [*files, (f"{info}/RECORD", record.encode())]:
-            entry = zipfile.ZipInfo(n)  # 1980: the same sources give the same wheel
+            entry = zipfile.ZipInfo(n)  # dated 1980, so that the same sources give the same wheel
             entry.external_attr = (stat.S_IFREG | (0o755 if n.startswith(("kvcache/bin/", "kvcache/lib/")) else 0o644)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
@@ -117,10 +119,10 @@ def write_wheel(folder, files, binaries):
 
 
 def setting(config_settings, name, values):
-    """Returns a setting of the build: pip's, else $KVCACHE_BUILD_NAME, else the first value."""
+    """Returns a setting of the build: from pip's --config-settings, else from $KVCACHE_BUILD_NAME, else the first of `values`."""
     value = (config_settings or {}).get(name) or os.environ.get(f"KVCACHE_BUILD_{name.upper()}") or values[0]
     if value not in values:
-        sys.exit(f"kvcache: {name}={value}: it is {', '.join(values[:-1])} or {values[-1]}")
+        sys.exit(f"kvcache: {name}={value} is not a setting of the build; use {', '.join(values[:-1])} or {values[-1]}")
     return value
 
 
@@ -136,8 +138,8 @@ def build_programs():
 # --- hooks that pip calls (PEP 517) ---
 
 def get_requires_for_build_wheel(config_settings=None):
-    """Returns the packages that pip installs for the build: meson and ninja with daemon=yes, if they are missing. Otherwise an installation
-    downloads nothing."""
+    """Returns the packages that pip must install for the build: meson and ninja with daemon=yes, if they are missing. Otherwise the list is empty,
+    so that pip downloads nothing."""
     if setting(config_settings, "daemon", ("auto", "yes", "no")) != "yes":
         return []
     return ["meson", "ninja"] if build_programs().environment() is None else []
@@ -147,8 +149,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds the wheel. `config_settings` is pip's --config-settings:
 
     daemon=auto|yes|no   whether the wheel contains the daemon and the tools; auto: if the dependencies of their build are installed
-    build-dir=FOLDER     folder of that build; an existing build is continued
-    library=system       omits the library and the programs, for a distribution that has packages of them
+    build-dir=FOLDER     folder in which meson builds them; an existing build there is continued
+    library=system       omits the library and the programs, for a distribution that has separate packages with them
     """
     library = setting(config_settings, "library", ("bundled", "system"))
     daemon = setting(config_settings, "daemon", ("auto", "yes", "no"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the daemon and both tools for the wheel, with meson, and collects the shared libraries that they need.
+"""Builds the daemon and both tools for a wheel, with meson, and collects the shared libraries that they need. Used by build_backend.py.
 
-The programs are linked statically with the libraries of which the distribution has static ones. The others are copied into the
-wheel, beside libkvcache, where the programs find them relative to themselves.
+A library is linked statically if the distribution has a static version of it. Other libraries are copied into the wheel, beside libkvcache,
+where the programs find them by a path relative to themselves.
 """
 
 import os
@@ -19,7 +19,7 @@ TARGETS = ("daemon/kvcache-daemon", "client/ctl/kvcachectl", "client/bench/kvcac
 COMMANDS = {"meson": "meson", "ninja": "ninja-build", "pkg-config": "pkg-config"}
 LIBRARIES = {"libevent_core": "libevent-dev", "libevent_extra": "libevent-dev", "liburing": "liburing-dev", "yaml-0.1": "libyaml-dev",
              "libcjson": "libcjson-dev", "libisal": "libisal-dev", "libmd": "libmd-dev"}
-# Every system with glibc has these libraries; the wheel's tag states the glibc version that they need.
+# Libraries that every system with glibc has, and that are therefore not copied. The wheel's tag names the glibc version that is needed.
 OF_THE_SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[\w-]*)\.so\.\d+")
 FOLDERS = ("proto", "daemon", "client/bench", "client/common", "client/ctl", "client/events", "client/examples", "client/gpu", "client/lib", "conf/models",
            "conf/deployments")
@@ -35,8 +35,8 @@ def _runs(command, environment):
 
 
 def environment():
-    """Returns an environment in which meson and ninja run, or None. pip hides the packages of the Python that it runs in, and with them
-    the modules of a meson that is installed there; those that pip fetched for the build are found only by way of its PYTHONPATH."""
+    """Returns an environment in which meson and ninja run, or None. Two are tried: with pip's PYTHONPATH, which has the packages that pip installed
+    for the build, and without it, because it hides the packages, such as meson, of the Python that pip runs in."""
     shown = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONNOUSERSITE")}
     return next((e for e in (dict(os.environ), shown) if _runs("meson", e) and _runs("ninja", e)), None)
 
@@ -58,7 +58,7 @@ def missing():
 
 
 def sources(tree):
-    """Returns the files that the programs are built from, relative to the tree."""
+    """Returns the files from which the programs are built, relative to the tree."""
     found = [p.relative_to(tree) for folder in FOLDERS for p in sorted((tree / folder).rglob("*")) if p.is_file()]
     return [p for p in found if "__pycache__" not in p.parts and not p.name.startswith(".")] + [pathlib.Path(p) for p in FILES]
 
@@ -71,8 +71,8 @@ def _run(*command, **options):
 
 
 def build(tree, folder):
-    """Builds the programs in a folder, which may have a build of before, and installs them there. Returns the files of the wheel:
-    (name below kvcache/, path)."""
+    """Builds the programs in a folder, which may contain an earlier build, and installs them there. Returns the files for the wheel as pairs of a
+    name below kvcache/ and a path."""
     folder.mkdir(parents=True, exist_ok=True)
     tools = environment()
     if not (folder / "build.ninja").exists():
@@ -95,7 +95,8 @@ def build(tree, folder):
 
 
 def _needed(programs, root):
-    """Returns the shared libraries that programs need and that are neither the system's nor installed with them: {name: path}."""
+    """Returns, by name, the paths of the shared libraries that the programs need and that are neither the system's nor installed with the
+    programs."""
     needed = {}
     for program in programs:
         listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
@@ -108,6 +109,6 @@ def _needed(programs, root):
 
 
 def licenses():
-    """Returns the copyright files of the libraries in the wheel, where the distribution has them: (name, bytes)."""
+    """Returns the copyright files of the libraries in the wheel, if the distribution has them, as pairs of a package's name and the bytes."""
     return [(package, path.read_bytes()) for package in sorted(set(LIBRARIES.values()))
             if (path := pathlib.Path("/usr/share/doc", package, "copyright")).exists()]

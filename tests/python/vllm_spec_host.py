@@ -1232,7 +1232,7 @@ def logged():
     log = logging.getLogger("kvcache.vllm")
     log.setLevel(logging.INFO)
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage()) if record.getMessage().startswith("stores ") else None
+    handler.emit = lambda record: lines.append(record.getMessage()) if "chunks are stored" in record.getMessage() else None
     log.addHandler(handler)
     return lines
 
@@ -1254,7 +1254,7 @@ def stores_that_cost_too_much():
     host = Host(prefill_tokens_per_s=10.0)
     clock.slow_stores(host.worker, 1.0)
     stored = paused_by_its_stores(host, clock)
-    assert stored > 5 and len(lines) == 1 and lines[0].startswith("stores pause"), (stored, lines)
+    assert stored > 5 and len(lines) == 1 and lines[0].startswith("no chunks are stored"), (stored, lines)
     asked, where = [], promises.Promises.where_by_shard
     promises.Promises.where_by_shard = lambda self, keys: asked.append(keys) or where(self, keys)
     context = host.begin("paused")

@@ -6,9 +6,10 @@
         blocks.put(keys, places)
         hits = blocks.match(keys)
 
-A key is 32 bytes; a chunk is the bytes stored under a key. If the daemon is unreachable, calls answer as if nothing were stored, and raise
-nothing. Each key has a status, a number such as OK, MISS or EXISTS; recompute a key whose status is not status_ok(). Exceptions report
-mistakes in calls and derive from Error. The package starts no thread.
+A key is 32 bytes; a chunk is the bytes stored under a key. If the daemon is unreachable, calls answer as if nothing were stored, and raise no
+exception. Each key of a request gets a status, a number such as OK, MISS or EXISTS; the engine must compute a chunk again unless status_ok()
+returns True for its status. Exceptions report mistakes in calls and derive from Error. These modules start no thread; the adapters for engines
+(kvcache.vllm, kvcache.sglang, kvcache.lmcache) do.
 """
 
 from ._aio import AsyncClient, AsyncNamespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m kvcache serve: a daemon for the engines of this user."""
+"""Implements the command `python -m kvcache serve`, which starts a daemon for the engines of this user (serve.py)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client for asyncio: it submits requests, and the event loop watches its descriptor. Only the loop's thread uses it; AsyncClient.open()
-borrows another thread for the first attempt to connect, which may take the connect timeout."""
+"""AsyncClient and AsyncNamespace, a client for asyncio. Requests are submitted, and the event loop watches the client's descriptor for results.
+
+Only the event loop's thread may use the client. AsyncClient.open() uses another thread for the first attempt to connect, which may take the
+connect timeout."""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A Client (`.client`) whose requests are awaited in one event loop.
+    """A client whose requests are awaited in one event loop. `client` is the Client that it uses.
 
-    Its constructor takes the arguments of Client; `await AsyncClient.open(...)` connects without blocking the loop. Cancelling a task cancels
-    its request. The task ends when the daemon has answered or the timeout has passed; until then the request's memory is in use."""
+    The constructor takes the arguments of Client and may block the event loop; `await AsyncClient.open(...)` connects without blocking it.
+    Cancelling a task cancels its request. The cancelled task ends when the daemon has answered or the timeout has passed; until then the request
+    uses its memory."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.client = Client(*args, **options)
@@ -59,7 +62,7 @@ class AsyncClient:
         return self.client.allocate(nbytes)
 
     def close(self) -> None:
-        """Closes the client like Client.close(). Awaited requests end with status LOST for their keys."""
+        """Closes the client like Client.close(). Requests that are being awaited raise ClosedError."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.client.fileno())
         self._loop = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of calls, checked and in the form that libkvcache takes."""
+"""Checks the arguments of calls, and converts them to the form that libkvcache takes. Wrong arguments raise ArgumentError."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_MS = 2**31 - 1
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Converts a timeout; 0 stands for None, which means the client's own timeout."""
+    """Converts a timeout to whole milliseconds, rounded up. Returns 0, which stands for the client's own timeout, for None."""
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -32,7 +32,7 @@ def milliseconds(seconds: float | None) -> int:
 
 
 def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
-    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text contains a NUL."""
+    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text is empty, longer than `most` bytes, or contains a NUL."""
     try:
         encoded = os.fsencode(value)
     except UnicodeEncodeError as e:
@@ -43,7 +43,7 @@ def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
 
 
 def transfer_kind(path: str, layout: str, technology: str, result: str) -> tuple[int, int, int, int]:
-    """Returns the numbers of the four names."""
+    """Returns the numbers of the four names that describe a transfer."""
     names = {"path": (path, c.PATHS), "layout": (layout, c.LAYOUTS), "technology": (technology, c.TECHNOLOGIES),
              "result": (result, c.RESULTS)}
     for what, (name, known) in names.items():
@@ -60,7 +60,7 @@ def whole_numbers(**numbers: int) -> tuple[int, ...]:
 
 
 def fingerprint_text(fields: Mapping[str, object]) -> bytes:
-    """Lines "key=value", sorted by key."""
+    """Returns a fingerprint as a C string with a line "key=value" for each field, sorted by key."""
     lines = []
     for key, value in fields.items():
         if not isinstance(key, str) or not re.fullmatch(r"[a-z0-9_.-]+", key) or not re.fullmatch(r"[ -~]*", str(value)):
@@ -76,7 +76,7 @@ def fingerprint_text(fields: Mapping[str, object]) -> bytes:
 def batch_of(keys: Batch | KeysLike, places: PlacesLike | None, is_get: bool) -> Batch:
     if isinstance(keys, Batch):
         if places is not None:
-            raise ArgumentError("a Batch contains its places: pass none beside it")
+            raise ArgumentError("a Batch contains its places, so no other places may be passed")
         batch = keys
     elif places is None:
         raise ArgumentError("keys that are not a Batch need places, one for each key")
@@ -94,7 +94,7 @@ def return_seconds(seconds: int) -> int:
 
 
 def advice_number(advice: str, return_s: int) -> int:
-    """Returns the advice and the time in one number, as Client._request() takes it."""
+    """Returns the number of the advice, shifted by ADVICE_SHIFT, with `return_s` in its lower bits, for Client._request()."""
     if not isinstance(advice, str) or advice not in c.ADVICE:
         raise ArgumentError(f"advice is one of {', '.join(c.ADVICE)}, not {advice!r}")
     seconds = return_seconds(return_s)
@@ -104,7 +104,8 @@ def advice_number(advice: str, return_s: int) -> int:
 
 
 def expected_number(return_s: int | None) -> int:
-    """Does so for what a put says of the return of its chain: None for nothing, 0 for never."""
+    """Returns, as advice_number() does, what a put announces about the next use of its chain. `return_s`: seconds; 0 for never, and None for no
+    announcement, which gives 0."""
     return 0 if return_s is None else advice_number("return" if return_s else "final", return_s)
 
 

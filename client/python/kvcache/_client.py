@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to the daemon.
+"""Client, a connection of a program to the daemon of its host.
 
-A Client owns one libkvcache handle, which it makes when a daemon first answers; from then on libkvcache reconnects automatically. The client
-has one lock: calls of several threads run one after the other, and a blocking call holds the client until it is answered.
+A Client owns one libkvcache handle, which it creates when a daemon first answers; from then on libkvcache reconnects automatically. The client
+has one lock: calls of several threads run one after the other, and a blocking call has the lock until it is answered.
 
 While the daemon is unreachable, each call answers as if nothing were stored (statuses LOST, a match of 0). The client retries after a pause
 that grows to one second, so that most calls return without an attempt to connect.
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache")
 
-REAP_AT_ONCE = 64
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+REAP_AT_ONCE = 64  # completions that one call of libkvcache returns at most
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # pauses between attempts to connect; each is twice as long as the one before
 
 
 class _Entered:
-    """Holds the client's lock. `with` returns the handle, or None if no daemon has answered yet."""
+    """A context manager that has the client's lock within `with`, and gives the handle, or None if no daemon has answered yet. Raises ClosedError
+    if the client is closed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -75,8 +76,8 @@ class Client:
     spin             poll for at most 50 us (2 ms with io.spin: long) before sleeping, while answers arrive within that time; needs four processors
     required         raise Error if no daemon answers now
 
-    Calls of several threads run one after the other. A blocking call holds the client until it is answered; reap() does not. After fork()
-    every call except close() raises ForkedError in the child."""
+    Any thread may call the client. Calls run one after the other, and a blocking call makes other threads wait until it is answered; reap() does
+    not. After fork(), every call except close() raises ForkedError in the child."""
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, name: str | None = None, staging_bytes: int = 0,
                  *, timeout: float = 30.0, connect_timeout: float = 1.0, populate: bool = False, lookup: bool = True,
@@ -88,7 +89,7 @@ class Client:
             raise ArgumentError(f"staging_bytes must be a number of bytes, not {staging_bytes!r}")
         texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
                  text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
-        self._texts = texts  # the options point to them
+        self._texts = texts  # `_options` has their addresses
         flags = (c.POPULATE if populate else 0) | (0 if lookup else c.NO_LOOKUP) | (0 if spin else c.NO_SPIN)
         self._options = c.OPTIONS.pack(c.OPTIONS.size, flags, *(c.address_of(t) if t else 0 for t in texts),
                                        milliseconds(connect_timeout), milliseconds(timeout), staging_bytes)
@@ -97,10 +98,10 @@ class Client:
         self._regions: set[Region] = set()
         self._flights: dict[int, Flight] = {}
         self._flight_numbers = itertools.count(1)
-        self._answered: deque[Done] = deque()  # requests that were never sent
-        self._unreachable = ""  # why no daemon answers; empty: it does
-        self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S
-        self._waiting = 0  # threads in reap()
+        self._answered: deque[Done] = deque()  # results of requests that could not be sent
+        self._unreachable = ""  # why no daemon answers; empty if one does
+        self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S  # time.monotonic() of the next attempt to connect, and the pause after it
+        self._waiting = 0  # number of threads that wait in reap()
         self._epoll = select.epoll()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._event, select.EPOLLIN)
@@ -111,7 +112,7 @@ class Client:
             raise Error(-error, self._unreachable)
 
     def __repr__(self) -> str:
-        """Says which daemon this is and whether it answers, without asking it."""
+        """Describes the connection without a message to the daemon: the socket, and whether the daemon answered the last call."""
         path = getattr(self, "_texts", (b"",))[0].rstrip(b"\0").decode(errors="replace")
         if getattr(self, "_closed", True):
             state = "closed"
@@ -123,11 +124,11 @@ class Client:
                                                           (len(getattr(self, "_flights", ())), "in flight")) if n)
         return f"<Client {repr(path) if path else 'of the usual socket'}: {state}{counts}>"
 
-    # --- its life ---
+    # --- end and state of the connection ---
 
     def close(self) -> None:
-        """Ends the requests in flight, whose Done will not come, and unregisters regions without waiting. A second call does
-        nothing. Leased memory that is still in use keeps the connection until its last use ends."""
+        """Closes the connection. Requests in flight end without a Done, and regions are unregistered without waiting. Leased memory that is still in
+        use keeps the connection open until the last use ends. A second call does nothing."""
         if self._closed:
             return
         mine = self._fork == _leases.forks
@@ -144,7 +145,7 @@ class Client:
             for region in self._regions:
                 region._forget("the client is closed")
             self._regions.clear()
-            os.eventfd_write(self._event, 1)  # wakes the threads that wait in reap(); the last of them closes
+            os.eventfd_write(self._event, 1)  # wakes the threads that wait in reap(); the last of them closes the descriptors
             self._close_descriptors()
             if handle is not None:
                 handle.closing = True
@@ -153,7 +154,7 @@ class Client:
             self._lock.release()
 
     def _close_descriptors(self) -> None:
-        """Closes the descriptors unless a thread waits for one, because another file could then get its number."""
+        """Closes the client's descriptors unless a thread waits for them in poll(): another file could get the number of a closed descriptor."""
         if self._closed and not self._waiting and self._epoll is not None:
             self._epoll.close()
             self._epoll = None
@@ -176,17 +177,17 @@ class Client:
 
     @property
     def error(self) -> str:
-        """Says why the daemon is unreachable; empty if it is reachable."""
+        """Returns why the daemon is unreachable, or an empty string if it is reachable."""
         return self._unreachable
 
     @property
     def inflight(self) -> int:
-        """Requests that were submitted and not yet reaped."""
+        """Returns the number of requests that were submitted and not yet reaped."""
         return len(self._flights) + len(self._answered)
 
     @property
     def owes(self) -> bool:
-        """Returns whether the daemon has yet to be notified of released memory. The next request, or flush(), sends the message."""
+        """Returns whether releases of leased memory are still to be sent to the daemon. The next request, or flush(), sends them."""
         handle = self._handle
         return handle is not None and (bool(handle.returned) or handle.is_unsent)
 
@@ -200,8 +201,8 @@ class Client:
         return Info(*c.INFO.unpack(room.raw)[1:]) if r == 0 else None
 
     def status(self) -> dict[str, Any] | None:
-        """Returns the text that `kvcachectl status --json` prints, or None if no daemon answers. Sends a message, and waits at most the client's
-        timeout."""
+        """Returns the daemon's status, with the fields that `kvcachectl status --json` prints, or None if no daemon answers. Sends a message, and
+        waits for the answer for at most the client's timeout."""
         text = ctypes.c_void_p()
         with self._entered():
             r = self._usable(None)
@@ -219,11 +220,15 @@ class Client:
 
     def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
                   lifetime_s: int = 0) -> Namespace:
-        """Opens it, or makes it. `name`: 1 to 255 characters of printable ASCII. `fingerprint`: all that the bytes depend
-        on: model, revision, dtype, layout, block tokens, ranks. `chunk_bytes`: of most chunks, which are stored without
-        rounding loss then; 0: not declared. `lifetime_s`: if this makes it, how long after it was put a chunk is found; 0: no
-        end. MismatchError: it exists with another fingerprint. While the daemon is unreachable
-        nothing is compared; where it turns out to differ later, all statuses are MISMATCH."""
+        """Opens a namespace, and creates it if it does not exist.
+
+        name         1 to 255 characters of printable ASCII
+        fingerprint  all facts on which the bytes of chunks depend: model, revision, dtype, layout, tokens of a block, ranks
+        chunk_bytes  size of most chunks, which are then stored without rounding loss; 0: not declared
+        lifetime_s   seconds for which a chunk is found after its put, if this call creates the namespace; 0: no limit
+
+        Raises MismatchError if the namespace exists with another fingerprint. While the daemon is unreachable, the fingerprints are not
+        compared; if they turn out to differ later, all statuses are MISMATCH."""
         namespace = Namespace(self, name, fingerprint, chunk_bytes, lifetime_s)
         with self._entered():
             r = self._usable(namespace)
@@ -234,8 +239,8 @@ class Client:
         return namespace
 
     def namespace_state(self, name: str) -> NamespaceState | None:
-        """Returns how the namespace of this name stands, without opening it. No chunk and no session: it may not exist. None: the daemon
-        does not answer, or is too old."""
+        """Returns the state of the namespace of this name without opening it. A namespace that does not exist has no chunk and no session. Returns
+        None if the daemon does not answer or is too old for the request."""
         info, text = ctypes.create_string_buffer(c.NAMESPACE_INFO.size), ctypes.c_void_p()
         with self._entered():
             r = self._usable(None)
@@ -260,11 +265,11 @@ class Client:
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
         """Registers memory with the daemon, which then reads and writes it directly.
 
-        The memory is a buffer over a shared mapping of a memfd, or of a file in /dev/shm or on hugetlbfs. The client searches for the
-        mapping's file; pass `fd` if that fails. Only the whole pages of the buffer are registered.
+        The memory must be a buffer over a shared mapping of a memfd, or of a file in /dev/shm or on hugetlbfs. The client searches for the
+        mapping's file; pass its descriptor as `fd` if the search fails. Only the whole pages of the buffer are registered.
 
-        Raises RegionError for other memory; with `copy`, its bytes are copied instead. If the daemon is unreachable or has no room, the
-        region is not `registered`, its `reason` says why, and its bytes are copied, too."""
+        Raises RegionError for other memory; with `copy`, libkvcache copies its bytes instead. If the daemon is unreachable or has no room, the
+        region is not `registered`, its `reason` explains that, and libkvcache copies its bytes, too."""
         region = Region(self, memory, fd, copy)
         with self._entered():
             r = self._usable(None)
@@ -328,14 +333,14 @@ class Client:
         return found
 
     def flush(self) -> None:
-        """Sends what was released to the daemon now, rather than with the next request."""
+        """Sends releases of leased memory to the daemon now, rather than with the next request."""
         with self._entered() as handle:
             if handle is not None:
                 self._give_back(handle)
                 c.flush(handle.kv)
                 handle.is_unsent = False
 
-    # --- inside ---
+    # --- for the other modules of this package ---
 
     def pool_of(self, leased: Leased) -> tuple[int, int]:
         """Returns the id of the pool in which the leased chunks lie, and the address of its first byte in this process; (0, 0) if no chunk was
@@ -396,21 +401,21 @@ class Client:
     def _lose(self, why: str, took_s: float) -> None:
         """Records that no daemon answers. The pause before the next attempt grows, and is at least four times the duration of this one."""
         if not self._unreachable:
-            log.warning("no kvcache-daemon, so nothing is found and nothing stored until it is there: %s", why)
+            log.warning("kvcache-daemon is unreachable, so nothing is found or stored until it answers: %s", why)
         self._unreachable = why or "no daemon"
         self._retry_at = time.monotonic() + max(self._pause_s, 4 * took_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _regain(self) -> None:
         if self._unreachable:
-            log.warning("kvcache-daemon is there")
+            log.warning("kvcache-daemon answers, so chunks are found and stored again")
         self._unreachable, self._retry_at, self._pause_s = "", 0.0, FIRST_PAUSE_S
         assert self._handle is not None
         for region in self._regions:
             region._register(self._handle.kv)
 
     def _usable(self, namespace: Namespace | None) -> int:
-        """Ensures that there is a handle and that the namespace is open. Returns 0 or a negative errno. The caller holds the lock."""
+        """Ensures that the client has a handle and that the namespace is open. Returns 0 or a negative errno. The caller holds the lock."""
         if self._closed:
             raise ClosedError()
         handle = self._handle
@@ -430,8 +435,8 @@ class Client:
         return 0
 
     def _note(self, r: int, quiet: bool = False) -> tuple[int, str]:
-        """Looks at what libkvcache returned: raises for a mistake of the caller's, notices a daemon that went or came. In the
-        lock. `quiet`: the caller looks at the rest."""
+        """Evaluates the return value of a function of libkvcache, and returns it with the reason of a failure. Records whether the daemon answered.
+        Raises ForkedError after a fork, and ArgumentError for EINVAL unless `quiet`: the caller then handles it. The caller holds the lock."""
         if r >= 0:
             if self._unreachable:
                 self._regain()
@@ -445,7 +450,8 @@ class Client:
 
     def _request(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None,
                  user_data: int, ack: int, tiers: int, parent: int, ms: int, wait: bool = True) -> bytes:
-        """`tiers`: of an evict; of a hint its return_s; of an advise and a put advice_number(); of a match and an exists TIER_REMOTE, or 0."""
+        """Packs a struct kvcache_request. `tiers` depends on `op`: the tiers of an evict, the return_s of a hint, advice_number() of an advise or a
+        put, and for a match or an exists TIER_REMOTE or 0."""
         advice, return_s = divmod(tiers, 1 << c.ADVICE_SHIFT) if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else (0, 0)
         tiers = 0 if op in (c.OP_HINT, c.OP_ADVISE, c.OP_PUT) else tiers
         flags, tiers = (c.REMOTE, 0) if tiers == c.TIER_REMOTE else (0, tiers)
@@ -457,7 +463,7 @@ class Client:
     def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
               value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,
               timeout: float | None = None, wait: bool = True) -> tuple[int, str]:
-        """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words` has a status for each key in any case."""
+        """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words`, if given, has a status for each key in any case."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout) if timeout is not None else 0
@@ -486,7 +492,7 @@ class Client:
 
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
                 parent: Buffer | None, timeout: float | None, tiers: int = 0, wait: bool = True) -> int:
-        """Returns the number of the flight, whose Done is reaped in any case."""
+        """Submits a request. Returns its number. reap() returns a Done for it even if it could not be sent."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout)
@@ -545,7 +551,7 @@ class Client:
             handle.is_unsent = True
 
     def _give_back_if_free(self) -> None:
-        """Releases memory at the daemon, unless another thread is in a call: that thread's next call does it."""
+        """Releases leased memory at the daemon, unless another thread is in a call; that thread's next call then does it."""
         if self._fork == _leases.forks and self._lock.acquire(blocking=False):
             try:
                 if self._handle is not None and self._handle.returned:

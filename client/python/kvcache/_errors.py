@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of the package. The fate of a key is never an exception, but a status."""
+"""The exceptions of the package, which report mistakes in calls. The result of a request for a key is never an exception, but a status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 
 
 class Error(OSError):
-    """The root: every exception that the package raises on its own account. `errno` and `strerror` say what and why."""
+    """The base class of the package's exceptions. `errno` is the kind of the error, and `strerror` a sentence that explains it."""
 
 
 class ArgumentError(Error, ValueError):
@@ -18,7 +18,7 @@ class ArgumentError(Error, ValueError):
 
 
 class ClosedError(Error):
-    """The client was closed, or the leased chunks were released, before this call."""
+    """Reports that the client was closed, or the leased chunks were released, before this call."""
 
     def __init__(self, why: str = "the client is closed") -> None:
         super().__init__(errno.EBADF, why)
@@ -32,8 +32,8 @@ class ForkedError(Error):
 
 
 class MismatchError(Error):
-    """The namespace exists with another fingerprint; `strerror` names the field that differs."""
+    """Reports that the namespace exists with another fingerprint; `strerror` names the field that differs."""
 
 
 class RegionError(Error):
-    """Memory cannot be registered: it is not shared memory, or not such as the daemon accepts."""
+    """Reports that memory cannot be registered, for example because it is not shared memory; `strerror` has the reason."""

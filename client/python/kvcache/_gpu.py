@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of GPU memory through <kvcache-gpu.h>. The bytes do not pass through Python.
+"""Gpu, which stores blocks of GPU memory in the daemon and loads them, through <kvcache-gpu.h>. The bytes do not pass through Python.
 
-A Gpu attaches a client to one device, at the first call that finds a daemon. Its calls take the client's lock and block until the GPU has
-copied, like those of a Namespace; they return statuses, which are LOST if no daemon or no GPU serves them. The module imports nothing of
-CUDA: libkvcache loads the driver, and addresses and streams are numbers.
+A Gpu attaches a client to one device, at the first call that finds a daemon. put() and get() take the client's lock and block until the GPU has
+copied. They return statuses, which are LOST if no daemon answers or the GPU cannot be used. The module imports nothing of CUDA: libkvcache
+loads the driver, and addresses and streams are numbers. Used by transformers.py and by the vLLM adapter (vllm/mover.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST, REGIONS = 1, 2, 3, 4
 _KINDS = {CONTIGUOUS: "contiguous", BLOCK_FIRST: "block-first", OUTER_FIRST: "outer-first"}
-NO_BLOCK = 2**64 - 1  # in place of a block that is left out of a chunk
+NO_BLOCK = 2**64 - 1  # number in place of a block that is left out of a chunk
 
 # struct kvcache_layout, _layout_info, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
 _LAYOUT = struct.Struct("<IIIIIIQQQQQQII")
@@ -40,14 +40,14 @@ _OPTIONS = struct.Struct("<IIiIIIQ")
 _REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQIIQ")
 _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
-_BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
-_DONE = 2
+_BLOCK_WORDS = 6  # words of struct kvcache_gpu_block: key (4), block, tokens | reserved
+_DONE = 2  # kind of a completion: the request has ended
 ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # enum kvcache_gpu_engine
-_LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # KVCACHE_GPU_LEASED, ...
-SLICE_BYTES = 16 << 20  # a copy engine crosses no address that is a multiple of this in registered memory of a daemon
-_RETRY_S = 1.0
-_MOST_POOLS = 8
-_REAP_AT_ONCE = 32
+_LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # flags KVCACHE_GPU_LEASED, KVCACHE_GPU_EXPLICIT, KVCACHE_GPU_GENTLE
+SLICE_BYTES = 16 << 20  # bytes; a copy must not cross an address that is a multiple of this in registered memory of a daemon
+_RETRY_S = 1.0  # pause after a failed attempt to attach
+_MOST_POOLS = 8  # pools that pools() can return
+_REAP_AT_ONCE = 32  # completions that one call of libkvcache returns at most
 
 _attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)
 _detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)
@@ -61,7 +61,7 @@ _reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i
 _release_pool = c._function("kvcache_gpu_release_pool", c._i, c._p, ctypes.c_uint64)
 _renew = c._function("kvcache_gpu_renew", c._i, c._p)
 _wait_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i)
-# The functions below are quick, and keep Python's lock: a thread that gives it up may get it back milliseconds later.
+# The functions below take microseconds and keep Python's global lock, because a thread that releases the lock may wait milliseconds for it.
 _copy_leased = c._function("kvcache_gpu_copy_leased", c._i, c._p, c._s, library=c.held)
 _reap_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i, library=c.held)
 _leased_error = c._function("kvcache_gpu_leased_error", c._s, c._p, library=c.held)
@@ -70,10 +70,10 @@ _pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held
 
 
 class Layout:
-    """Describes where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>.
+    """Describes where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>, which explains the parameters.
 
-    `bases` are addresses, one for each layer, or a single one for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the
-    memory. `of_regions` describes memory of any other form."""
+    `bases`: addresses, one for each layer, or a single one for CONTIGUOUS. `base_bytes`: size of each buffer. The caller must keep the memory.
+    of_regions() describes memory of any other form."""
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
                  bases: Sequence[int], base_bytes: int = 0) -> None:
@@ -86,8 +86,8 @@ class Layout:
 
     @classmethod
     def of_regions(cls, regions: Sequence[tuple[int, int, int]], *, blocks: int) -> Layout:
-        """Describes blocks by their regions: (base, stride, bytes) of each, in the order of the chunk. Block b has the `bytes` bytes
-        at base + b * stride of a region; strides include padding, and chunks do not."""
+        """Describes blocks by regions (base, stride, bytes), in the order of the chunk. Block b has, of each region, the `bytes` bytes at
+        base + b * stride. Strides include padding, which chunks do not contain."""
         self = cls.__new__(cls)
         self._bases = array("Q", (word for base, stride, nbytes in regions for word in (base, stride, nbytes)))
         self._packed = _LAYOUT.pack(_LAYOUT.size, REGIONS, 0, 0, 0, 0, 0, 0, blocks, 0, 0, self._bases.buffer_info()[0],
@@ -128,7 +128,7 @@ class Layout:
         del holder
 
     def _chunk(self, blocks: Sequence[int], chunk: Any, is_written: bool) -> tuple[int, int, Any]:
-        """(address of the chunk, bytes of a block, what keeps the chunk where it is)"""
+        """Returns the address of the chunk, the bytes of a block, and an object that keeps the chunk at its address."""
         nbytes = self.block_bytes
         address, length, readonly, holder = pin(chunk)
         if length != nbytes * len(blocks):
@@ -146,17 +146,18 @@ class Layout:
 
 
 class Gpu:
-    """One device of this process, by its number, in its primary context (PyTorch's).
+    """One GPU of this process, by its device number, in its primary CUDA context, which PyTorch uses, too.
 
     staging_bytes  size of the staging memory for puts, an eighth of which must hold a block; 0: 128 MiB
-    leased         copy_leased() makes most loads: it gets the device memory through which small pieces pass, and get() has none
-    reason         why the GPU did not serve the last call; empty if it did
-    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0: not known
-    gentle         whether attaching pauses, so that other threads can use the GPU meanwhile; False at first
-    engine         how pieces are copied, one of ENGINES (kvcache-gpu.h explains them); other than "auto": for measurements
+    leased         most loads use copy_leased(): it gets the device memory through which small pieces are copied, and get() has none
+    explicit       only renew() attaches the GPU and registers a daemon's memory, and other calls fail until then; for a process whose other
+                   threads compute on the GPU
+    engine         how pieces are copied, one of ENGINES (see kvcache-gpu.h); values other than "auto" are for measurements
 
-    `explicit`: only renew() attaches and registers the memory of a daemon, and other calls fail where that is necessary. For a process whose other
-    threads compute on the GPU."""
+    Attributes:
+    reason         why the last call did not use the GPU; empty if it did
+    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0 if unknown
+    gentle         whether attaching pauses at intervals, so that other threads can use the GPU meanwhile; False at first"""
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False,
                  engine: str = "auto") -> None:
@@ -182,7 +183,8 @@ class Gpu:
         return self._gpu is not None
 
     def detach(self, timeout: float = 10.0) -> bool:
-        """Detaches from the device before the client is closed. Returns False if operations are still in flight, and True if already detached."""
+        """Detaches the client from the GPU; must be called before the client is closed. Returns False if operations are still in flight after
+        `timeout` seconds, and True if the GPU is detached."""
         with self._client._lock:
             if self._gpu is not None:
                 if _detach(self._gpu, milliseconds(timeout)) < 0:
@@ -194,9 +196,9 @@ class Gpu:
             parent: Buffer | None = None, stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1, wait: bool = True) -> bytes:
         """Stores these blocks of the layout, and returns one status for each key.
 
-        The GPU reads the blocks after the work that is in `stream` now (a CUstream; 0: the default stream). They may be overwritten when the
-        call returns. With `chunk_blocks`, each key's chunk consists of that number of consecutive `blocks`, and NO_BLOCK stands for a block
-        of zeros. `wait`: as in Namespace.put()."""
+        The GPU reads the blocks after the work that is in `stream` now (a CUstream; 0 for the default stream). The blocks may be overwritten
+        when the call returns. Each key's chunk consists of `chunk_blocks` consecutive elements of `blocks`, and NO_BLOCK stands for a block of
+        zeros. `ack`, `parent` and `wait`: as in Namespace.put()."""
         return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout,
                           chunk_blocks=chunk_blocks, flags=0 if wait else c.NOWAIT)
 
@@ -204,22 +206,21 @@ class Gpu:
             stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
         """Loads these blocks, and returns one status for each key.
 
-        The GPU writes the blocks after the work that is in `stream` now; they are complete when the call returns. A block whose status is not
-        OK may contain anything. `chunk_blocks` has the meaning that it has for put(); NO_BLOCK skips a block of the chunk and leaves its
-        memory unchanged."""
+        The GPU writes the blocks after the work that is in `stream` now. The blocks are complete when the call returns. A block whose status is
+        not OK may contain anything. `chunk_blocks`: as for put(), except that NO_BLOCK skips the bytes of a block."""
         return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, chunk_blocks)
 
-    # --- leased chunks: in any thread, beside other calls, without the daemon ---
+    # --- leased chunks: any thread may call these, also during other calls; they send no message to the daemon ---
 
     def copy_leased(self, layout: Layout, blocks: Sequence[int], pool: int, offsets: Sequence[int], tag: int, event: int = 0,
                     before: int = 0, after: int = 0) -> None:
-        """Starts to copy leased chunks of `pool`, named as Client.pool_of() returns it, from these offsets to blocks of the layout.
+        """Starts to copy leased chunks from these offsets in `pool`, an id that Client.pool_of() returned, to blocks of the layout.
 
-        The copies follow `event` and the work that is in the stream `before` now; the stream `after` waits for them. The caller keeps the
-        leases until reap_leased() returns `tag`. A call without blocks prepares for later calls.
+        The copies begin after `event` and after the work that is in the stream `before` now; the stream `after` waits for the copies. The
+        caller must keep the leases until reap_leased() returns `tag`. A call without blocks creates what later calls need.
 
-        Raises OSError: ESTALE if the pool is not registered with the device, EBUSY if a stream is being captured, ENODEV if no GPU is
-        attached, EIO if the driver refuses. No copy is then in flight."""
+        Raises OSError with ESTALE if the pool is not registered with the GPU, EBUSY if a stream is being captured, ENODEV if no GPU is
+        attached, and EIO if the driver fails. No copy is then in flight."""
         if self._gpu is None:
             raise OSError(errno.ENODEV, "no GPU is attached")
         if len(blocks) != len(offsets):
@@ -232,8 +233,8 @@ class Gpu:
             raise OSError(-r, why.decode(errors="replace"))
 
     def reap_leased(self, timeout: float = 0.0) -> list[tuple[int, int, float]]:
-        """Returns the ended calls: for each its tag, 0 or an errno, and the seconds that its copies took by the GPU's clock. Waits at most
-        `timeout` seconds for the first one."""
+        """Returns the calls of copy_leased() that have ended: for each its tag, 0 or an errno, and the seconds that its copies took by the GPU's
+        clock. Waits at most `timeout` seconds for the first one."""
         if self._gpu is None:
             return []
         room, n = ctypes.create_string_buffer(_REAP_AT_ONCE * _COMPLETION.size), _REAP_AT_ONCE
@@ -246,14 +247,14 @@ class Gpu:
         return ended
 
     def pools(self) -> list[int]:
-        """Returns the ids of the pools whose chunks can be copied, the latest first."""
+        """Returns the ids of the pools from which copy_leased() can copy, the latest first."""
         ids = array("Q", bytes(8 * _MOST_POOLS))
         n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
         return ids[:max(n, 0)].tolist()
 
     def renew(self, namespace: Namespace) -> bool:
-        """Attaches the GPU, or registers the memory of the client's present session if another session's is registered. Returns whether both
-        are done; `reason` says why not. Takes seconds, in which the driver can be used between short steps."""
+        """Attaches the GPU if necessary, and registers the memory of the client's present session with it. Returns whether both are done; if not,
+        `reason` has the reason. The call takes seconds, in which other threads can use the driver only between its steps."""
         self._client._check_fork()
         with self._client._lock:
             r = self._enter(namespace, may_attach=True)
@@ -264,12 +265,12 @@ class Gpu:
             return r == 0
 
     def release_pool(self, pool: int) -> None:
-        """Lets go of a pool in which there is no lease any more. That of the session stays."""
+        """Releases a pool in which the caller has no leases. The pool of the present session is kept."""
         if self._gpu is not None:
             _release_pool(self._gpu, pool)
 
     def pool_memory(self, pool: int) -> tuple[int, int]:
-        """Returns the address of the pool's first byte in this process, and the pool's length; (0, 0) if there is no such pool."""
+        """Returns the address of the pool's first byte in this process, and the pool's length in bytes; (0, 0) if this process has not mapped it."""
         nbytes = ctypes.c_uint64()
         address = _pool_memory(self._gpu, pool, ctypes.byref(nbytes)) if self._gpu is not None else None
         return (address, nbytes.value) if address else (0, 0)
@@ -277,7 +278,8 @@ class Gpu:
     # --- inside ---
 
     def _enter(self, namespace: Namespace, may_attach: bool = False) -> int:
-        """Attaches the GPU and opens the namespace if necessary; returns 0 if both are done. The caller holds the client's lock."""
+        """Attaches the GPU and opens the namespace if necessary. Returns 0 if both are done, else a negative errno. The caller holds the client's
+        lock."""
         r: int = self._client._usable(namespace)
         if r:
             self.reason = self._client._unreachable or self._client._words()
@@ -333,7 +335,7 @@ class Gpu:
         return bytes(statuses.tolist())
 
     def _wait(self) -> None:
-        """Waits until the only request in flight is done. libkvcache ends every request at its timeout."""
+        """Waits until the only request in flight has ended, which happens at its timeout at the latest."""
         room = ctypes.create_string_buffer(_COMPLETION.size)
         while True:
             r = _reap(self._gpu, room, _COMPLETION.size, 1, -1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libkvcache's handle, and memory that is leased from the daemon.
+"""Leased, the chunks that a program reads directly in the daemon's memory; and Handle, which owns libkvcache's handle.
 
-The views of a Leased, and objects derived from them (slices, NumPy arrays), keep one object alive, the span; its death releases the leases.
-Closing the handle unmaps the daemon's memory, so the handle is closed after the last span. Finalizers may run in a thread that holds any
-lock, so they take none.
+The views of a Leased, and objects made from them (slices, NumPy arrays), keep one object alive, the span of their memory. When the span is
+freed, its leases are released. Closing libkvcache's handle unmaps the daemon's memory, so a handle is closed only after its last span was
+freed. Finalizers may run in a thread that holds any lock, so they take no lock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from ._client import Client
 
 forks = 0  # number of forks from which this process descends
-in_use: weakref.WeakSet[Leased] = weakref.WeakSet()
+in_use: weakref.WeakSet[Leased] = weakref.WeakSet()  # objects whose leases are not released
 
 
 def _after_fork_in_child() -> None:
-    """Clients refuse from here on, and views of the pool, which a child does not have, are invalid."""
+    """Makes the clients of the parent refuse calls in the child, and invalidates views of the pool, which is not mapped in a child."""
     global forks
     forks += 1
     for one in list(in_use):
@@ -41,14 +41,15 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Handle:
-    """libkvcache's handle, with the leases to be given back. Closed when the client is, and no leased memory is in use."""
+    """Owns libkvcache's handle `kv`, and keeps the leases that are to be released. libkvcache's handle is closed once the client is closed and no
+    leased memory is in use."""
 
     def __init__(self, kv: int) -> None:
         self.kv = kv
         self.closing = False
         self.spans: set[int] = set()
-        self.is_unsent = False  # libkvcache may hold releases back for the next message, which a lookup that its index answers is not
-        self.returned: deque[bytes] = deque()  # written by finalizers, in any thread, whatever lock is held
+        self.is_unsent = False  # libkvcache may have releases that it sends with its next message
+        self.returned: deque[bytes] = deque()  # leases to be released, which finalizers append in any thread, without a lock
         self._open = {"kv": kv}
 
     def close_if_unused(self) -> None:
@@ -70,7 +71,8 @@ _span_types: dict[int, Any] = {}
 
 
 def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
-    """Returns memory of at least `nbytes` from `address` on. There is one type for each power of two, which bounds the number of types."""
+    """Returns a ctypes object over at least `nbytes` of memory at `address`, which releases `leases` when it is freed. Its size is a power of two,
+    so that few types are needed."""
     bits = nbytes.bit_length()
     kind: Any = _span_types.get(bits)
     if kind is None:
@@ -82,17 +84,18 @@ def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
 
 
 def statuses(words: array[int]) -> tuple[bytes, bytes]:
+    """Returns the status and the tiers of each key, from the array of struct kvcache_result."""
     column = words[::c.RESULT_WORDS].tobytes()
     return column[::8], column[4::8]
 
 
 class Leased:
-    """Chunks in place, in the daemon's memory: `leased[i]` is a read-only memoryview of key `i`, or None where `status[i]`
-    is not OK. `lengths[i]` is in bytes.
+    """Leased chunks in the daemon's memory. `leased[i]` is a read-only memoryview of the chunk of key `i`, or None if `status[i]` is not OK.
+    `lengths[i]` is the chunk's size in bytes.
 
-    A context manager: at its end, or with release(), the views become invalid (ValueError on use), and the daemon may use the
-    memory again. A slice or a NumPy array made from a view stays valid, and keeps all chunks of this request leased until
-    it dies."""
+    The object is a context manager. At its end, or with release(), the views become invalid (their use raises ValueError), and the daemon may
+    reuse the memory. A slice or a NumPy array that was made from a view stays valid, and keeps all chunks of this request leased until it is
+    freed."""
 
     __slots__ = ("status", "tiers", "lengths", "_addresses", "_first", "_all", "_views", "_client", "__weakref__")
 
@@ -143,12 +146,12 @@ class Leased:
             try:
                 if view is not None:
                     view.release()
-            except BufferError:  # an array over it: it keeps the memory
+            except BufferError:  # an array uses the view, and keeps its memory leased
                 pass
         self._all = None
 
     def release(self) -> None:
-        """Ends the leases; a second call does nothing. The daemon learns of it with the client's next request, or flush()."""
+        """Ends the leases. The release is sent to the daemon with the client's next request, or flush(). A second call does nothing."""
         if self._all is None:
             return
         self._invalidate()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libkvcache through ctypes: finds the library, and declares its functions, structures and numbers.
+"""Loads libkvcache with ctypes, and declares its functions, structures and constants for the other modules of this package.
 
-Structures are packed with `struct`, or lie column by column in an `array` of 64-bit words, so that no call handles the keys of a request one
-by one. Their layout is that of 64-bit little-endian Linux, the only platform that libkvcache supports.
+Structures are packed with `struct`. Structures of many keys lie in an `array` of 64-bit words, whose members are set and read for all keys at
+once, so that no call loops over the keys of a request in Python. The layout is that of 64-bit little-endian Linux, the only platform that
+libkvcache supports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
 
 
 lib = _load()
-held = _load(ctypes.PyDLL)  # the same library: its functions keep Python's lock during the call
+held = _load(ctypes.PyDLL)  # the same library, whose functions keep Python's global lock during the call
 
 KEY_BYTES = 32
 
@@ -49,13 +50,13 @@ NOWAIT, REMOTE = 1 << 0, 1 << 4  # flags of struct kvcache_request: returns BUSY
 
 # enum kvcache_advice, by the names that advise() takes
 ADVICE = {name: i for i, name in enumerate(("return", "final", "tool_call", "turn_end", "pin", "unpin", "demote", "prefetch", "share"), 1)}
-ADVICE_SHIFT = 32  # where _request() takes it, above return_s
+ADVICE_SHIFT = 32  # bit at which an advice begins in the number of advice_number(); return_s is in the lower bits
 
-PURGE = 1 << 0  # of kvcache_namespace_remove()
-POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
+PURGE = 1 << 0  # flag of kvcache_namespace_remove()
+POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4  # flags of struct kvcache_options
 
-# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion. The sized ones begin with their size. They omit trailing
-# members for lent chunks, which this package does not use; libkvcache relies on the size.
+# struct kvcache_options, _namespace_options, _buffer_options, _request and _completion. A structure that begins with its size may omit trailing
+# members; these omit the members for lent chunks, which this package does not use.
 OPTIONS = struct.Struct("<IIQQiiQ")
 NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
@@ -88,7 +89,7 @@ def _function(name: str, result: object, *arguments: object, library: ctypes.CDL
     return function
 
 
-# bytes are passed where the library only reads (_s takes their address), addresses where it writes.
+# A parameter of type _s takes the address of a bytes object, for memory that the library only reads. Memory that it writes is passed as _p.
 version = _function("kvcache_version", _s)
 status_text = _function("kvcache_status_name", _s, _i)
 connect = _function("kvcache_connect", _i, _p, _s, _p, _z)
@@ -118,12 +119,12 @@ free.restype, free.argtypes = None, (_p,)
 
 
 def address_of(data: bytes) -> int:
-    """Returns where the bytes lie, or 0 for none. The caller must keep the bytes."""
+    """Returns the address of a bytes object's content, or 0 if it is empty. The caller must keep the object."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
 def status_name(status: int) -> str:
-    """Returns the status in words, such as "miss" or "no such namespace"."""
+    """Returns the name of a status, such as "miss" or "no such namespace"."""
     text: bytes = status_text(status)
     return text.decode()
 

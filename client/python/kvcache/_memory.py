@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caller's memory: finds the address of a buffer and the file behind it, and packs keys and places for requests.
+"""Keys, Places and Batch, which pack the caller's keys and memory for requests; and functions that find a buffer's address and its file.
 
-The module owns only pins. A pinned buffer is exported, so that its owner can neither resize nor close it.
+A buffer whose address is in use is pinned: Python's buffer protocol then prevents its owner from resizing or closing it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # --- buffers ---
 
 class _PyBuffer(ctypes.Structure):
-    """CPython's Py_buffer, part of its stable interface."""
+    """CPython's Py_buffer, whose layout is part of the stable ABI."""
 
     _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t),
                 ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
@@ -46,7 +46,7 @@ _release_buffer.restype = None
 
 
 class Pin:
-    """Holds one buffer at its place: `address`, `nbytes`, `readonly`. The buffer cannot be resized until the pin dies."""
+    """Keeps a buffer at its address until the pin is freed. `address`, `nbytes`, `readonly`: those of the buffer."""
 
     __slots__ = ("address", "nbytes", "readonly", "_buffer", "_owner")
 
@@ -81,8 +81,8 @@ class Pin:
 
 
 def pin(owner: Any) -> tuple[int, int, bool, Any]:
-    """Returns (address, bytes, read-only, holder). The holder is a Pin, or for a writable buffer an object that takes a fifth of the time to
-    make."""
+    """Pins a buffer. Returns its address, its size in bytes, whether it is read-only, and the object that keeps it pinned. For a writable buffer
+    this object is a ctypes object, whose creation takes a fifth of the time of a Pin's."""
     try:
         first = ctypes.c_char.from_buffer(owner)
         return ctypes.addressof(first), memoryview(owner).nbytes, False, first
@@ -94,7 +94,8 @@ def pin(owner: Any) -> tuple[int, int, bool, Any]:
 # --- files behind memory ---
 
 def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
-    """Finds the shared mapping at an address. Returns (the file's offset of `address`, device, inode, path, range as map_files names it)."""
+    """Finds the shared mapping that contains an address. Returns the offset of the address in the mapped file, the file's device, inode and path,
+    and the mapping's name in /proc/self/map_files. Raises RegionError if the memory is private, or is not one mapping."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
         for line in f:
             fields = line.split(None, 5)
@@ -103,9 +104,10 @@ def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
                 continue
             path = fields[5].rstrip("\n") if len(fields) > 5 else ""
             if fields[1][3] != "s" or fields[4] == "0":
-                raise RegionError(22, "the daemon cannot map memory that is private to this process: allocate it with Client.allocate(), or map a memfd MAP_SHARED")
+                raise RegionError(22, "the daemon cannot map memory that is private to this process: allocate it with Client.allocate(), or map "
+                                  "a memfd MAP_SHARED")
             if address + nbytes > end:
-                raise RegionError(22, "the memory lies in more than one mapping: register each one by itself")
+                raise RegionError(22, "the memory lies in more than one mapping: register the memory of each mapping separately")
             major, minor = (int(x, 16) for x in fields[3].split(":"))
             return int(fields[2], 16) + address - start, os.makedev(major, minor), int(fields[4]), path, fields[0]
     raise RegionError(22, "the memory is not mapped in this process")
@@ -117,11 +119,11 @@ def _is_file(fd: int, device: int, inode: int) -> bool:
 
 
 def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
-    """Returns a new descriptor, open for reading and writing, of the file that is mapped at `address`, and the offset there. The caller closes
-    it.
+    """Opens the file that is mapped at `address`. Returns a new descriptor for reading and writing, which the caller must close, and the offset of
+    the address in the file.
 
-    The search covers the descriptors of this process, the mapping's path, and map_files (which root may read). `fd` is the file's descriptor,
-    if the caller has it."""
+    `fd`: a descriptor of the file, if the caller has one. Otherwise the file is searched for among the descriptors of this process, at the
+    mapping's path, and in /proc/self/map_files, which only root may read. Raises RegionError if it is not found."""
     offset, device, inode, path, name = _mapping_at(address, nbytes)
     if fd is not None:
         if not _is_file(fd, device, inode):
@@ -146,7 +148,7 @@ def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
 # --- keys and places ---
 
 class Keys:
-    """Keys, packed once for any number of requests: a buffer of 32 * n bytes, or n objects of 32 bytes."""
+    """Keys that are packed once for any number of requests. The constructor takes a buffer of 32 * n bytes, or n objects of 32 bytes."""
 
     __slots__ = ("words", "count")
 
@@ -190,8 +192,7 @@ class Keys:
 
 
 class Places:
-    """The memory that a request reads or writes for its keys, packed once: `addresses` and `lengths`, with one entry or `pieces` entries for
-    each key."""
+    """The memory that requests read or write for their keys, packed once. `addresses` and `lengths` have `pieces` entries for each key."""
 
     __slots__ = ("addresses", "lengths", "pieces", "count", "readonly", "_keep")
 
@@ -211,7 +212,7 @@ class Places:
         else:
             self._of_buffers(places)
         if pieces < 1 or len(self.addresses) % pieces:
-            raise ArgumentError(f"with {pieces} pieces for each key, the number of places must be a multiple of that, not {len(self.addresses)}")
+            raise ArgumentError(f"with {pieces} pieces for each key, the number of places must be a multiple of {pieces}, not {len(self.addresses)}")
         self.count = len(self.addresses) // pieces
 
     def _in_region(self, region: Region, offsets: Offsets, length: int) -> None:
@@ -221,7 +222,7 @@ class Places:
             raise ArgumentError(f"the length of places must be a number of bytes, 1 or more, not {length!r}")
         try:
             if listed and (min(listed) < 0 or max(listed) + length > held.nbytes):
-                raise ArgumentError(f"a place of {length} bytes is outside of its region of {held.nbytes}")
+                raise ArgumentError(f"a place of {length} bytes exceeds its region, which has {held.nbytes} bytes")
             base = held.address
             self.addresses = array("Q", [base + o for o in listed])
         except TypeError as e:
@@ -252,9 +253,9 @@ class Places:
 class Batch:
     """Keys with their places, packed once for any number of puts and gets.
 
-    The keys and places of a batch do not change; the bytes may, while no request with the batch is in flight. `costs_us` applies to puts: the
-    microseconds that an engine needs to compute each chunk again, or 0 if not known. The daemon keeps chunks with a higher cost per byte for
-    longer."""
+    The keys and places of a batch are fixed. The bytes at the places may change while no request with the batch is in flight. `costs_us`, for
+    puts: the microseconds that an engine needs to compute each chunk again, or 0 if unknown. The daemon keeps chunks with a higher cost per
+    byte for longer."""
 
     __slots__ = ("entries", "count", "readonly", "_keep")
 

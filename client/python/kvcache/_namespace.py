@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: everything that is asked of keys."""
+"""Namespace, the object through which a program looks up, stores and loads chunks by their keys."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 
 
 def reach_of(status: bytes, tiers: bytes) -> tuple[int, int, bool]:
-    """Evaluates the results of a match that included the shared tier; see Namespace.reach()."""
+    """Evaluates the results of a match that included the shared tier. Returns the values of Namespace.reach()."""
     run = next((i for i, s in enumerate(status) if s != c.OK), len(status))
     here = next((i for i in range(run) if tiers[i] & c.TIER_REMOTE), run)
     return here, run, run == len(status) or status[run] not in (c.BUSY, c.PENDING)
 
 
 class Namespace:
-    """A namespace: a name, and the facts on which its bytes depend.
+    """A namespace: a set of keys with a name, bound to a fingerprint, which is the facts on which the bytes of its chunks depend.
+    Client.namespace() makes the object.
 
-    Keys are a Keys, a buffer of 32 bytes for each key, or a sequence of 32-byte objects. Places are a Places, (region, offsets, length), or a
-    sequence of buffers. A Batch replaces both. The keys of a request form a chain, root first, and `parent` is the key before the first;
-    unrelated keys are served, too. `timeout` is in seconds; None: the client's.
+    Parameters of its methods: keys are a Keys, a buffer of 32 bytes for each key, or a sequence of 32-byte objects. Places are a Places, a tuple
+    (region, offsets, length), or a sequence of buffers. A Batch replaces keys and places. The keys of a request should form a chain, root
+    first, and `parent` is the key before the first one; unrelated keys are accepted, too. `timeout` is in seconds; None stands for the
+    client's timeout.
 
-    A submitted request uses its places or batch until its Done was reaped; after a status of PENDING or LOST, it uses registered memory until
-    Region.settled()."""
+    A submitted request uses its places or batch until its Done has been reaped. After a status of PENDING or LOST, it may use registered memory
+    until Region.settled() returns True."""
 
     def __init__(self, client: Client, name: str, fingerprint: Mapping[str, object], chunk_bytes: int,
                  lifetime_s: int = 0) -> None:
@@ -66,7 +68,7 @@ class Namespace:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether a daemon has opened the namespace. If not, the next request tries it again."""
+        """Returns whether a daemon has opened the namespace. If not, the next request tries again to open it."""
         return self._id != 0
 
     def _open(self, kv: int) -> int:
@@ -77,8 +79,8 @@ class Namespace:
         return r
 
     def remove(self) -> int:
-        """Removes the namespace with its chunks, for good. Returns 0, or an errno: ENOENT, it does not exist; EBUSY, other sessions have it
-        open; EACCES, another user made it. The next call that names it makes it again."""
+        """Removes the namespace and all its chunks permanently. Returns 0 or an errno: ENOENT if the namespace does not exist, EBUSY if other
+        sessions have it open, EACCES if another user made it. The next request that uses the namespace creates it again."""
         return self._client._remove(self)
 
     # --- lookups ---
@@ -105,11 +107,12 @@ class Namespace:
         return statuses(self._ask(c.OP_EXISTS, keys, timeout, c.TIER_REMOTE if remote else 0))[1]
 
     def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:
-        """Returns how many leading keys this host has; how many leading keys it has together with the shared tier; and whether that is final.
+        """Returns three values: how many leading keys this host has, how many leading keys this host and the shared tier have together, and whether
+        the second number is final.
 
-        If not, the daemon is still searching or has not answered in time: ask again, for example at the engine's next step. The call is as
-        fast as match() if this host has all keys. Otherwise it sends a message, and does not wait for the shared tier. A get of a chunk on
-        the shared tier waits for it, and prefetch() fetches it to this host."""
+        If the number is not final, the daemon is still searching or has not answered in time: call again, for example at the engine's next
+        step. The call is as fast as match() if this host has all keys. Otherwise the call sends a message, but does not wait for the shared
+        tier. A get of a chunk on the shared tier waits for that tier; prefetch() fetches the chunk to this host."""
         return reach_of(*statuses(self._ask(c.OP_MATCH, keys, timeout, c.TIER_REMOTE)))
 
     def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0) -> array[int]:
@@ -135,16 +138,18 @@ class Namespace:
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
     def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
-        """Gives advice about the chain, root first, whatever engine it is from. Returns one status for each key.
+        """Gives advice about a chain, root first. Returns one status for each key. The advice is one of:
 
-        "return": used again in about `return_s` seconds, 1 or more. "final": never. "tool_call", "turn_end": why the engine stopped. "pin" and
-        "unpin" as pin() and unpin(). "demote": drop the copy in memory of chunks on disk. "prefetch" as prefetch(). "share": offer the chunks to
-        the shared tier. Announced returns are believed as far as those of the same user came true."""
+        "return": the chain will be used again in about `return_s` seconds, 1 or more. "final": the chain will never be used again. "tool_call":
+        the engine stopped for a tool call, so the chain will be used again soon. "turn_end": the engine ended its turn, so the chain will be
+        used again later. "pin", "unpin", "prefetch": as the methods of these names. "demote": drop the copies in memory of chunks that are on
+        disk. "share": offer the chunks to the shared tier. The daemon believes a user's announcements to the extent that earlier ones came
+        true."""
         return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s)))[0]
 
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Keeps the chunks on disk until unpin(), exempt from eviction. Returns one status for each key. BUSY: the chunk is being written, so
-        retry when its put is WRITTEN; QUOTA: the tenant has reached its limit of pinned bytes; MISS: the chunk is not on disk."""
+        """Exempts the chunks on disk from eviction until unpin(). Returns one status for each key: BUSY if the chunk is still being written (retry
+        after its put is written), QUOTA if the tenant has reached its limit of pinned bytes, MISS if the chunk is not on disk."""
         return statuses(self._ask(c.OP_PIN, keys, timeout))[0]
 
     def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
@@ -164,16 +169,18 @@ class Namespace:
 
     def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
             parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None, wait: bool = True) -> Done:
-        """Stores the bytes at each place. `ack`: "accepted" (visible; may be lost with the daemon), "written" (survives kill
-        -9 of the daemon), "durable" (survives power loss). `return_s`: seconds until the chain is used again, 0 for never, if that is known:
-        chunks that are needed late then do not displace those needed sooner. Without `wait` the status is BUSY where there is no room at
-        once, and an accepted chunk stays in memory while the disk is behind: it may be evicted before it is written."""
+        """Stores the bytes at each place, and waits until the puts are complete.
+
+        `ack`: when a put is complete: "accepted" (the chunk can be read, and may be lost with the daemon), "written" (it survives the death
+        of the daemon), "durable" (it survives power loss). `return_s`: seconds until the chain is used again, or 0 for never, if that is known;
+        chunks that are needed late then do not displace chunks that are needed sooner. `wait`: whether to wait for room. If False, the status
+        is BUSY if there is no room at once; and while the disk is behind, an accepted chunk may be evicted before it is written."""
         return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout, expected_number(return_s), wait)
 
     def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
             timeout: float | None = None) -> Done:
-        """Copies each chunk to its place. TOO_LARGE: the chunk is longer than the place. Where the status is not OK, the place
-        may hold anything."""
+        """Copies each chunk to its place, and waits until that is done. The status is TOO_LARGE if the chunk is longer than its place. If the status
+        is not OK, the place may contain anything."""
         return self._move(c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
 
     def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None, advice: int = 0,
@@ -185,10 +192,10 @@ class Namespace:
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
         """Leases the chunks in the daemon's memory, without a copy."""
-        with self._client._lock:  # no other thread may close the handle before the leases hold it
+        with self._client._lock:  # until the Leased refers to the handle, no other thread may close it
             return Leased(self._client, self._ask(c.OP_GET, keys, timeout))
 
-    # --- submitted: Client.reap() returns their Done, each with its `tag` ---
+    # --- submitted requests: Client.reap() returns a Done for each, with its `tag` ---
 
     def submit_put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
                    parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None, return_s: int | None = None,
@@ -203,7 +210,7 @@ class Namespace:
         self._client._submit(self, c.OP_GET_INTO, batch.count, batch.address(), 0, batch, tag, 0, parent, timeout)
 
     def submit_get_map(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
-        """Submits a get that leases chunks in place: Done.leased has them."""
+        """Submits a get that leases the chunks in the daemon's memory. Done.leased has the chunks."""
         self._submit_keys(c.OP_GET, keys, tag, timeout)
 
     def submit_prefetch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:

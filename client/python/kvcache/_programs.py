@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the daemon and the tools: those in the package, else the installed ones."""
+"""Finds the daemon and its tools, in this package or else on the host; and the console scripts that a wheel with them installs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def find(name: str) -> str:
         return found
     reason = _HERE / "no-daemon.txt"
     why = f": {reason.read_text().strip()}" if reason.exists() else ""
-    raise Error(errno.ENOENT, f"there is no {name} on this host, and the kvcache package here has none{why}. Install a wheel that has the daemon (pip "
-                   "install --config-settings daemon=yes ./client/python), or the package kvcache-daemon")
+    raise Error(errno.ENOENT, f"there is no {name} on this host, and the kvcache package here does not contain it{why}. Install a wheel that "
+                "contains the daemon (pip install --config-settings daemon=yes ./client/python), or the package kvcache-daemon")
 
 
 def _exec(name: str) -> NoReturn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered memory, which the daemon reads and writes directly."""
+"""Region, a registered buffer: memory of the program that the daemon maps, so that it reads and writes chunks there directly."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 
 class Region:
-    """Memory that the daemon reads and writes directly. Client.register() and Client.allocate() make a region; it pins its memory until
-    unregister().
+    """Memory that the daemon reads and writes directly. Client.register() and Client.allocate() make a region, which pins its memory.
 
     memory      the memory, as a writable memoryview of bytes
-    registered  whether the daemon maps the memory; if not, `reason` says why, and the library copies the bytes of puts and gets"""
+    registered  whether the daemon maps the memory; if not, `reason` explains that, and libkvcache copies the bytes of puts and gets"""
 
     def __init__(self, client: Client, memory: Any, fd: int | None, copy: bool) -> None:
         self._client = client
         self._pin = Pin(memory)
         if self._pin.readonly or not self._pin.nbytes:
-            raise ArgumentError("the memory is read-only or empty: a region needs writable memory")
+            raise ArgumentError("the memory is read-only or empty, but a region needs writable memory")
         self._owner = memory
         self._number: int | None = None
         self._fd: int | None = None
@@ -65,11 +64,12 @@ class Region:
 
     @property
     def refused(self) -> bool:
-        """Returns whether the memory could be registered and is not: the daemon refused it, or is unreachable."""
+        """Returns whether the memory is suitable but not registered, because the daemon refused it or is unreachable."""
         return self._number is None and self._fd is not None
 
     def retry(self) -> bool:
-        """Tries again to register refused memory, for example after the daemon's limits were raised. Returns whether it is registered now."""
+        """Tries again to register refused memory, for example after the daemon's limits were raised. Returns whether the memory is registered
+        now."""
         with self._client._entered():
             if self.refused and self._client._usable(None) == 0 and self._client._handle is not None:
                 self._register(self._client._handle.kv)
@@ -80,7 +80,7 @@ class Region:
         return memoryview(self._owner).cast("B")
 
     def places(self, offsets: Offsets, length: int, pieces: int = 1) -> Places:
-        """Returns places of `length` bytes at these offsets, packed once. Each key has `pieces` of them."""
+        """Returns Places of `length` bytes at these offsets. Each key has `pieces` places."""
         return Places((self, offsets, length), pieces)
 
     def settled(self, offset: int = 0, length: int | None = None) -> bool:
@@ -95,8 +95,8 @@ class Region:
             return bool(r)
 
     def unregister(self) -> None:
-        """Ends the sharing. Waits for requests in flight that name the memory, at most the client's timeout; an Error with
-        errno ETIMEDOUT says that bytes may still move, so that the call must be repeated. A second call does nothing."""
+        """Unregisters the memory. Waits, at most for the client's timeout, until requests in flight no longer use the memory. Raises Error with
+        errno ETIMEDOUT if they still do: the call must then be repeated before the memory is reused. A second call does nothing."""
         with self._client._entered() as handle:
             if handle and self._number is not None:
                 r = c.buffer_unregister(handle.kv, self._number)
@@ -116,7 +116,7 @@ class Region:
             os.close(fd)
 
     def _register(self, kv: int) -> int:
-        """Returns 0, or the negated errno and keeps the reason. The caller holds the client's lock."""
+        """Registers the memory with the daemon. Returns 0, or a negative errno with the reason in `reason`. The caller holds the client's lock."""
         if self._fd is None or self._number is not None:
             return 0
         number = ctypes.c_uint32()

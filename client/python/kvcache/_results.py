@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of requests, and reports of the daemon."""
+"""The results of requests (Done), and what the daemon reports about itself (Info) and about namespaces (NamespaceState)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any, NamedTuple
 from . import _library as c
 from ._leases import Leased, statuses
 
+# One struct kvcache_result whose status is LOST, with which results are initialized.
 LOST_RESULT = array("Q", [c.LOST] + [0] * (c.RESULT_WORDS - 1))
 
 
 class Done:
     """The results of a request.
 
-    tag       the tag given to submit_put() or submit_get()
+    tag       the tag that was given to the call that submitted the request
     error     0, or the errno of the whole request, which `reason` explains; never raised, because the keys have statuses
     status    bytes, one status for each key: OK, MISS, EXISTS, ...; recompute a key whose status is not status_ok()
     tiers     bytes, one for each key: the tier that served a get, TIER_MEMORY, TIER_DISK or TIER_REMOTE
-    lengths   bytes of each chunk (for a get, the bytes that were read)
-    leased    the Leased of submit_get_map(), else None
+    lengths   bytes of each chunk; for a get, the bytes that were read
+    value     the number that a match returns; 0 for other requests
+    leased    the Leased of a submit_get_map(), else None
     """
 
     __slots__ = ("tag", "error", "reason", "status", "tiers", "lengths", "value", "leased")
@@ -47,7 +49,7 @@ class Done:
 
 
 class Flight(NamedTuple):
-    """A request in flight: keeps its arguments alive, and receives its results."""
+    """A request in flight. `words` receives its results, and `keep` keeps its arguments alive until then."""
 
     tag: Any
     op: int
@@ -56,7 +58,14 @@ class Flight(NamedTuple):
 
 
 class Info(NamedTuple):
-    """The facts that the daemon reported at connect, and counters of this client; sizes in bytes."""
+    """Facts that the daemon reported at connect, and counters of this client. Sizes are in bytes.
+
+    reconnects        how often this client has connected again
+    instance          identifies the daemon's process, and changes with a restart
+    lookup_bytes      size of the mapped lookup index; 0 if none is mapped
+    lookups_local     keys that were answered from the lookup index, without a message
+    pool_index_bytes  size of the mapped pool index; 0 if none is mapped
+    gets_local        keys that were got through the pool index, without a message"""
 
     protocol_version: int
     pool_bytes: int
@@ -71,7 +80,7 @@ class Info(NamedTuple):
 
 
 class NamespaceState(NamedTuple):
-    """A namespace as the daemon knows it: chunks on disk, sessions that have it open, and its fingerprint."""
+    """The state of a namespace: the number of its chunks on disk, the number of sessions that have it open, and its fingerprint."""
 
     chunks: int
     sessions: int
@@ -79,6 +88,6 @@ class NamespaceState(NamedTuple):
 
 
 def refuse(words: array[int] | None, r: int) -> None:
-    """Returns the results of a request that was not sent."""
+    """Fills in the results of a request that was not sent. `words`: the results, or None; `r`: the negative errno of the refusal."""
     if words:
         words[::c.RESULT_WORDS] = array("Q", [c.status_of(-r)]) * (len(words) // c.RESULT_WORDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m kvcache.bench: measures the cost of a call from Python beside that of the same call from C in the same process.
+"""The command `python -m kvcache.bench` measures the cost of a call from Python and that of the same call from C, in the same process.
 
 Both sides use one handle and one daemon, and alternate in short passes. Each figure is that of the side's fastest pass, which excludes time
 taken by other work on the machine. The quotient is the overhead of Python. $CC or cc compiles the loop in C; without a compiler only Python's
@@ -42,7 +42,8 @@ def compile_loop(folder: str) -> ctypes.CDLL | None:
 
 
 class Case:
-    """One operation: `python` performs it once, and `request` is the same operation for C."""
+    """One operation to be measured. `python`: performs the operation once. `request`: the packed request with which C performs it. `rounds`: how
+    often one pass performs it."""
 
     def __init__(self, name: str, python: Callable[[], object], namespace: Namespace, op: int, count: int, entries: int,
                  keys: int, rounds: int) -> None:
@@ -84,9 +85,9 @@ def cases(client: Client, namespace: Namespace, rounds: int) -> list[Case]:
     places = region.places(range(0, GET_KEYS * CHUNK_BYTES, CHUNK_BYTES), CHUNK_BYTES)
     copied, direct = Batch(few, private), Batch(few, places)
     if not (namespace.get(copied).ok and namespace.get(direct).ok and namespace.match(many) == LOOK_UP_KEYS):
-        raise Error(5, "what was stored is not found: the daemon's memory is too small, or in other use")
+        raise Error(5, "stored chunks are not found, because the daemon's memory is too small or other clients use it: raise memory.pool")
     if bytes(region.memory) != value * GET_KEYS or any(p != value for p in private):
-        raise Error(5, "wrong bytes")
+        raise Error(5, "a get returned other bytes than were put: run kvcachectl verify, and report this")
     key_list, looks = names[:], 20 * rounds
 
     def case(name: str, python: Callable[[], object], op: int, packed: Keys | Batch, n: int) -> Case:
@@ -108,7 +109,7 @@ def cases(client: Client, namespace: Namespace, rounds: int) -> list[Case]:
 
 
 class Figure(NamedTuple):
-    """Microseconds of a call from Python and from C, and how many times as long Python's takes: None without a compiler."""
+    """Microseconds of a call from Python and from C, and their quotient. The last two are None without a C compiler."""
 
     python: float
     native: float | None

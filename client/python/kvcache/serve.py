@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of the user's own, without root and without a configuration: `python -m kvcache serve`, or ensure().
+"""Starts a daemon that belongs to the user, without root and without a configuration file. `python -m kvcache serve` and ensure() use it.
 
-One daemon serves all engines of a user. The process that starts it holds a lock in the user's runtime directory until the daemon answers, so
-that a second start finds the first one's. The runtime directory is $XDG_RUNTIME_DIR/kvcache, else /tmp/kvcache-UID: places where
-libkvcache looks without any setting. A directory in which another user could put a socket is refused.
+One daemon serves all engines of a user. The process that starts the daemon has a lock in the user's runtime directory until the daemon answers,
+so that a second process finds this daemon instead of starting another one. The runtime directory is $XDG_RUNTIME_DIR/kvcache, else
+/tmp/kvcache-UID; libkvcache looks for the socket in both without any setting. A directory in which another user could put a socket is refused.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from . import _programs
 from ._client import Client
 from ._errors import Error
 
-MOST_POOL, LEAST_POOL = 32 << 30, 64 << 20
-MOST_WORKERS = 4  # that io.workers: auto chooses
-START_S = 120.0
-IDLE = "10min"
+MOST_POOL, LEAST_POOL = 32 << 30, 64 << 20  # bytes of the largest and the smallest default pool
+MOST_WORKERS = 4  # largest number of workers that the daemon chooses with io.workers: auto
+START_S = 120.0   # time within which a started daemon must answer
+IDLE = "10min"    # default time without clients after which a daemon in the background ends
 
 
-# --- where ---
+# --- directories ---
 
 def _check_alone(path: str, found: os.stat_result, what: str, variable: str) -> None:
-    """Refuses a directory in which another user could put something else in the place of what is there."""
+    """Raises Error if another user could replace the content of a directory. `what`: the content; `variable`: the variable that selects another
+    directory."""
     if found.st_uid != os.geteuid():
         raise Error(errno.EPERM, f"{path} belongs to user {found.st_uid}, who could replace the {what}: it must belong to user {os.geteuid()}; "
                       f"remove it, or set {variable}")
@@ -48,7 +49,7 @@ def _check_alone(path: str, found: os.stat_result, what: str, variable: str) -> 
 
 
 def _private(path: str) -> str:
-    """Makes a directory for this user alone, or checks the one that exists."""
+    """Makes a directory that only this user can access, or checks that an existing one is safe. Returns the path."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     found = os.lstat(path)
@@ -60,14 +61,16 @@ def _private(path: str) -> str:
 
 
 def runtime_directory() -> str:
-    """Returns the directory of the socket, which exists then. $XDG_RUNTIME_DIR of another user, as sudo and su leave it, is not used."""
+    """Returns the directory of the socket, and makes it if necessary. The $XDG_RUNTIME_DIR of another user, which sudo and su may leave set, is not
+    used."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if base.startswith("/"):
         try:
             found = os.stat(base)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
                 return _private(os.path.join(base, "kvcache"))
-            why = f"it belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else "other users may write to it, or it is no directory"
+            why = (f"it belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else
+                   "other users may write to it, or it is not a directory")
         except FileNotFoundError:
             why = "it does not exist"
         except PermissionError:
@@ -86,7 +89,8 @@ def _cache_directory() -> pathlib.Path:
 
 
 def _make_cache_directory() -> pathlib.Path:
-    """Makes the directory of the store and the log, or checks the one that exists. It may be a link of this user's to another disk."""
+    """Makes the directory of the store and the log, or checks that an existing one is safe. The directory may be a symbolic link of this user to
+    another disk."""
     path = _cache_directory()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     link, found = os.lstat(path), os.stat(path)
@@ -96,10 +100,10 @@ def _make_cache_directory() -> pathlib.Path:
     return path
 
 
-# --- how much ---
+# --- sizes ---
 
 def _number(path: pathlib.Path, name: str = "") -> int | None:
-    """Returns the number in a file of one number, or after a name in a file of several."""
+    """Returns the number in a file that has only a number, or the number after `name` in a file of several lines; None if there is none."""
     try:
         text = path.read_text()
         if name:
@@ -110,7 +114,7 @@ def _number(path: pathlib.Path, name: str = "") -> int | None:
 
 
 def _group_free(root: pathlib.Path) -> int | None:
-    """Returns how much memory the control groups of this process still allow; None: as much as there is."""
+    """Returns how many bytes of memory the control groups of this process still allow, or None if they have no limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -128,13 +132,13 @@ def _group_free(root: pathlib.Path) -> int | None:
         for depth in range(len(parts) + 1 if ".." not in parts else 1):
             folder = top.joinpath(*parts[:depth])
             limit, used = _number(folder / names[0]), _number(folder / names[1])
-            if limit is not None:  # "max" is no number
+            if limit is not None:  # "max" is not a number, and means no limit
                 free.append(max(limit - (used or 0) + (_number(folder / "memory.stat", names[2]) or 0), 0))
     return min(free, default=None)
 
 
 def pool_bytes(root: str = "/") -> int:
-    """Returns the size of the pool: a quarter of the memory that is free here, between 64 MiB and 32 GiB."""
+    """Returns the default size of the pool in bytes: a quarter of the memory that this process may still use, between 64 MiB and 32 GiB."""
     available = (_number(pathlib.Path(root, "proc/meminfo"), "MemAvailable:") or 0) << 10
     allowed = _group_free(pathlib.Path(root))
     quarter = (available if allowed is None else min(available, allowed)) // 4
@@ -142,8 +146,8 @@ def pool_bytes(root: str = "/") -> int:
 
 
 def _may_lock(pool: str) -> bool:
-    """Returns whether this process may lock a pool of that size for io_uring, once for each of the daemon's workers (io.workers: auto). A
-    user's limit is usually 8 MiB, and cannot be raised."""
+    """Returns whether this process may lock a pool of this size for io_uring, once for each of the daemon's workers (io.workers: auto). The limit
+    RLIMIT_MEMLOCK of a user is usually 8 MiB, and the user cannot raise it."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     size = re.fullmatch(r"([0-9]+) *([KMGT]iB|)", pool.strip())
     wanted = int(size[1]) << 10 * ["", "KiB", "MiB", "GiB", "TiB"].index(size[2]) if size else 0
@@ -151,7 +155,8 @@ def _may_lock(pool: str) -> bool:
 
 
 def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the daemon's settings. What the caller gives, or a variable KVCACHE_SECTION_KEY, takes the place of a default."""
+    """Returns the settings to pass to the daemon: those in `given`, and a default for each other key whose environment variable
+    KVCACHE_SECTION_KEY is not set."""
     pool = given.get("memory.pool") or os.environ.get("KVCACHE_MEMORY_POOL") or str(pool_bytes())
     defaults = {
         "listen.socket": os.path.join(directory, "kvcache.sock"),
@@ -160,7 +165,7 @@ def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
         "memory.pool": pool,
         "store.path": str(_cache_directory() / "store"),
         "store.prewrite": "off",
-        # One engine may lease as much as all may together, which is half of the pool.
+        # One engine may lease as much as the daemon permits all engines together, which is half of the pool.
         "limits.leased_bytes": pool,
         "io.registration": "auto" if _may_lock(pool) else "off",
     }
@@ -171,7 +176,8 @@ def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
 # --- the daemon ---
 
 def running(socket: str | None = None) -> dict[str, Any] | None:
-    """Returns the status of the daemon that clients of this user find, or None."""
+    """Returns the status of the daemon that clients of this user find at `socket`, or None if no daemon answers. Without `socket`, the usual places
+    are searched."""
     if not _answers(socket):
         return None
     try:
@@ -182,7 +188,8 @@ def running(socket: str | None = None) -> dict[str, Any] | None:
 
 
 def _answers(socket: str | None) -> bool:
-    """Returns whether a daemon answers. A file that a dead daemon left does not count. A Client would log a warning if there is none."""
+    """Returns whether a daemon answers. A socket that a dead daemon has left does not count. Does not use a Client, which would log a warning if no
+    daemon answers."""
     path = os.fsencode(socket) if socket is not None else None
     options = c.OPTIONS.pack(c.OPTIONS.size, 0, c.address_of(path) if path else 0, 0, 5000, 0, 0)
     kv, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
@@ -194,7 +201,7 @@ def _answers(socket: str | None) -> bool:
 
 @contextlib.contextmanager
 def _lock(directory: str, timeout_s: float) -> Iterator[None]:
-    """Holds the lock that a process must have to start a daemon."""
+    """Has, within `with`, the lock that a process needs to start a daemon. Raises Error if another process has the lock for `timeout_s`."""
     fd = os.open(os.path.join(directory, "serve.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + timeout_s
@@ -204,7 +211,8 @@ def _lock(directory: str, timeout_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s") from None
+                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s: look at its log, daemon.log in "
+                                "~/.cache/kvcache") from None
             time.sleep(0.05)
         yield
     finally:
@@ -212,12 +220,13 @@ def _lock(directory: str, timeout_s: float) -> Iterator[None]:
 
 
 def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Popen[bytes]:
-    """Starts the daemon: with a log, in a session of its own, so that it outlives this process."""
+    """Starts the daemon's process. With `log`, the daemon writes to this file and runs in a session of its own, so that it outlives this
+    process."""
     command = [_programs.find("kvcache-daemon"), "--config", os.devnull]
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if k not in ("KVCACHE_LIBRARY", "LD_PRELOAD")}
-    if values.get("store.path") == str(_cache_directory() / "store"):  # the daemon makes no parents of a directory
+    if values.get("store.path") == str(_cache_directory() / "store"):  # the daemon does not make parent directories
         _make_cache_directory()
     if log is None:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
@@ -230,6 +239,7 @@ def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Po
 
 
 def _end_of(log: pathlib.Path | None) -> str:
+    """Returns the last line of the daemon's log, for an error message."""
     if log is None:
         return ""
     lines = log.read_text(errors="replace").splitlines()
@@ -252,7 +262,8 @@ def _wait_ready(child: subprocess.Popen[bytes], path: str | None, log: pathlib.P
 
 def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
           detach: bool = True) -> tuple[dict[str, Any], subprocess.Popen[bytes] | None]:
-    """Starts a daemon unless one answers. Returns the status of the daemon, and the process if this call has started it."""
+    """Starts a daemon unless one answers. `given`: settings of the daemon; `detach`: the daemon outlives this process. Returns the status of the
+    daemon, and its process if this call has started it. Raises Error if the daemon does not start."""
     asked = socket or os.environ.get("KVCACHE_SOCKET") or None
     status = running(socket)
     if status is not None:
@@ -266,17 +277,17 @@ def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
         values = settings(directory, {**({"listen.socket": os.path.abspath(asked)} if asked else {}), **(given or {})})
         log = _cache_directory() / "daemon.log" if detach else None
         child = _spawn(values, log)
-        return _wait_ready(child, values.get("listen.socket") or elsewhere, log), child  # None: where the daemon chooses to listen
+        return _wait_ready(child, values.get("listen.socket") or elsewhere, log), child  # without a path: the usual places
 
 
 def why(e: OSError) -> str:
-    """Returns an error as a sentence, with the file that it is about."""
+    """Returns the reason of an error as text, with the name of the file if the error has one."""
     return f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or e)
 
 
 def ensure(idle: str = IDLE, socket: str | None = None) -> str:
-    """Starts a daemon unless one answers, for an engine that wants one, and returns the path of its socket. The daemon ends after
-    `idle` without clients; another engine finds it until then."""
+    """Starts a daemon for an engine unless one answers. Returns the path of the daemon's socket. The daemon ends after the time `idle` without
+    clients; other engines find it until then. Raises OSError if the daemon does not start."""
     return str(start({"listen.idle": idle}, socket=socket)[0].get("socket", ""))
 
 
@@ -319,7 +330,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until the daemon ends, or starts it and returns."""
+    """Starts a daemon, and waits until it ends, or with --background until it answers. Returns the exit status of the command."""
     children: list[subprocess.Popen[bytes]] = []
     ended: list[int] = []
 

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KV cache of Hugging Face transformers, kept by blocks of tokens.
+"""PrefixStore, which stores the KV caches of Hugging Face transformers in the daemon, in blocks of tokens, and loads the longest known prefix.
 
     from kvcache.transformers import PrefixStore
 
     store = PrefixStore(kvcache.Client(), model, "meta-llama/Llama-3.1-8B@main")
-    cache, known = store.load(ids, model.device)        # the longest prefix that is kept; known tokens of it
+    cache, known = store.load(ids, model.device)        # the longest stored prefix, and the number of its tokens
     output = model(ids[:, known:], past_key_values=cache, use_cache=True)
     store.save(output.past_key_values, ids)
 
-A block is the keys and values of `block_tokens` tokens in all layers; its key is a hash of all tokens up to its end, so that
-any prompt with the same beginning finds it. Blocks of a cache on a GPU go there and come from there without Python touching
-them; where there is no GPU, or it cannot be attached, through memory that is shared with the daemon. Where nothing answers,
-nothing is found and nothing kept: the model computes.
+A block is the keys and values of `block_tokens` tokens in all layers. Its key is a hash of all tokens up to the block's end, so that any prompt
+with the same beginning finds the block. For a cache on a GPU, libkvcache copies blocks between the GPU and the daemon. Without a GPU, or if the GPU
+cannot be attached, blocks are copied through memory that the daemon maps. If no daemon answers, no block is found or stored, and the model
+computes.
 
-torch is imported by this module, transformers only when a cache is made. Tested with transformers 5.17; any release whose
-caches have `layers` with `keys` and `values` of [batch, heads, tokens, head size] is as good. Full attention only: a cache with
-sliding windows or without keys and values of each token is refused.
+This module imports torch, and imports transformers only when it makes a cache. It is tested with transformers 5.17, and works with any release
+whose caches have `layers` with `keys` and `values` of [batch, heads, tokens, head size]. It supports full attention only: a cache with sliding
+windows, or without keys and values of each token, raises ArgumentError.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache.transformers")
 
-AT_ONCE_BYTES = 256 << 20  # bytes that pass through memory at a time
-# Fields of a configuration that may change without a change of the cache.
+AT_ONCE_BYTES = 256 << 20  # bytes of the blocks that are copied at a time
+# Fields of a model's configuration that do not affect the cache.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
              "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")
 
 
 def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
-    """Returns the keys of all whole blocks; each key is a hash of the block's tokens and of the key before it."""
+    """Returns the keys of all whole blocks. Each key is a hash of the block's tokens and of the key of the block before it."""
     keys, key = [], bytes(32)
     for at in range(0, len(tokens) - block_tokens + 1, block_tokens):
         key = hashlib.sha256(key + array("q", tokens[at:at + block_tokens]).tobytes()).digest()
@@ -65,23 +65,26 @@ def config_digest(config: Any) -> str:
 
 
 def _adapter_of(model: Any) -> str:
-    """Returns "none" if the model says that it has no adapters. A configuration says nothing about them."""
+    """Returns "none" if the model reports that it has no adapters (LoRA), else an Unknown. A configuration without a model does not report it."""
     if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", None) is True:
-        return Unknown("the model has adapters, whose content is not read", "adapter")
+        return Unknown("the model has adapters, whose content is not identified", "adapter")
     if getattr(model, "_hf_peft_config_loaded", None) is False:
         return "none"
-    return Unknown("the model does not say whether it has adapters", "adapter")
+    return Unknown("the model does not report whether it has adapters", "adapter")
 
 
 class PrefixStore:
-    """The prefixes of one model with these weights.
+    """The stored prefixes of one model.
 
-    model         the model, or its configuration and `dtype`
-    identity      identifies the weights: name and revision, or a hash. Two models with one identity read each other's cache
-    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; otherwise, and
-                  with a configuration alone, the store is private. Make the store after the adapters are loaded
+    model         the model, or its configuration together with `dtype`
+    identity      identifies the weights: name and revision, or a hash. Two models with the same identity read each other's blocks
+    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model reports that it has none; otherwise the
+                  store is private. Create the store after the adapters are loaded
     block_tokens  tokens of a block; prefixes are stored in whole blocks
-    way           "gpu", "host" or "": how the last blocks were moved; `reason` says why the GPU did not move them, or why nothing did"""
+
+    Attributes:
+    way           how the last blocks were copied: "gpu", "host" or ""
+    reason        why the GPU did not copy the last blocks, or why no blocks were moved; may be empty"""
 
     def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
@@ -123,7 +126,7 @@ class PrefixStore:
         return f"<PrefixStore {namespace.name!r}: blocks of {self.block_tokens} tokens, {self.block_bytes} bytes{last}>"
 
     def close(self) -> None:
-        """Gives back the GPU and the memory, and removes a private namespace. Before the client is closed."""
+        """Detaches the GPU, releases the shared memory, and removes the namespace if it is private. Must be called before the client is closed."""
         for gpu in self._gpus.values():
             gpu.detach()
         self._gpus.clear()
@@ -135,12 +138,12 @@ class PrefixStore:
     # --- the interface ---
 
     def match(self, token_ids: Any) -> int:
-        """Returns how many leading tokens are kept; this takes microseconds."""
+        """Returns how many leading tokens are stored. The call takes microseconds."""
         return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
 
     def save(self, cache: Any, token_ids: Any) -> int:
-        """Stores the whole blocks of these tokens that the cache holds; it may hold more or fewer tokens. Returns how many leading tokens are
-        stored now."""
+        """Stores the blocks of these tokens that the cache contains completely; the cache may have more or fewer tokens. Returns how many leading
+        tokens are stored now. Raises ArgumentError if the cache does not fit to the model."""
         tokens = _tokens(token_ids)
         pairs = self._pairs(cache)
         held = min([len(tokens)] + [keys.shape[2] for keys, _ in pairs])
@@ -157,8 +160,8 @@ class PrefixStore:
         return len(keys) * self.block_tokens
 
     def load(self, token_ids: Any, device: Any = None) -> tuple[Any, int]:
-        """Returns a new cache with the longest stored prefix, and the number of its tokens: whole blocks, and fewer than all tokens, because a
-        model needs one to continue. The cache is empty if the number is 0."""
+        """Returns a new cache with the longest stored prefix, and the number of its tokens. The prefix consists of whole blocks, and has fewer than
+        all tokens, because a model needs at least one token to continue. If the number is 0, the cache is empty."""
         tokens = _tokens(token_ids)
         device = torch.device(device if device is not None else getattr(token_ids, "device", "cpu"))
         keys = block_keys(tokens[:max(0, len(tokens) - 1)], self.block_tokens)
@@ -187,24 +190,26 @@ class PrefixStore:
         cache = transformers.DynamicCache(config=self._config)
         for layer in getattr(cache, "layers", ()):
             if type(layer).__name__ != "DynamicLayer":
-                raise ArgumentError(f"a cache with a {type(layer).__name__} does not hold the keys and values of each token")
+                raise ArgumentError(f"this model is not supported, because its cache has a {type(layer).__name__}, which does not have the keys "
+                                    "and values of each token")
         return cache
 
     def _pairs(self, cache: Any) -> list[tuple[Any, Any]]:
         layers = getattr(cache, "layers", None)
         if layers is None or len(layers) != self.layers:
-            raise ArgumentError(f"a cache with {self.layers} layers is needed, as transformers.DynamicCache has them")
+            raise ArgumentError(f"the cache must have {self.layers} layers, as a transformers.DynamicCache of this model has")
         pairs = []
         for i, layer in enumerate(layers):
             if type(layer).__name__ not in ("DynamicLayer", "StaticLayer"):
-                raise ArgumentError(f"layer {i} is a {type(layer).__name__}, which does not hold the keys and values of each token")
+                raise ArgumentError(f"layer {i} of the cache is a {type(layer).__name__}, which does not have the keys and values of each token: "
+                                    "use a DynamicCache or a StaticCache")
             keys, values = layer.keys, layer.values
             if keys is None or keys.shape[-2] == 0:
                 raise ArgumentError(f"layer {i} of the cache is empty")
             for states in (keys, values):
                 if tuple(states.shape[:2]) != (1, self.heads) or states.shape[3] != self.head_dim or states.dtype != self.dtype:
-                    raise ArgumentError(f"layer {i} has {tuple(states.shape)} of {states.dtype}, not (1, {self.heads}, tokens, "
-                                        f"{self.head_dim}) of {self.dtype}")
+                    raise ArgumentError(f"layer {i} of the cache has the shape {tuple(states.shape)} of {states.dtype}, not (1, {self.heads}, "
+                                        f"tokens, {self.head_dim}) of {self.dtype}")
             if type(layer).__name__ == "StaticLayer":
                 used = int(layer.get_seq_length())
                 keys, values = keys[:, :, :used], values[:, :, :used]
@@ -212,12 +217,12 @@ class PrefixStore:
         return pairs
 
     def _as_pages(self, states: Any, first: int, n: int) -> Any:
-        """Returns a view of [1, heads, tokens, dim] as [blocks, tokens, heads, dim]."""
+        """Returns `n` blocks of a layer's states, [1, heads, tokens, dim], as a view [blocks, tokens, heads, dim]."""
         part = states[0, :, first * self.block_tokens:(first + n) * self.block_tokens]
         return part.unflatten(1, (n, self.block_tokens)).permute(1, 2, 0, 3)
 
     def _as_states(self, pages: list[Any]) -> Any:
-        """[blocks, tokens, heads, dim], several, as [1, heads, tokens, dim]."""
+        """Joins tensors of blocks, [blocks, tokens, heads, dim], to a layer's states, [1, heads, tokens, dim]."""
         whole = pages[0] if len(pages) == 1 else torch.cat(pages)
         return whole.flatten(0, 1).transpose(0, 1).unsqueeze(0)
 
@@ -232,7 +237,8 @@ class PrefixStore:
         return self._gpus[number]
 
     def _pages_on(self, device: Any, n: int) -> tuple[list[Any], Layout]:
-        """Allocates paged memory as an engine has it: for each layer a buffer [keys and values, blocks, tokens, heads, dim]."""
+        """Allocates memory for n blocks on the device, arranged as in an engine: for each layer a buffer [keys and values, blocks, tokens, heads,
+        dim]. Returns the buffers and their layout."""
         shape = (2, n, self.block_tokens, self.heads, self.head_dim)
         pages = [torch.empty(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]
         layout = Layout(OUTER_FIRST, layers=self.layers, outer=2, page_tokens=self.block_tokens, dtype_bytes=self._itemsize,
@@ -241,7 +247,7 @@ class PrefixStore:
         return pages, layout
 
     def _went(self, gpu: Gpu | None, statuses: bytes) -> bool:
-        """Returns whether the GPU served the call. If not, the blocks pass through host memory."""
+        """Returns whether the GPU has copied the blocks, and sets `way` and `reason`. If not, the caller copies the blocks through host memory."""
         if gpu is None or (gpu.reason and not gpu.attached):
             self.reason = gpu.reason if gpu else "the cache is not on a GPU"
             return False
@@ -286,8 +292,8 @@ class PrefixStore:
         return [host[:, layer].transpose(0, 1).clone().to(device) for layer in range(self.layers)], status
 
     def _host(self, n: int) -> tuple[Any, Places]:
-        """Allocates memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim]; each block has pages of
-        its own."""
+        """Returns host memory for n blocks that the daemon maps, as a tensor [blocks, layers, keys and values, tokens, heads, dim], and the places
+        of the blocks in it. Each block begins at a page of memory. The memory is reused for later calls."""
         stride = _pages(self.block_bytes)
         if self._region is None or len(self._region) < n * stride or not self._region.settled():
             old, self._region = self._region, None

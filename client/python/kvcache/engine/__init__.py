@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of KV bytes, which the adapters of all engines share.
+"""Modules that the adapters of all engines share: the identity of KV bytes, and the canary that verifies stored ones.
 
-Layers: `weights` reads files and knows no engine. `identity` composes a fingerprint from facts and reads nothing. The folder of an engine
-collects that engine's facts and chooses their names. A fact that cannot be established is an `Unknown`, which carries its reason, so
-that no collector decides what a missing fact means: `identity.compose()` does, in one place, for all of them.
+`identity` composes a namespace's fingerprint from facts. `weights` identifies a model's weights by their content, with `formats` and `digests`.
+`verification` and `canary` compare stored chunks with computed ones. `former` recognises options of the tools that kvcache replaces, and
+`private` removes private namespaces. None of these modules imports an engine; the folder of an engine collects that engine's facts. A fact
+that cannot be established is an `Unknown`, which has the reason as an attribute; only `identity.compose()` decides what unknown facts mean.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distance between a computed chunk of KV cache and a stored one.
+"""Computes the distance between a computed chunk of KV cache and a stored one, for the canary (verification.py).
 
-Two computations of the same chunk differ in rounding, because batch shapes do, so bytes are not compared. A chunk is cut into units:
-the keys of a layer, or its values, or both where they cannot be separated. The elements of a unit are decoded by their dtype, and its
-distance is the L2 norm of the difference as part of the larger of both norms. Unrelated units are about 1.4 apart. Keys and values are
-units of their own, because keys are much larger and would hide wrong values.
+Two computations of the same chunk differ in rounding, because their batches have different shapes, so their bytes cannot be compared. A chunk is
+divided into units: the keys of a layer, or its values, or both if they cannot be separated. The elements of a unit are decoded by their dtype.
+The distance of two units is the L2 norm of their difference, divided by the larger of their norms; for unrelated units it is about 1.4. Keys
+and values are separate units, because keys are much larger numbers and would hide differences of the values.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-BOUND = 0.2  # not calibrated on a GPU: see the vLLM adapter's README
+BOUND = 0.2  # default of the distance above which chunks differ; not calibrated on a GPU, see the vLLM adapter's README
 
 
 class Unit(NamedTuple):
-    """Elements of a chunk that are compared together. `ranges` has the first byte and the end of each run in the chunk."""
+    """Elements of a chunk that are compared together. `ranges`: their contiguous byte ranges in the chunk, from the first byte to before the
+    end."""
 
     name: str
     dtype: str
@@ -28,6 +29,8 @@ class Unit(NamedTuple):
 
 
 class Distance(NamedTuple):
+    """A distance, and the name of the unit that has it."""
+
     value: float
     unit: str
 
@@ -37,7 +40,7 @@ def can_decode(dtype: str) -> bool:
 
 
 def distance(units: Sequence[Unit], computed: bytes | memoryview, stored: bytes | memoryview) -> Distance:
-    """Returns the largest distance of a unit. Two chunks of different lengths have nothing in common."""
+    """Returns the largest distance of any unit; infinity if the chunks have different lengths."""
     if len(computed) != len(stored):
         return Distance(math.inf, f"lengths {len(computed)} and {len(stored)}")
     worst = Distance(0.0, "")
@@ -54,7 +57,7 @@ def distance(units: Sequence[Unit], computed: bytes | memoryview, stored: bytes 
 
 
 def _bfloat16(data: bytes) -> list[float]:
-    """Decodes the upper halves of little-endian float32."""
+    """Decodes bfloat16 elements, each of which is the upper half of a little-endian float32."""
     wide = bytearray(2 * len(data))
     wide[2::4], wide[3::4] = data[0::2], data[1::2]
     return _float32(bytes(wide))
@@ -76,7 +79,8 @@ def _by_table(table: Sequence[float]) -> Callable[[bytes], list[float]]:
 
 
 def _float8(exponent_bits: int, has_infinity: bool) -> list[float]:
-    """Returns the values of all bytes. e4m3fn has no infinities, and not a number is all ones."""
+    """Returns the value of each byte as an 8-bit float. Without infinities, as in e4m3fn, only the largest mantissa of the largest exponent is not
+    a number."""
     mantissa_bits = 7 - exponent_bits
     bias, most, values = (1 << (exponent_bits - 1)) - 1, (1 << exponent_bits) - 1, []
     for byte in range(256):

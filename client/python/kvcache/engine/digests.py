@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of file digests, in the user's cache folder.
+"""A cache of the digests of weight files, in the user's cache folder, so that an engine's start need not read unchanged files again (weights.py).
 
 An entry is valid for one state of a file: device, inode, size, mtime and ctime. A program can restore a file's mtime but not its ctime.
-A cache that another user owns or may write to is not used. A damaged one is rebuilt.
+A cache that another user owns or may write to is not used. A damaged cache is rebuilt.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import stat
 import tempfile
 import time
 
-FORMAT = 1
-MOST_ENTRIES = 20_000
-MOST_BYTES = 8 << 20
-RECENT_NS = 2_000_000_000  # a file that changed this recently may change again within one tick of its times
+FORMAT = 1             # version of the cache's format
+MOST_ENTRIES = 20_000  # entries that are kept
+MOST_BYTES = 8 << 20   # largest cache that is read
+RECENT_NS = 2_000_000_000  # age of a change below which a digest is not cached: the file may change again within one tick of its times
 
 State = tuple[int, int, int, int, int]
 _KEY, _DIGEST = re.compile(r"(full|samples)(:-?\d{1,20}){5}"), re.compile(r"[0-9a-f]{64}")
@@ -28,6 +28,8 @@ def _folder() -> str:
 
 
 class Digests:
+    """The digests of files, by the files' states and the kind of digest ("full" or "samples"). save() writes new ones to the cache."""
+
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder or _folder()
         self._file = os.path.join(self._folder, "weights.json")
@@ -48,7 +50,8 @@ class Digests:
             self._new = True
 
     def save(self) -> None:
-        """Writes new entries. The entries that were used last are kept. A cache that cannot be written is not needed."""
+        """Writes the cache if there are new entries, and keeps the entries that were used last. Never raises OSError: without the cache, the next
+        start reads the files again."""
         if not self._new:
             return
         entries = {k: d for k, d in self._read().items() if k not in self._used}

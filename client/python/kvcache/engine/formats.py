@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digest of one file: of all of it, or of its description and samples.
+"""Computes the digest of one weight file: of all its bytes, or of its description and of samples of its tensors. Used by weights.py.
 
-The format is recognised by the content, not by the name. A file that claims a format and contradicts it is sampled like any other file:
-reads and work are bounded by constants, whatever a header says.
+The formats are safetensors, GGUF, and zip (PyTorch), and are recognised by the content. A file that claims a format but contradicts it is
+sampled at equal distances, like a file of any other format. The number of bytes that are read is bounded by constants, whatever a header says.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-WHOLE = 1 << 20  # smaller files are read whole
-SAMPLE = 4096
-END = 64 << 10
-SAMPLES = 256
-MOST_HEADER = 32 << 20
+WHOLE = 1 << 20  # bytes of the largest file that is read completely
+SAMPLE = 4096    # bytes of a sample
+END = 64 << 10   # bytes that are read at either end of a file without a known format
+SAMPLES = 256    # samples of a file without a known format
+MOST_HEADER = 32 << 20  # bytes of the largest description
 MOST_TENSORS = 200_000
-MOST_NESTING = 4
-MOST_PAIRS = 65_536
-MOST_ELEMENTS = 2_000_000  # texts and arrays in arrays of metadata; a vocabulary and its merges have 1,000,000
-PIECE = 8 << 20
+MOST_NESTING = 4    # depth of arrays in GGUF metadata
+MOST_PAIRS = 65_536  # entries of GGUF metadata
+MOST_ELEMENTS = 2_000_000  # texts and arrays in arrays of GGUF metadata; a vocabulary and its merges have 1,000,000
+PIECE = 8 << 20  # bytes that are read at a time
 
 _GGUF_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _GGUF_TEXT, _GGUF_ARRAY = 8, 9
@@ -34,15 +34,15 @@ class Changed(Exception):
 
 
 class _Malformed(Exception):
-    pass
+    """The file contradicts the format that it claims, or exceeds a bound."""
 
 
 class _Short(_Malformed):
-    """The description continues behind the bytes that were read."""
+    """The description continues after the bytes that were read."""
 
 
 def content_digest(fd: int, size: int, how: str) -> str:
-    """Returns the digest of an open file of this size. `how`: "full" or "samples"."""
+    """Returns the digest of an open file of this size. `how`: "full" or "samples". Raises Changed if the file is shorter than `size`."""
     seen = hashlib.blake2b(digest_size=32)
     if how == "full" or size <= WHOLE:
         seen.update(b"whole\n")
@@ -119,11 +119,13 @@ def _safetensors(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, i
 
 
 class _Cursor:
+    """Reads the fields of a GGUF description one after the other."""
+
     def __init__(self, data: bytes) -> None:
         self.data, self.at, self.elements = data, 0, 0
 
     def skip(self, n: int) -> int:
-        """Returns the position before n bytes, and moves behind them."""
+        """Skips n bytes. Returns the position of the first of them."""
         at = self.at
         if n > len(self.data) - at:
             raise _Short
@@ -140,7 +142,7 @@ class _Cursor:
         return self.data[at:at + n]
 
     def value(self, kind: int, depth: int = 0) -> int:
-        """Skips a value. Returns it where it is a number."""
+        """Skips a value of metadata. Returns the value if it is a number, else 0."""
         if kind in _GGUF_SIZES:
             return self.number(_GGUF_SIZES[kind])
         if kind == _GGUF_TEXT:
@@ -161,7 +163,8 @@ class _Cursor:
 
 
 def _gguf(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Assumes that a tensor ends where the next one begins, so that the sizes of quantized elements need not be known."""
+    """Returns the range of a GGUF file's description, and the ranges of its tensors. A tensor is assumed to end where the next one begins, so that
+    the sizes of quantized elements need not be known."""
     length = WHOLE
     while True:
         length = min(length, size, MOST_HEADER)
@@ -200,7 +203,7 @@ def _gguf_table(at: _Cursor) -> tuple[int, int, set[int]]:
 
 
 def _zip(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """The central directory has a CRC of each member."""
+    """Returns the range of a zip file's central directory, which has a CRC of each member, and no further ranges."""
     tail = min(size, 22 + 65535)
     end = _read(fd, size - tail, tail)
     at = end.rfind(b"PK\5\6")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the tools that kvcache-daemon replaces, which a configuration may still have.
+"""Options of the tools that kvcache-daemon replaces, which an engine's configuration may still have.
 
-An adapter accepts them, so that only the names of the backend change at first. Nearly all of them describe a directory, its size and
-its threads, which the daemon has: each is named in the log with the key of the daemon that takes its place, and has no other effect.
-conf/coming-from.md has a row for each; tests/check-coming-from.py compares the two.
+An adapter accepts these options, so that a user only needs to change the name of the backend at first. Nearly all of them describe a directory,
+its size and its threads, which are settings of the daemon. Such an option has no effect; the log names the daemon's key to set instead.
+conf/coming-from.md has a row for each option; tests/check-coming-from.py compares the two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-NO_NEED = ""  # the daemon has no such setting and needs none
+# Each table maps a former option to the daemon's keys to set instead.
+NO_NEED = ""  # in place of keys: the daemon needs no such setting
 THREADS = "io.workers and io.depth"
 
 VLLM_FS: Mapping[str, str] = {"root_dir": "store.path", "n_read_threads": THREADS, "n_write_threads": THREADS}
@@ -27,7 +28,7 @@ LLMD: Mapping[str, str] = {
 
 LMCACHE_FS: Mapping[str, str] = {"base_path": "store.path", "relative_tmp_dir": NO_NEED, "read_ahead_size": NO_NEED,
                                  "use_odirect": "io.direct", "recover_on_start": NO_NEED}
-# LMCache in an engine's process with its GDS backend; as variables, and in vLLM's kv_connector_extra_config, the names have a prefix.
+# Options of LMCache in an engine's process. As environment variables, and in vLLM's kv_connector_extra_config, they have a prefix (below).
 LMCACHE: Mapping[str, str] = {
     "gds_path": "store.path", "gds_path_sharding": NO_NEED, "weka_path": "store.path, or remote.path for a directory that hosts share",
     "cufile_buffer_size": NO_NEED, "gds_buffer_size": NO_NEED, "use_cufile": "io.gds", "use_gds": "io.gds", "use_direct_io": "io.direct",
@@ -36,7 +37,7 @@ LMCACHE: Mapping[str, str] = {
     "local_cpu_use_hugepages": "memory.huge_pages", "cache_policy": "eviction.policy", "remote_url": "remote.backend"}
 LMCACHE_VARIABLES: Mapping[str, str] = {**{f"LMCACHE_{name.upper()}": instead for name, instead in LMCACHE.items()}, "LMCACHE_LOG_LEVEL": "log.level"}
 LMCACHE_IN_VLLM: Mapping[str, str] = {**LMCACHE_VARIABLES, **{f"lmcache.{name}": instead for name, instead in LMCACHE.items()}}
-LMCACHE_CAPACITY = "max_capacity_gb"  # is capacity_bytes of the adapter
+LMCACHE_CAPACITY = "max_capacity_gb"  # LMCache's option that corresponds to the adapter's capacity_bytes
 
 SGLANG_FILE: Mapping[str, str] = {"max_size": "store.limit", "min_free_space": "store.reserve", "eviction_ratio": NO_NEED,
                                   "enable_metadata_cache": NO_NEED, "metadata_ttl": NO_NEED, "direct_io": "io.direct",
@@ -48,14 +49,16 @@ SGLANG_VARIABLES: Mapping[str, str] = {
 
 
 def note(log: logging.Logger, tool: str, former: Mapping[str, str], given: Iterable[str]) -> None:
-    """Names each former option that is given, and what takes its place. Values are not logged: some are secrets."""
+    """Logs a warning for each option in `given` that is a former option, with the daemon's key to set instead. Values are not logged, because some
+    are secrets."""
     for name in sorted(set(given) & set(former)):
         instead = f"set {former[name]} in kvcache-daemon's configuration instead" if former[name] else "kvcache-daemon needs no such setting"
         log.warning("%s is an option of %s and has no effect here: %s", name, tool, instead)
 
 
 def capacity_of(log: logging.Logger, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns LMCache's options with max_capacity_gb, in GiB as in LMCache, as capacity_bytes. ValueError for a wrong capacity."""
+    """Returns the options of LMCache's adapter, with max_capacity_gb (in GiB, as in LMCache) converted to capacity_bytes. Raises ValueError for a
+    wrong capacity."""
     taken = dict(options)
     if LMCACHE_CAPACITY not in taken:
         return taken
@@ -63,8 +66,8 @@ def capacity_of(log: logging.Logger, options: Mapping[str, Any]) -> dict[str, An
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < 1 << 33:
         raise ValueError(f"{LMCACHE_CAPACITY} must be a number of GiB, or 0, not {size!r}")
     if "capacity_bytes" in taken:
-        log.warning("%s has no effect beside capacity_bytes", LMCACHE_CAPACITY)
+        log.warning("%s has no effect, because capacity_bytes is set, too", LMCACHE_CAPACITY)
     else:
         taken["capacity_bytes"] = int(size * (1 << 30))
-        log.warning("%s is taken as capacity_bytes: %d", LMCACHE_CAPACITY, taken["capacity_bytes"])
+        log.warning("%s is an option of LMCache's own adapters; it is used as capacity_bytes: %d", LMCACHE_CAPACITY, taken["capacity_bytes"])
     return taken

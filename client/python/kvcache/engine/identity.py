@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprints composed from facts.
+"""Composes the fingerprint of a namespace from facts about the engine that uses it. Used by all adapters.
 
-A fact is a name and a value. The value is text, a number, or an `Unknown`. A fingerprint is a sorted map of short printable strings:
-longer values are replaced by digests. Two engines share a namespace if their fingerprints are equal. An unknown fact makes the
-fingerprint private: it contains a random text of this start of the engine, so that no other engine can share it.
+A fact is a name and a value on which the bytes of chunks depend. The value is text, a number, or an `Unknown`. A fingerprint is a sorted map of
+short printable strings; longer values are replaced by digests. Two engines share a namespace only if their fingerprints are equal. An unknown
+fact makes the fingerprint private: it then contains a random text of this start of the engine, so that no other engine can have the same one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 
-FORMAT = 2  # 1: weights were identified by their modification times
-LONGEST = 96  # longest value that is kept unchanged
+FORMAT = 2  # version of fingerprints; with 1, weights were identified by their modification times
+LONGEST = 96  # characters of the longest value that is kept unchanged
 
 
 class Unknown(str):
-    """A fact that could not be established. `option` names the option that supplies it, or is empty."""
+    """A fact that could not be established, and the reason. `option`: name of the option by which the user can supply the fact, or empty."""
 
     reason: str
     option: str
@@ -33,6 +33,8 @@ class Unknown(str):
 
 
 class Fingerprint(NamedTuple):
+    """A fingerprint, and by name the facts in it that are unknown."""
+
     fields: dict[str, str]
     unknown: dict[str, Unknown]
 
@@ -43,7 +45,7 @@ def new_start() -> str:
 
 
 def printable(value: object) -> str:
-    """Returns printable ASCII of at most `LONGEST` characters. Different values have different texts."""
+    """Returns a value as printable ASCII of at most `LONGEST` characters. Different values have different texts."""
     text = re.sub(r"[^ -$&-~]", lambda m: f"%{ord(m[0]):x};", str(value))
     return text if len(text) <= LONGEST else "sha256-" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -54,15 +56,15 @@ def digest_of(value: object) -> str:
 
 
 def compose(engine: str, facts: Mapping[str, object], start: str) -> Fingerprint:
-    """Returns the fingerprint of these facts. None and the text "unknown" count as unknown facts. The result depends on `start`
-    only if a fact is unknown."""
+    """Returns the fingerprint of these facts. The values None and "unknown" count as unknown facts. `start`: the text of new_start(), which the
+    fingerprint contains only if a fact is unknown."""
     fields, unknown = {"engine": engine, "format": str(FORMAT)}, {}
     for name in sorted(facts):
         value = facts[name]
         if name in ("engine", "format", "private"):
-            raise ValueError(f"{name!r} is a field of every fingerprint; name the fact otherwise")
+            raise ValueError(f"a fact cannot be named {name!r}, which is a field of every fingerprint; choose another name")
         if value is None or value == "unknown":
-            unknown[name] = value if isinstance(value, Unknown) else Unknown("the engine does not say it")
+            unknown[name] = value if isinstance(value, Unknown) else Unknown("the engine does not report it")
         fields[name] = "unknown" if name in unknown else printable(model_name(value) if name == "model" else value)
     if unknown:
         fields["private"] = start
@@ -70,7 +72,7 @@ def compose(engine: str, facts: Mapping[str, object], start: str) -> Fingerprint
 
 
 def model_name(model: object) -> str:
-    """Returns the last part of a model's name or path. The same model in another folder has the same weights, and shares."""
+    """Returns the last part of a model's name or path, so that engines with the same model in different folders share a namespace."""
     text = str(model).rstrip("/")
     cached = re.search(r"(?:^|/)models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+$", text)
     return cached[1] if cached else text.rsplit("/", 1)[-1]
@@ -83,9 +85,9 @@ def model_digest(fields: Mapping[str, object]) -> str:
 
 
 def warn(log: logging.Logger, fingerprint: Fingerprint) -> None:
-    """Logs one warning that names each unknown fact and the option that supplies it."""
+    """Logs one warning that names each unknown fact of a fingerprint, and the option that supplies the fact."""
     if not fingerprint.unknown:
         return
     told = "; ".join(f"{name}: {fact.reason}" + (f" (set `{fact.option}`)" if fact.option else "")
                      for name, fact in fingerprint.unknown.items())
-    log.warning("the cache is private to this start of the engine, and no other engine finds it, because facts are unknown: %s", told)
+    log.warning("the cache is private to this start of the engine, and no other engine finds its chunks, because facts are unknown: %s", told)

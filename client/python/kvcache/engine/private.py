@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of private namespaces.
+"""Removes private namespaces at the end of an engine.
 
-No other start of an engine finds a private namespace (identity.py), so its chunks and its place among the user's namespaces are lost when
-the engine ends. An adapter removes it at a clean end. A killed engine leaves it, and `kvcachectl namespace rm --purge` removes it.
+A namespace is private if its fingerprint has an unknown fact (identity.py). No other start of an engine finds it, so after the engine's end its
+chunks, and its place among the user's limited number of namespaces, would be wasted. An adapter therefore removes it when the engine ends
+cleanly. A killed engine leaves its private namespaces; `kvcachectl namespace rm --purge` removes them.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache")
 
-BUSY_S = 0.5  # until the daemon has seen the end of this engine's other connections
-PAUSE_S = 0.01
+BUSY_S = 0.5    # longest time to wait until the daemon has closed the sessions of this engine's other connections
+PAUSE_S = 0.01  # interval between attempts
 
 
 def remove(namespaces: Iterable[Namespace], fields: Mapping[str, object]) -> None:
-    """Removes namespaces with this fingerprint and their chunks if it is private. Never raises: the engine ends. Namespaces that another
-    connection of the engine has open stay, and the last connection removes them."""
+    """Removes these namespaces and their chunks if `fields`, their fingerprint, is private. A namespace that another connection of the engine
+    still has open stays; the last connection removes it. A failure is logged and not raised, because the engine is ending."""
     if "private" not in fields:
         return
     until = time.monotonic() + BUSY_S
@@ -35,7 +37,8 @@ def remove(namespaces: Iterable[Namespace], fields: Mapping[str, object]) -> Non
             while (why := namespace.remove()) == errno.EBUSY and time.monotonic() < until:
                 time.sleep(PAUSE_S)
         except Error as e:
-            log.debug("%s is not removed: %s", namespace.name, e)
+            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge", namespace.name, e)
             continue
         if why not in (0, errno.ENOENT):
-            log.debug("%s is not removed: errno %d", namespace.name, why)
+            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge", namespace.name,
+                      os.strerror(why))

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary of an engine: whether stored chunks are what this engine computes.
+"""The canary of an engine verifies that the chunks stored in its namespaces are those that this engine would compute.
 
-A namespace's name has all facts that are known, and may yet be wrong: a patched kernel, a change of a backend that no fact shows. So an
-engine loads no chunk of another engine until it has compared one with its own. The first requests that would load such chunks get misses.
-The engine computes the chunks and offers them to be stored; the adapter compares one of each group with the stored one. It is not
-the first of its request: a chunk behind others depends on all of the model and on positions. If a request ends without a
-comparison, the next one with such chunks has it.
+A namespace's name contains a digest of all known facts, but two engines with the same facts may compute different bytes, for example with a
+patched kernel. So an engine with a canary loads no chunk of another engine until it has compared one with its own. The first requests that
+would load such chunks get misses. The engine then computes the chunks and offers them for storing, and the adapter compares one computed chunk
+of each group of layers with the stored one (canary.py). The compared chunk is not the first of its prompt, because a later one depends on all of
+the model and on positions. If a request ends without a comparison, the next request with such chunks provides it.
 
-- Until then the engine stores nothing in a namespace that others have used, since its chunks could be wrong for them. It stores in
-  a new one, and loads from there what it has stored itself.
-- Where a chunk differs, the engine goes on to the next variant, NAME/v2 to NAME/v8, and touches nothing in the others. The same happens
-  where MOST_UNSTORED chunks had to be left out and none could be compared: the namespace has nothing for this traffic.
-- Past the last variant nothing is loaded or stored.
-- A group of which no chunk could be compared while MOST_UNSTORED were left out is verified by the others. So is a new namespace in which
-  the engine has stored MOST_OWN chunks and met none of another engine.
+- Until a namespace is verified, the engine stores nothing in it if other engines have used it, because its chunks could be wrong for them. In a
+  new namespace, the engine stores chunks, and loads the chunks that it has stored itself.
+- If a chunk differs, the engine continues with the next variant of the namespaces, NAME/v2 to NAME/v8, and leaves the others unchanged. The same
+  happens if more than MOST_UNSTORED chunks were not stored and no chunk could be compared, because the namespace then has no chunks of this
+  engine's prompts.
+- After the last variant, nothing is loaded or stored.
+- If no chunk of a group could be compared while MOST_UNSTORED were not stored, the group counts as verified once another group is. A new
+  namespace counts as verified once the engine has stored MOST_OWN chunks in it.
 
-One thread of the engine asks what may be loaded and chooses what is compared. Another one stores, compares, and moves to the next variant.
-In the vLLM adapter these are the engine's thread and the mover's; in the SGLang adapter the prefetch and the backup thread.
+One thread of the engine asks which chunks may be loaded and chooses the chunk to compare. Another thread stores, compares, and moves to the next
+variant. In the vLLM adapter these are the engine's thread and the mover's, in the SGLang adapter the prefetch and the backup thread.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from .canary import Unit, distance
 
 MODES = OFF, FIRST, ALWAYS = "off", "first", "always"
 MOST_VARIANTS = 8
-LONGEST_NAME = 255 - len("/v8")
-MOST_OWN = 1 << 18     # chunks of this engine in a new namespace
-MOST_UNSTORED = 4096   # chunks that are not stored while none can be compared
-SAMPLE = 10_000        # hits, one of which is computed and compared with "always"
+LONGEST_NAME = 255 - len("/v8")  # characters of a namespace's first name
+MOST_OWN = 1 << 18     # chunks of this engine in a new namespace after which it counts as verified
+MOST_UNSTORED = 4096   # chunks that are not stored before the engine stops waiting for a comparison
+SAMPLE = 10_000        # with the mode "always", one of this number of hits is computed and compared
 COUNTERS = {
     "canary_checks": "Chunks that were computed and compared with the stored ones.",
     "canary_mismatches": "Chunks that differed from what this engine computes.",
@@ -43,50 +44,53 @@ COUNTERS = {
 
 
 def named(name: str, number: int) -> str:
-    """Returns the name of a variant of a namespace."""
+    """Returns the name of variant `number` of a namespace."""
     return name if number == 1 else f"{name}/v{number}"
 
 
 class State(NamedTuple):
-    """A namespace as the daemon knows it."""
+    """The state of a namespace, as the daemon reports it."""
 
-    is_unused: bool  # no chunk on disk, and no session has it open
+    is_unused: bool  # the namespace has no chunk on disk, and no session has it open
     fingerprint: str
 
 
 class Canary:
-    """`names` and `units`: by group. `bound`: chunks that are further apart differ. A group without units is verified with the others.
-    `group_of` returns the group of a key."""
+    """The canary of one engine. `mode`: "first" compares until the namespaces are verified, "always" also compares a sample of later hits, and "off"
+    verifies nothing. `bound`: the distance above which chunks differ. `names` and `units`: by group, the namespace, and the units of a chunk; a
+    group without units is verified together with the others. `group_of`: returns the group of a key."""
 
     def __init__(self, mode: str, bound: float, names: Mapping[int, str], fingerprint: Mapping[str, str],
                  units: Mapping[int, Sequence[Unit]], group_of: Callable[[bytes], int], log: logging.Logger) -> None:
         self._group_of, self._log = group_of, log
         self._bound, self._first_names, self._fingerprint, self._units = bound, dict(names), fingerprint, units
         if mode != OFF and any(len(n) > LONGEST_NAME for n in names.values()):
-            raise ValueError(f"with a canary a namespace's name has at most {LONGEST_NAME} characters, and "
-                             f"{max(names.values(), key=len)} has more: shorten kvcache_namespace, or SGLang's namespace")
+            raise ValueError(f"with a canary, a namespace's name may have {LONGEST_NAME} characters at most, but "
+                             f"{max(names.values(), key=len)} has more: shorten the option kvcache_namespace (vLLM) or namespace (SGLang)")
         opaque = sorted(g for g in names if not units.get(g))
-        if mode != OFF and "private" in fingerprint:  # no other engine finds it
+        if mode != OFF and "private" in fingerprint:  # no other engine finds a private namespace
             mode = OFF
         elif mode != OFF and len(opaque) == len(names):
-            self._log.warning("the canary is off: the bytes of the engine's KV caches cannot be decoded")
+            self._log.warning("the canary is off, so stored chunks are loaded without a comparison: the bytes of this engine's KV caches cannot be "
+                              "decoded")
             mode = OFF
         elif mode != OFF and opaque:
-            self._log.warning("the canary does not compare the groups %s, whose bytes cannot be decoded, and verifies them by the others", opaque)
+            self._log.warning("the canary cannot compare the groups %s, whose bytes cannot be decoded; they count as verified once another group is",
+                              opaque)
         self.mode, self.number = mode, 1
         self._lock = threading.Lock()
         self._verified = set(names) if mode == OFF else set()
         self._own: set[int] = set()  # hashes of the keys that this engine has stored in a new namespace
         self._is_new = False     # the namespaces had no chunks when this engine opened them
-        self._differs = False    # a chunk did, and the mover has not moved yet
-        self._has_ended = False  # there is no variant left
+        self._differs = False    # a compared chunk differs, and moves() has not changed to the next variant yet
+        self._has_ended = False  # no variant is left
         self._unstored = self._hits = 0
         self._stored_fingerprint = ""
         self._counts = dict.fromkeys(COUNTERS, 0)
 
     @property
     def names(self) -> dict[int, str]:
-        """The namespaces in use, by group."""
+        """Returns the names of the namespaces in use, by group."""
         return self._named(self.number)
 
     def _named(self, number: int) -> dict[int, str]:
@@ -94,18 +98,18 @@ class Canary:
 
     @property
     def has_decided(self) -> bool:
-        """Returns whether the namespaces in use are verified, or none is left."""
+        """Returns whether the namespaces in use are verified, or no variant is left."""
         return self._has_ended or self._verified.issuperset(self._first_names)
 
     def turn_off(self, why: str) -> None:
-        """Believes the names from here on."""
+        """Stops verifying: all namespaces count as verified from now on."""
         if self.mode != OFF:
-            self._log.warning("the canary is off: %s", why)
+            self._log.warning("the canary is off, so stored chunks are loaded without a comparison: %s", why)
             with self._lock:
                 self.mode, self._verified = OFF, set(self._first_names)
 
     def take_counts(self) -> dict[str, int]:
-        """Returns what was counted since the last time."""
+        """Returns the counters since the last call, by the names of COUNTERS."""
         with self._lock:
             counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0)
             return counts
@@ -113,7 +117,7 @@ class Canary:
     # --- the engine's thread ---
 
     def loadable(self, group: int, keys: Sequence[bytes], number: int) -> int:
-        """Returns how many of these chunks may be loaded, from the first on. They are stored in the variant of this number."""
+        """Returns how many leading chunks of `keys` may be loaded. `number`: the variant of the namespaces in which they were found."""
         if self.mode == OFF or not keys:
             return len(keys)
         with self._lock:
@@ -132,8 +136,9 @@ class Canary:
         return len(keys)
 
     def choose(self, keys: Sequence[bytes], stored: bytes, withheld: set[bytes], has_parents: bool) -> bytes | None:
-        """Returns the chunk to be compared. `keys`: of a group, computed one after the other, behind others of the request if it
-        `has_parents`. `stored`: a number each, 0: it is not stored. `withheld`: keys of stored chunks that the request was not given."""
+        """Returns the key of the chunk to compare, or None. `keys`: consecutive chunks of one group that the engine computes. `has_parents`: other
+        chunks of the request precede them. `stored`: for each chunk a number, 0 if it is not stored. `withheld`: keys of stored chunks that
+        the request could not load because of the canary."""
         if not withheld or not keys or not self._compares(self._group_of(keys[0])):
             return None
         return next((keys[i] for i in reversed(range(min(len(keys), len(stored))))
@@ -145,7 +150,8 @@ class Canary:
     # --- the mover's thread ---
 
     def enter(self, state_of: Callable[[str], State | None]) -> None:
-        """Learns whether the namespaces are new. Called before they are opened."""
+        """Asks the daemon whether the namespaces are new. Must be called before they are opened. `state_of`: returns the state of a namespace, or
+        None if the daemon does not answer."""
         if self.mode != OFF:
             self._enter(1, state_of)
 
@@ -158,7 +164,7 @@ class Canary:
             self._verified, self._own, self._unstored, self._differs = set(), set(), 0, False
 
     def may_store(self, group: int, count: int) -> bool:
-        """Returns whether so many chunks may be stored in the group's namespace now."""
+        """Returns whether `count` chunks may be stored in the group's namespace now. If not, counts them as not stored."""
         if self.mode == OFF:
             return True
         with self._lock:
@@ -167,26 +173,27 @@ class Canary:
                     return True
                 self._unstored += count
                 if self._is_new or (self._verified and self._unstored > MOST_UNSTORED):
-                    self._log.info("%s: no chunk of it could be compared, and the engine uses it all the same", self.names[group])
+                    self._log.info("the namespace %s is used without a comparison, because no chunk of it could be compared", self.names[group])
                     self._verify(self._first_names)
                     return True
             self._counts["canary_unstored"] += count
             return False
 
     def _verify(self, groups: Iterable[int]) -> None:
-        """In the lock."""
+        """Marks groups as verified. The caller holds the lock."""
         self._verified = self._verified.union(groups)
         if self._verified.issuperset(self._first_names):
             self._own = set()
 
     def stored(self, keys: Sequence[bytes]) -> None:
-        """Notes chunks of this engine that no other engine had stored before."""
+        """Notes chunks that this engine has stored and that were not stored before."""
         if self.mode != OFF and self._is_new:
             with self._lock:
                 self._own.update(hash(k) for k in keys if self._group_of(k) not in self._verified)
 
     def compare(self, key: bytes, computed: bytes | memoryview, stored: bytes | memoryview | None) -> None:
-        """`stored`: None where it could not be got. The next chunk is then compared instead."""
+        """Compares a computed chunk with the stored one, and verifies or rejects the namespaces. `stored`: None if the stored chunk could not be
+        read; the next chunk that is chosen is then compared instead."""
         group = self._group_of(key)
         if stored is None or self._differs or not self._compares(group) or hash(key) in self._own:
             return
@@ -197,26 +204,28 @@ class Canary:
                 is_first = group not in self._verified
                 self._verify([group, *(g for g in self._first_names if not self._units.get(g))])
                 if is_first:
-                    self._log.info("%s is verified: a stored chunk is %.4f from the computed one (%s); the bound is %g", self.names[group],
-                             found.value, found.unit or "equal bytes", self._bound)
+                    self._log.info("the namespace %s is verified: a stored chunk has the distance %.4f from the computed one (%s), and the bound is "
+                                   "%g", self.names[group], found.value, found.unit or "equal bytes", self._bound)
                 return
             self._counts["canary_mismatches"] += 1
             self._differs, self._verified = True, set()
-        self._log.error("%s has chunks that this engine does not compute: %s is %.3f from the computed one, and the bound is %g. The engine "
-                  "loads none of them from now on, and removes none. The namespace's fingerprint: %s. This engine's: %s", self.names[group],
+        self._log.error("the namespace %s has chunks that differ from what this engine computes: %s has the distance %.3f, and the bound is %g. The "
+                  "engine uses another namespace, and removes nothing from this one. Compare its fingerprint: %s, with this engine's: %s",
+                  self.names[group],
                   found.unit, found.value, self._bound, self._stored_fingerprint.replace("\n", " ") or "not known", dict(self._fingerprint))
 
     def moves(self, state_of: Callable[[str], State | None]) -> bool:
-        """Goes on to the next variant where it has to. Returns whether `names` have changed."""
+        """Changes to the next variant if a chunk differed, or no chunk could be compared. Returns whether `names` have changed."""
         without_overlap = not self._verified and not self._is_new and self._unstored > MOST_UNSTORED
         if self.mode == OFF or self._has_ended or not (self._differs or without_overlap):
             return False
         if self.number == MOST_VARIANTS:
             self._has_ended = True
-            self._log.error("no variant of %s is left: nothing is loaded or stored. Remove namespaces with `kvcachectl namespace rm --purge` "
-                      "and start the engine again", next(iter(self._first_names.values())))
+            self._log.error("all variants of the namespace %s were rejected by the canary, so nothing is loaded or stored. Remove unneeded ones with "
+                      "`kvcachectl namespace rm --purge`, and start the engine again", next(iter(self._first_names.values())))
             return False
         self._enter(self.number + 1, state_of)
-        self._log.warning("the namespace is %s from now on%s", next(iter(self.names.values())),
-                    "" if not without_overlap else f": the one before has nothing that could be compared in {MOST_UNSTORED} chunks")
+        self._log.warning("the engine uses the namespace %s from now on, because %s", next(iter(self.names.values())),
+                    f"in the one before none of {MOST_UNSTORED} chunks could be compared" if without_overlap else
+                    "a chunk of the one before differed")
         return True

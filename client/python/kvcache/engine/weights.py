@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights identified by their content.
+"""Identifies a model's weights by their content. Used by the adapters of all engines for the fact "weights" of a fingerprint.
 
-The identity of a folder is a digest over the relative name, size and content digest of each of its files. It contains no times, inodes
-or absolute paths: a download with another tool to another host is the same model. Files of more than 1 MiB are sampled (formats.py)
-unless `check` is "full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
+The identity of a folder is a digest over the relative name, the size and the content digest of each of its files. Times, inodes and absolute
+paths do not matter, so that a download by another tool on another host has the same identity. Files of more than 1 MiB are sampled (formats.py)
+unless the check is "full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from .formats import Changed, content_digest
 from .identity import Unknown
 
 CHECKS = ("samples", "full")
-MOST_FILES = 100_000
-MOST_DEPTH = 32
-ATTEMPTS = 3
-MOST_INDEX_BYTES = 64 << 20
-OPTION = "weights"
+MOST_FILES = 100_000  # entries of all folders
+MOST_DEPTH = 32       # nested folders
+ATTEMPTS = 3          # scans before a folder whose files change meanwhile is refused
+MOST_INDEX_BYTES = 64 << 20  # largest index of shards that is read
+OPTION = "weights"    # the adapters' option that supplies this fact
 
+# Names of files that do not affect the computation.
 _IRRELEVANT = re.compile(
     r"(?i)(.*\.(md|txt|rst|pdf|html|ipynb|csv|jinja|png|jpe?g|gif|svg|webp|lock|incomplete)"
     r"|(licen[cs]e|notice|readme|use_policy)[^/.]*|\.(gitattributes|gitignore|ds_store)"
@@ -42,12 +43,12 @@ class _File(NamedTuple):
 
 
 class _Refused(Exception):
-    """The folder cannot be identified. The text is the reason."""
+    """A folder or file cannot be identified. The text is the reason."""
 
 
 def weights_of(model: str, revision: str | None = None, check: str = "samples", hub: str | None = None) -> str:
-    """Returns the identity of the weights in a folder, in a file, or in the hub's cache under this name. Returns an Unknown where it
-    cannot be established; never raises for what the files are. `hub`: the hub's cache; default: as huggingface_hub finds it."""
+    """Returns the identity of the weights of `model`: a folder, a file, or a name in the cache of the Hugging Face hub. Returns an Unknown if the
+    identity cannot be established; raises ValueError only for a wrong `check`. `hub`: the hub's cache; default: that of huggingface_hub."""
     if check not in CHECKS:
         raise ValueError(f"weights_check: {check!r} is not a check; use {' or '.join(CHECKS)}")
     try:
@@ -84,7 +85,7 @@ def _place_of(model: str, revision: str | None, hub: str | None) -> str | Unknow
         with open(os.path.join(folder, "refs", commit), encoding="ascii") as f:
             commit = f.read(200).strip()
     except (OSError, ValueError):
-        pass  # a commit has no file of its own
+        pass  # `revision` is a commit, which has no file in refs
     snapshot = os.path.join(folder, "snapshots", commit)
     if "/" in commit or not os.path.isdir(snapshot):
         return Unknown(f"the hub's cache {hub} does not have {model} at {commit}", OPTION)
@@ -166,7 +167,7 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
-        return  # removed since, which the second listing shows
+        return  # the folder was removed meanwhile, so the second scan will differ
     except OSError as e:
         raise _Refused(f"{prefix or folder} cannot be read: {e.strerror}") from None
     for name in names:
@@ -187,7 +188,8 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
 
 
 def _not_in_index(index: _File, names: set[str]) -> set[str]:
-    """Returns the numbered shards beside an index that it does not list: engines do not load them. A damaged index excludes none."""
+    """Returns the numbered shards in the index's folder that the index does not list, because engines do not load them. If the index is damaged,
+    returns an empty set."""
     if index.state[2] > MOST_INDEX_BYTES:
         return set()
     try:
