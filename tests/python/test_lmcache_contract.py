@@ -140,7 +140,7 @@ def test_options_of_the_fs_adapter_are_accepted_and_named(make, caplog):
     assert host.adapter.get_usage().total_capacity_bytes == 1 << 29
     said = [r.getMessage() for r in caplog.records if "LMCache's fs adapter" in r.getMessage()]
     assert [text.split()[0] for text in said] == ["base_path", "use_odirect"] and "store.path" in said[0] and "io.direct" in said[1]
-    assert "max_capacity_gb is taken as capacity_bytes: 536870912" in caplog.text
+    assert "it is used as capacity_bytes: 536870912" in caplog.text
     assert make(max_capacity_gb=1, capacity_bytes=4096).adapter.get_usage().total_capacity_bytes == 4096
     for wrong in (-1, True, "1", float("nan"), float("inf"), 1 << 33):
         with pytest.raises(ValueError, match="max_capacity_gb"):
@@ -298,7 +298,7 @@ def test_objects_that_are_not_their_layout_s_length_are_refused(make, caplog):
     thing.byte_array = thing.byte_array[:100]
     task = host.adapter.submit_store_task(keys, [thing])
     lmcache_scenarios.wait_for("it fails", lambda: int(host.adapter.pop_completed_store_tasks().get(task, 0)) < 0)
-    assert "is not kept" in caplog.text and host.find(keys) == [False]
+    assert "is neither stored nor loaded" in caplog.text and host.find(keys) == [False]
 
 
 def test_objects_longer_than_the_daemon_takes_are_named(make, caplog):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-daemon as a second level (L2) of LMCache's server; README.md beside this file has the line of configuration.
+"""The LMCache adapter: a second level (L2) of LMCache's server that keeps objects in kvcache-daemon.
 
-Importing this imports nothing of LMCache, which loads kvcache.lmcache.adapter itself.
+README.md beside this file shows the configuration, which names kvcache.lmcache.adapter; LMCache loads that module itself. Importing this
+package imports nothing of LMCache.
 """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter: LMCache's L2AdapterInterface over Pages, for LMCache 0.5.0 to 0.5.6.
+"""KvcacheL2Adapter, LMCache's L2AdapterInterface of this adapter, for LMCache 0.5.0 to 0.5.6.
 
 LMCache's server makes one adapter and calls it from two threads, for stores and for prefetches, which must not wait. Lookups are answered
-immediately from the daemon's lookup index; stores and loads are queued for several threads each. A separate thread answers the first lookup
-of a model and layout, which reads files and may wait for the connection of a store. Results are queued until LMCache takes them; an event
-descriptor wakes it.
+immediately from the daemon's lookup index; stores and loads are queued for several threads each. One more thread answers lookups that may take
+time: the first one of a model and layout, which reads weight files and opens a namespace, and searches of the shared tier. Results are queued
+until LMCache takes them; an event descriptor wakes LMCache. Pages (kvcache.sglang.pages) moves the bytes.
 
-LMCache is notified of stored, accessed and deleted keys before it sees the result; the audit notifies it of keys that the daemon has evicted.
-The constructor rejects wrong options. Afterwards nothing raises except list_l2_keys() for a wrong argument: an object that cannot be moved
-counts as not found or not stored, and as a failure.
+LMCache is notified of stored, accessed and deleted keys before it sees the result of the task. A further thread, the audit, compares LMCache's
+records with the daemon's, and notifies LMCache of keys that the daemon has evicted. The constructor raises ValueError for wrong options. After
+that, no method raises except list_l2_keys() for a wrong argument: an object that cannot be moved counts as not found or not stored.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ log = logging.getLogger("kvcache.lmcache")
 ACKS = ("accepted", "written", "durable")
 OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes", "threads",
            "capacity_bytes")
-COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # beside the link's
-MOST_SPACES = 64  # layouts of all models
-THREADS, MOST_THREADS = 4, 64
-AUDIT_S = 1.0       # between two audits
-ROTATION = 60       # audits in which each object is compared once
-LEAST_AUDIT = 1024  # objects
-MOST_PAGE = 100000  # keys of a listing's page
-SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be"
+COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # in addition to link.COUNTERS
+MOST_SPACES = 64  # namespaces, one for each model and layout
+THREADS, MOST_THREADS = 4, 64  # default and largest value of the option threads
+AUDIT_S = 1.0       # interval between audits
+ROTATION = 60       # number of audits in which each object is compared once
+LEAST_AUDIT = 1024  # objects that an audit compares at least
+MOST_PAGE = 100000  # keys of one page of list_l2_keys()
+SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be mapped"
 
 
 class _Space:
-    """The objects of one model and layout."""
+    """One namespace of the daemon, with LMCache's objects of one model and layout, and the Pages that move them."""
 
     def __init__(self, model: str, layout: identity.Layout, pages: Pages) -> None:
         self.model, self.layout, self.pages = model, layout, pages
 
 
 class _Worker:
-    """Threads that perform tasks in the order of their queue, and the results that LMCache has not taken yet. A task is called with the number
-    of its thread."""
+    """Threads with a queue of tasks, and the results of tasks that LMCache has not taken yet. A task is called with the number of its thread, and
+    its result has the number of the task. `event`: an eventfd that is signalled for each result."""
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -103,7 +103,7 @@ class _Worker:
     def _run(self, loader: int) -> None:
         while (task := self._tasks.get()) is not None:
             self.answer(task[0], task[1](loader))
-            del task  # also drops the last references to its arguments
+            del task  # the thread must not keep references to the arguments while it waits
 
     def end(self) -> None:
         with self._lock:
@@ -113,7 +113,8 @@ class _Worker:
                     self._tasks.put(None)
 
     def join(self, seconds: float) -> None:
-        """Waits for the threads. The descriptor stays open where a task does not end: its number could become another file's."""
+        """Waits for the threads for at most `seconds`, and closes the event descriptor. If a thread does not end, the descriptor stays open, because
+        the thread could otherwise write to another file that got its number."""
         until = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -124,22 +125,22 @@ class _Worker:
 
 
 class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """The adapter. All options are keys of adapter_params:
+    """LMCache's L2AdapterInterface of this adapter. All options are keys of adapter_params:
 
     socket       path of the daemon's socket; default: $KVCACHE_SOCKET, else the usual places
     namespace    prefix of the namespaces' names ("lmcache")
     weights      names the models' weights; default: a digest of their content (kvcache.engine.weights)
     weights_check  "samples" (default) or "full": how much of each file that digest reads
-    adapter      names the LoRA adapters that the engines use, or "none"; without it, namespaces are private
-    ack          "accepted" (default: kept in memory first), "written" or "durable"
-    share        register LMCache's memory, so that the daemon reads objects in place (true)
-    remote       use the tier that the daemon shares with other hosts (true)
-    part_bytes   longer objects are stored in parts (64 MiB)
+    adapter      names the LoRA adapters that the engines use, or "none"; without this option, namespaces are private
+    ack          when a store is complete: "accepted" (default; the object is in memory), "written" or "durable"
+    share        register LMCache's memory with the daemon, so that it reads objects in place (true)
+    remote       also look up objects in the shared tier (true)
+    part_bytes   longest chunk in bytes, a multiple of 4096; longer objects are stored in parts (64 MiB)
     threads      number of threads that load, each over its own connection, and of threads that store (4)
-    capacity_bytes  the capacity for which LMCache's policy LRU evicts; 0 (default): LMCache knows none, and the daemon evicts
-    timeout_s    timeout of a load, and of a request to store (5)
+    capacity_bytes  capacity above which LMCache's LRU policy deletes objects; 0 (default): only the daemon evicts
+    timeout_s    timeout of a load, and of a request to store, in seconds (5)
 
-    The options of LMCache's fs adapter and of its GDS backend are accepted, too (kvcache.engine.former)."""
+    The options of LMCache's fs adapter and of its GDS backend are accepted and have no effect, except max_capacity_gb (kvcache.engine.former)."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
         options = former.capacity_of(log, params or {})
@@ -167,7 +168,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._auditor = threading.Thread(target=self._audit_until_closed, name="kvcache-audit", daemon=True)
         if options.get("share", True) and l1_memory_desc is not None:
             self._share_memory(l1_memory_desc)
-        self._link.namespace(f"{self._prefix}/probe", {"engine": "lmcache"}, 0)  # nothing is stored there
+        self._link.namespace(f"{self._prefix}/probe", {"engine": "lmcache"}, 0)  # only for the mender's probes, which store nothing
         self._link.begin()
         self._auditor.start()
 
@@ -206,7 +207,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
-        if not self._link.well:  # does not wait for a store that waits for a hung daemon
+        if not self._link.well:  # answers at once, because the threads may be waiting for a daemon that hangs
             self._link.count("unavailable", len(keys))
             self._stores.answer(number, L2StoreResult(False, 0))
             return number
@@ -219,19 +220,19 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return number
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """Submits a lookup. `group_layout_descs` has one layout for each group of layers; LMCache 0.5.0 passes one for all."""
+        """Submits a lookup. `group_layout_descs`: one layout for each group of layers; LMCache 0.5.0 passes one layout for all."""
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
         def lookup(loader: int) -> Any:
             return self._found(self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
 
-        if not self._link.well:  # a new model's namespace could not be opened, either
+        if not self._link.well:
             self._link.count("lookups", len(keys))
             self._link.count("unavailable", len(keys))
             self._lookups.answer(number, _bitmap([False] * len(keys)))
         elif self._are_known(keys, group_layout_descs):
             here = self._guarded(self._find, keys, group_layout_descs, None)[0]
-            if self._link.has_remote and not all(here):  # which takes time
+            if self._link.has_remote and not all(here):  # a search of the shared tier takes time
                 self._lookups.submit(number, lookup)
             else:
                 self._lookups.answer(number, self._found(here))
@@ -245,7 +246,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return _bitmap(found)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        """Does nothing, because lookups lock nothing. An object that is evicted before its load is not loaded."""
+        """Does nothing, because lookups lock no object. An object that is evicted between its lookup and its load counts as not loaded."""
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         number = self._number()
@@ -256,23 +257,24 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return next(self._numbers)
 
     def _guarded(self, call: Callable[..., tuple[list[bool], int]], keys: list[Any], *arguments: Any) -> tuple[list[bool], int]:
-        """Calls `call`, and answers an exception as not found or not stored, because it would end the thread of LMCache or of the adapter."""
+        """Calls `call`. If it raises, returns that no key was found, loaded or stored, because an exception would end a thread of LMCache or of the
+        adapter."""
         try:
             return call(keys, *arguments)
         except Exception as e:
             self._link.count("errors")
-            self._link.complain(f"{call.__name__.strip('_')} failed: {type(e).__name__}: {e}")
-            log.debug("%s failed", call.__name__, exc_info=True)
+            self._link.complain(f"{call.__name__}() failed for {len(keys)} objects, which count as not found or not stored: {type(e).__name__}: {e}")
+            log.debug("%s() failed", call.__name__, exc_info=True)
             return [False] * len(keys), 0
 
     # --- lookups ---
 
     def _find(self, keys: list[Any], layouts: Any, until: float | None) -> tuple[list[bool], int]:
-        """Searches for the keys in the namespace of the layout that LMCache expects, and then in the other namespaces of the model, because some
-        callers have no layout at hand.
+        """Looks up keys. Returns which are found, and 0.
 
-        A load compares the layout again, so a wrong hit is not loaded. Keys that this host lacks are looked up in the shared tier until
-        `until`, as a chain."""
+        The keys are looked up in the namespace of the layout that LMCache expects, and then in the other namespaces of the model, because some
+        callers do not pass a layout. A load compares the layout again, so a hit in a wrong namespace is not loaded. Keys that this host lacks
+        are looked up as a chain in the shared tier until the time `until`; None: not at all."""
         found, usable = [False] * len(keys), self._usable(keys)
         names = {i: identity.key_of(keys[i]) for i in usable}
         of_group: dict[tuple[str, int], list[int]] = {}
@@ -304,13 +306,13 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return found, 0
 
     def _usable(self, keys: list[Any]) -> list[int]:
-        """Returns the positions of the keys that an object can have. The others are counted and named in the log."""
+        """Returns the positions of the keys that are valid (identity.refusal_of()). Invalid keys are counted and logged."""
         usable = []
         for i, key in enumerate(keys):
             why = identity.refusal_of(key)
             if why:
                 self._link.count("refused_keys")
-                self._link.complain(f"a key is refused: {why}")
+                self._link.complain(f"an object of LMCache is neither stored nor found, because its key is invalid: {why}")
             else:
                 usable.append(i)
         return usable
@@ -321,7 +323,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return ([first] if first is not None else []) + [s for s in list(self._spaces.values()) if s.model == model and s is not first]
 
     def _are_known(self, keys: list[Any], layouts: Any) -> bool:
-        """Returns whether each layout has a namespace, or there is no room for another one."""
+        """Returns whether the namespace of each layout is open, or no further namespace may be opened, so that a lookup need not wait."""
         if len(self._spaces) >= MOST_SPACES:
             return True
         try:
@@ -334,8 +336,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # --- bytes ---
 
     def _move(self, keys: list[Any], objects: list[Any], loader: int | None) -> tuple[list[bool], int]:
-        """Loads objects over the connection of this number, or stores them if it is None. Returns which were moved, and their bytes.
-        Objects of one layout go together."""
+        """Loads objects over connection number `loader`, or stores them if `loader` is None. Returns which objects were moved, and their bytes.
+        Objects of one layout are moved together."""
         if len(keys) != len(objects):
             raise ValueError(f"{len(keys)} keys need as many objects, not {len(objects)}")
         good, nbytes = [False] * len(keys), 0
@@ -345,9 +347,10 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             space, pin = self._space(key.model_name, _layout_of(thing)), Pin(thing.byte_array)
             if space is None:
                 continue
-            if pin.nbytes != space.layout.nbytes or pin.readonly:  # compressed by a serde of LMCache, or padded
+            if pin.nbytes != space.layout.nbytes or pin.readonly:  # for example compressed by a serde of LMCache, or padded
                 self._link.count("wrong_lengths")
-                self._link.complain(f"an object of {pin.nbytes} bytes is not kept: its layout has {space.layout.nbytes}")
+                self._link.complain(f"an object of {pin.nbytes} bytes is neither stored nor loaded, because its memory is read-only or its layout "
+                                    f"has {space.layout.nbytes} bytes: use LMCache without a serde")
                 continue
             of_space.setdefault(space, []).append((i, pin))
         for space, listed in of_space.items():
@@ -365,7 +368,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return good, nbytes
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
-        """Returns the namespace of a model and layout, or None if there are too many. Opens a new one, which may wait."""
+        """Returns the namespace of a model and layout, or None if there are MOST_SPACES others. Opens the namespace if necessary, which may wait for
+        the daemon."""
         space = self._spaces.get((model, layout.text))
         if space is not None:
             return space
@@ -373,7 +377,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             space = self._spaces.get((model, layout.text))
             if space is not None or len(self._spaces) >= MOST_SPACES:
                 if space is None:
-                    self._link.complain(f"more than {MOST_SPACES} models and layouts: {model} with {layout.text[:80]} is not kept")
+                    self._link.complain(f"objects of the model {model} with the layout {layout.text[:80]} are not stored, because this server has "
+                                        f"{MOST_SPACES} other models and layouts already")
                 return space
             weights = self._weights or identity.weights_of(model, None, self._check)
             facts = identity.fields_of(model, weights, layout, self._release, self._part_bytes, self._adapter)
@@ -384,25 +389,26 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             name, part = identity.namespace_name(self._prefix, fields), min(layout.nbytes, self._part_bytes)
             info = self._link.lookups.info()
             if info is not None and info.max_chunk_bytes < part:
-                self._link.complain(f"an object is stored in chunks of {part} bytes, and the daemon takes {info.max_chunk_bytes}: set "
-                                    "part_bytes to that")
+                self._link.complain(f"an object is stored in chunks of {part} bytes, but the daemon accepts at most {info.max_chunk_bytes}: set "
+                                    "part_bytes to that number")
             log.info("kvcache: %s, objects of %d bytes", name, layout.nbytes)
             space = _Space(model, layout, Pages(self._link, self._link.namespace(name, fields, part), self._part_bytes, self._ack))
             self._spaces[(model, layout.text)] = space
             return space
 
-    # --- the ledger: what LMCache knows of this L2 ---
+    # --- the ledger: objects that LMCache believes to be in this L2 ---
 
     def _notify(self, notify: Callable[..., None], *arguments: Any) -> None:
-        """Calls LMCache's listeners; one that raises must not end the thread of a store."""
+        """Notifies LMCache's listeners. Catches exceptions of a listener, which would end the thread of a store."""
         try:
             notify(*arguments)
         except Exception as e:
             self._link.count("errors")
-            self._link.complain(f"a listener of LMCache failed: {type(e).__name__}: {e}")
+            self._link.complain(f"a listener of LMCache raised, so LMCache's records of this L2 may be wrong: {type(e).__name__}: {e}")
 
     def _hold(self, space: _Space, objects: list[tuple[Any, bytes]]) -> list[Any]:
-        """Records objects that the daemon holds, and notifies LMCache of those that are new to it, which it returns."""
+        """Records in the ledger that the daemon has these objects. Notifies LMCache of the objects that were not in the ledger, and returns their
+        keys."""
         with self._ledger.changing:
             new = self._ledger.confirm(space, objects, space.layout.nbytes)
             if new:
@@ -410,17 +416,18 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return new
 
     def _adopt(self, space: _Space, objects: list[tuple[Any, bytes]]) -> None:
-        """Records objects that were found, although this server has not stored them: another server, or an earlier start of this one, has."""
+        """Records objects that were found. Counts those that were not in the ledger: another server, or an earlier start of this one, has stored
+        them."""
         if objects:
             self._link.count("adopted_pages", len(self._hold(space, objects)))
 
     def _doubt(self, keys: list[Any], spaces: list[_Space]) -> None:
-        """Has the audit look at once for keys of the ledger that a lookup did not find."""
+        """Makes the audit compare, at once, keys of the ledger that a lookup did not find."""
         if self._ledger.suspect(held for key in keys for held in self._ledger.of_key(key, spaces)):
             self._kick.set()
 
     def _drop(self, objects: list[Held], counter: str) -> int:
-        """Removes objects that the daemon does not hold, and notifies LMCache. Returns their number."""
+        """Removes objects from the ledger that the daemon does not have, and notifies LMCache. Adds their number to the counter, and returns it."""
         with self._ledger.changing:
             removed = self._ledger.remove(objects)
             if removed:
@@ -429,7 +436,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return len(removed)
 
     def _check_held(self, objects: list[Held]) -> list[Held]:
-        """Asks the daemon whether it holds these objects, and drops those that it has evicted. Returns the others."""
+        """Asks the daemon whether it has these objects, and removes those that it has evicted from the ledger. Returns the others."""
         absent: list[Held] = []
         for space, listed in _by_space(objects).items():
             said = space.pages.are_stored([h.name for h in listed], [space.layout.nbytes])
@@ -450,8 +457,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return [], 0
 
     def delete(self, keys: list[Any]) -> None:
-        """Has the daemon forget objects, in every layout, and notifies LMCache. An object stays in LMCache's accounts while the daemon does
-        not answer; LMCache's eviction then tries again."""
+        """Evicts objects from the daemon, in all namespaces of their model, and notifies LMCache. While the daemon does not answer, the objects
+        stay in LMCache's records, and LMCache's eviction tries again later."""
         self._guarded(self._delete, list(keys))
 
     def _delete(self, keys: list[Any]) -> tuple[list[bool], int]:
@@ -468,7 +475,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return [], 0
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
-        """Returns a page of the objects that this server has stored or found, and that the daemon still holds."""
+        """Returns one page of the list of objects that this server has stored or found and that the daemon still has. `cursor`: the token that the
+        page before returned. Raises ValueError for a wrong argument."""
         if isinstance(page_size, bool) or not isinstance(page_size, int) or not 0 < page_size <= MOST_PAGE:
             raise ValueError(f"page_size must be a number of keys, 1 to {MOST_PAGE}, not {page_size!r}")
         if cursor is not None and not (isinstance(cursor, str) and cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
@@ -483,7 +491,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """Returns the numbers of objects, bytes and failures so far."""
+        """Returns the counters of this adapter since its start: objects, bytes and failures (link.COUNTERS and COUNTERS)."""
         return dict(self._link.counters)
 
     def report_status(self) -> dict[str, Any]:
@@ -492,7 +500,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 "namespaces": len(self._spaces), "held_pages": len(self._ledger), "held_bytes": usage.total_bytes_used, **self.counters}
 
     def close(self) -> None:
-        """Ends the threads. Queued tasks end as not found, or not stored."""
+        """Ends the threads and the connections. Tasks that are still queued end as not found or not stored."""
         with self._lock:
             if self._closed:
                 return

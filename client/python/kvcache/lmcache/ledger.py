@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: records which of LMCache's objects the daemon holds, among those that this server stored or found.
+"""The ledger of the LMCache adapter (adapter.py) records the objects that this server has stored or found and that the daemon has.
 
-LMCache accounts for its L2 by notifications of stored, accessed and deleted keys, and its quotas delete keys by these records. The daemon
-knows only digests, evicts on its own, and also serves other servers. Therefore the ledger keeps LMCache's keys with their lengths, and the
-adapter's audit compares them with the daemon. Every method may be called from any thread. The caller's lock `changing` covers a change and
-its notification, so that LMCache sees both in one order.
+LMCache learns by notifications which keys its L2 has stored, accessed and deleted, and its quotas delete keys by these records. The daemon only
+knows digests of the keys, evicts chunks on its own, and also serves other servers. So the ledger keeps LMCache's keys with the objects' lengths,
+and the adapter's audit compares them with the daemon. Any thread may call the methods. The caller has the lock `changing` during a change and
+its notification, so that LMCache gets notifications in the order of the changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 
 class Held(NamedTuple):
-    """An object of the ledger. `stamp` differs after each confirmation, so that an older observation cannot remove the object."""
+    """An object of the ledger: LMCache's key, its namespace (adapter._Space), the daemon's key, and its bytes. `serial`: position in the order in
+    which objects were first seen. `stamp`: differs after each confirmation, so that an older answer of the daemon cannot remove the object."""
 
     key: Any
     space: Any
@@ -28,21 +29,21 @@ class Held(NamedTuple):
 
 
 class Ledger:
-    """Objects by key and namespace, in the order in which they were first seen."""
+    """The objects by key and namespace, in the order in which they were first seen."""
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
         self._held: dict[tuple[Any, int], Held] = {}
         self._order: list[tuple[int, tuple[Any, int]]] = []  # serial, identity; entries of removed objects stay until compaction
-        self._suspects: dict[tuple[Any, int], None] = {}
+        self._suspects: dict[tuple[Any, int], None] = {}  # objects with which the next audit begins
         self._serials, self._stamps = itertools.count(1), itertools.count(1)
-        self._audited = 0  # serial at which the rotation continues
+        self._audited = 0  # serial after which the next audit continues
 
     def __len__(self) -> int:
         return len(self._held)
 
     def confirm(self, space: Any, objects: Iterable[tuple[Any, bytes]], nbytes: int) -> list[Any]:
-        """Records that the daemon holds these objects (key, name). Returns the keys that were not in the ledger."""
+        """Records that the daemon has these objects, pairs of LMCache's key and the daemon's. Returns the keys that were not in the ledger."""
         new = []
         with self.changing:
             for key, name in objects:
@@ -56,7 +57,7 @@ class Ledger:
         return new
 
     def remove(self, objects: Sequence[Held]) -> list[Held]:
-        """Removes objects that were not confirmed since they were read. Returns the removed ones."""
+        """Removes objects unless they were confirmed again since they were read from the ledger. Returns the removed objects."""
         removed = []
         with self.changing:
             for held in objects:
@@ -73,13 +74,14 @@ class Ledger:
         return [held for space in spaces if (held := self._held.get((key, id(space)))) is not None]
 
     def suspect(self, objects: Iterable[Held]) -> bool:
-        """Has the next audit begin with these. Returns whether there are any."""
+        """Makes the next audit begin with these objects. Returns whether any object waits for that."""
         with self.changing:
             self._suspects.update(((h.key, id(h.space)), None) for h in objects)
             return bool(self._suspects)
 
     def after(self, serial: int, count: int, model: str | None = None) -> tuple[list[Held], int | None]:
-        """Returns at most `count` objects first seen after `serial`, and the serial to continue from; None after the last object."""
+        """Returns at most `count` objects with a serial above `serial`, of one model or of all, and the serial after which to continue, or None if
+        these are the last ones."""
         found: list[Held] = []
         with self.changing:
             start = bisect.bisect_right(self._order, serial, key=lambda entry: entry[0])
@@ -94,7 +96,8 @@ class Ledger:
         return found, None
 
     def to_audit(self, count: int) -> list[Held]:
-        """Returns the suspects and the next `count` objects of the rotation."""
+        """Returns the objects for an audit: those of suspect(), and the next `count` objects in their order. After the last object, the audits
+        begin again with the first."""
         with self.changing:
             suspects, self._suspects = self._suspects, {}
             listed = [held for identity in suspects if (held := self._held.get(identity)) is not None]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcache-daemon as a storage backend of SGLang's HiCache; README.md beside this file has the line of configuration.
+"""The SGLang adapter: a storage backend of SGLang's HiCache that keeps pages in kvcache-daemon.
 
-Importing this imports nothing of SGLang, which loads kvcache.sglang.storage itself.
+README.md beside this file shows the configuration, which names kvcache.sglang.storage; SGLang loads that module itself. Importing this package
+imports nothing of SGLang.
 """

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canary of SGLang's pages (kvcache.engine.verification): a stored page is compared with a computed one before any is loaded.
+"""The canary of SGLang's pages: it compares a stored page with a computed one before this engine loads any page of another engine.
 
-A rank compares what it stores itself, so the backend has no canary where one rank stores for all (storage.py). The prefetch thread is given no page of another engine at first. SGLang computes these pages and hands them to the backup thread, which
-compares one. Further host pools are verified with that of K and V, whose pieces are compared apart.
+kvcache.engine.verification has the rules. The backend (storage.py) finds no page of another engine at first. SGLang therefore computes these
+pages and passes them to the backup thread, which compares one of them. A rank can only compare pages that it stores itself, so a backend whose
+model has one rank store for all has no canary. The pieces of a page of K and V are compared separately; further host pools are not compared,
+and count as verified together with the pool of K and V.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from ..engine.verification import FIRST, OFF, Canary, State, named
 
 log = logging.getLogger("kvcache.sglang")
 
-MOST_WITHHELD = 1 << 16  # SGLang was not given these pages, and they may be compared
+MOST_WITHHELD = 1 << 16  # keys of pages that SGLang could not load because of the canary, which are kept for the comparison
 
 
 class PageCanary:
-    """`dtype`: that of the elements of the pool of K and V. `lengths`: those of a page's pieces."""
+    """The canary of one backend. `dtype`: the dtype of the pool of K and V. `lengths`: the lengths in bytes of the pieces of a page. `state_of`:
+    returns the state of a namespace, or None if the daemon does not answer."""
 
     def __init__(self, bound: float, dtype: str, lengths: Sequence[int], name: str, fields: Mapping[str, str],
                  state_of: Callable[[str], State | None]) -> None:
@@ -42,11 +45,11 @@ class PageCanary:
         return self._canary.mode != OFF and not self._canary.has_decided
 
     def named(self, name: str) -> str:
-        """Returns the name of the variant in use of a namespace."""
+        """Returns the name of the variant of a namespace that is in use."""
         return named(name, self._canary.number)
 
     def loadable(self, names: Sequence[bytes]) -> int:
-        """Returns how many of these stored pages SGLang may load, from the first on, and remembers the others."""
+        """Returns how many leading pages of these stored ones SGLang may load, and remembers the rest for the comparison."""
         n = self._canary.loadable(0, names, self._canary.number)
         with self._lock:
             self._withheld.update(dict.fromkeys(names[n:]))
@@ -56,8 +59,8 @@ class PageCanary:
 
     def compare(self, names: Sequence[bytes], there: Sequence[bool], addresses: Sequence[int], lengths: Sequence[int], has_parent: bool,
                 stored_page: Callable[[bytes], bytes | None]) -> bool:
-        """Compares one of these computed pages with the stored one, if there is one that may be compared. Returns whether the namespaces have
-        other names from now on. `there`: which pages are stored."""
+        """Compares one of these computed pages with the stored one, if one of them is suitable. Returns whether the namespaces have other names
+        from now on. `there`: for each page, whether it is stored. `has_parent`: another page of the prompt precedes them."""
         if not self.is_open:
             return False
         with self._lock:
@@ -75,7 +78,7 @@ class PageCanary:
         return self._canary.may_store(0, count)
 
     def stored(self, names: Sequence[bytes]) -> None:
-        """Notes pages of this engine that no other engine had stored before."""
+        """Notes pages that this engine has stored and that were not stored before."""
         self._canary.stored(names)
 
     def take_counts(self) -> dict[str, int]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of pages: which page precedes which in a prompt, so that the daemon evicts ends of prompts before their beginnings.
+"""Chain remembers which page precedes which in a prompt, so that the daemon can evict the ends of prompts before their beginnings.
 
-SGLang names the page before a call's first one only with hicache_storage_pass_prefix_keys, and even then not for the second and later
-calls of a prompt's first node. Lookups name the pages of a whole prompt in order. So the adjacent pages of every call are remembered.
-A wrong or missing predecessor changes only what is evicted first.
+SGLang passes the page before the first page of a call only with hicache_storage_pass_prefix_keys, and even then not for the second and later
+calls of a prompt's first node. Lookups list the pages of a whole prompt in order. So the backend (storage.py) remembers the adjacent pages of
+every call. A wrong or missing predecessor only changes the order of eviction.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-MOST_PAGES = 1 << 16
+MOST_PAGES = 1 << 16  # pages whose predecessors are remembered
 
 
 class Chain:
-    """The page before each of the most recently named pages. Any thread may call it."""
+    """The predecessors of the pages that recent calls listed. Any thread may call the methods."""
 
     def __init__(self, most: int = MOST_PAGES) -> None:
         self._most, self._lock = most, threading.Lock()
@@ -27,7 +27,7 @@ class Chain:
         return len(self._before)
 
     def learn(self, names: Sequence[bytes], parent: bytes | None = None) -> None:
-        """Remembers that each of the names follows the one before it, and the first follows `parent`."""
+        """Remembers that each page of `names` follows the page before it, and the first one follows `parent`."""
         pairs = list(itertools.pairwise([parent, *names] if parent is not None else names))
         with self._lock:
             for before, name in pairs[-self._most:]:
@@ -37,6 +37,6 @@ class Chain:
                 self._before.popitem(last=False)
 
     def before(self, name: bytes) -> bytes | None:
-        """Returns the page before this one, or None if no call has named it."""
+        """Returns the page before this one, or None if it is not known."""
         with self._lock:
             return self._before.get(name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of SGLang's runtime context on which the bytes of a page depend.
+"""Collects the facts of SGLang's runtime context on which the bytes of a page depend, for the fingerprint (identity.py).
 
-The context is published in each scheduler's process before it makes a storage backend. Where it is not visible, the facts are unknown and
-the namespace is private. Adapters (LoRA) have a place in page hashes from 0.5.20 on: the id of an adapter that was named at startup
-derives from its name and path, and that of a later one is random. So the content of the former is a fact.
+SGLang publishes the context in each scheduler's process before it makes a storage backend. If the context is not visible, the facts are unknown
+and the namespace is private. Since 0.5.20, page hashes contain the id of the LoRA adapter. The id of an adapter that is named at startup derives
+from its name and path but not its content, so the content is a fact of the fingerprint. The id of an adapter that is loaded later is random.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from ..engine.identity import Unknown, digest_of
 from ..engine.weights import dummy_weights, weights_of
 
 _CONTEXT, _HASHES = "sglang.srt.runtime_context", "sglang.srt.mem_cache.utils"
-# fact -> namespace of the context, and attributes with dots
+# By fact, the configuration in SGLang's context, and the attribute in it, with dots.
 _ATTRIBUTES = {
     "quantization": ("model", "quantization"), "model_dtype": ("model", "dtype"), "cache_dtype": ("model", "kv_cache_dtype"),
     "scales": ("model", "quantization_param_path"), "overrides": ("model", "json_model_override_args"),
     "backend": ("exec", "kernel.attention_backend"), "prefill_backend": ("exec", "kernel.prefill_attention_backend"),
     "decode_backend": ("exec", "kernel.decode_attention_backend"), "draft_algorithm": ("spec", "speculative_algorithm"),
 }
-# formats whose loaders read the model's folder
+# load formats of SGLang that read weights only from the model's folder
 _FORMATS = ("auto", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "layered", "fastsafetensors", "dummy")
 NAMES = (*_ATTRIBUTES, "version", "load_format", "draft", "adapters")
 
 
 def bag(name: str) -> Any:
-    """Returns a namespace of SGLang's context. Raises if this version has none, or if it is not published."""
+    """Returns one of the configurations in SGLang's context, such as "model". Raises if this version of SGLang has no context, or has not published
+    it."""
     return importlib.import_module(_CONTEXT)._CONTEXT.config_bag(name)
 
 
 def of_engine() -> dict[str, object]:
-    """Returns the facts. Never raises."""
+    """Returns the facts. If SGLang's context is not visible, one Unknown fact is returned. Never raises."""
     try:
         bag("model")
     except Exception:
-        return {"configuration": Unknown("SGLang's configuration is not visible")}
+        return {"configuration": Unknown("SGLang's runtime context is not visible, perhaps because this version is not supported")}
     facts: dict[str, object] = {name: _attribute(*where) for name, where in _ATTRIBUTES.items()}
     if facts["scales"] != "none":
         facts["scales"] = _file_of(str(facts["scales"]))
@@ -48,21 +49,21 @@ def of_engine() -> dict[str, object]:
 
 
 def model_of(served: object) -> tuple[str, str]:
-    """Returns path and revision of the model. The name that is served stands for a path that is not visible."""
+    """Returns path and revision of the model. If they are not visible, returns the name under which the model is served, and an Unknown."""
     try:
         model = bag("model")
         return str(model.model_path), str(model.revision or "main")
     except Exception:
-        return str(served or "unnamed"), Unknown("SGLang does not say it", "weights")
+        return str(served or "unnamed"), Unknown("SGLang does not report the model's revision", "weights")
 
 
 def refusal() -> str:
-    """Returns why this engine can neither store nor load pages, or an empty string. Page hashes before 0.5.20 are the same with and
-    without an adapter."""
+    """Returns why this engine must neither store nor load pages, or an empty string: SGLang before 0.5.20 computes the same page hashes with a LoRA
+    adapter as without, so that pages of different adapters would have the same key."""
     try:
         if _uses_adapters() and not _hashes_have_adapters():
-            return ("LoRA is on, and the page hashes of this SGLang do not contain the adapter: use 0.5.20 or later, or engines "
-                    "without --enable-lora")
+            return ("LoRA is enabled, but the page hashes of this SGLang do not contain the adapter: use SGLang 0.5.20 or later, or start the "
+                    "engine without --enable-lora")
     except Exception:
         pass  # the configuration is not visible: the namespace is private
     return ""
@@ -128,12 +129,12 @@ def _adapters() -> str:
             return "none"
         named = [_named(one) for one in _listed(bag("lora").lora_paths)]
     except Exception as e:
-        return Unknown(f"SGLang does not say its LoRA adapters: {type(e).__name__}")
+        return Unknown(f"SGLang does not report its LoRA adapters: {type(e).__name__}")
     contents = []
     for name, path in sorted(named):
         content = weights_of(path)
         if isinstance(content, Unknown):
-            return Unknown(f"the LoRA adapter {name}: {content.reason}")
+            return Unknown(f"the content of the LoRA adapter {name} cannot be identified: {content.reason}")
         contents.append([name, content])
     return digest_of(contents)
 
@@ -143,7 +144,7 @@ def _listed(adapters: Any) -> Iterable[Any]:
 
 
 def _named(adapter: Any) -> tuple[str, str]:
-    """Returns name and path of an adapter, in each form that SGLang takes."""
+    """Returns name and path of a LoRA adapter, from any of the forms in which SGLang accepts it."""
     if isinstance(adapter, str):
         name, separator, path = adapter.partition("=")
         return name, path if separator else name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names under which SGLang's pages are stored: namespace, fingerprint, keys.
+"""Names the namespaces and keys under which SGLang's pages are stored, and collects the facts of their fingerprint.
 
 A page's bytes depend on the model and its weights, on the host pool (type, layout, tokens of a page, layers, heads), on the rank and the
-number of ranks, and on the form in which SGLang passes them. All of these form the fingerprint, whose digest is in the namespace's name, so
-that different configurations coexist. Ranks that hold the same bytes (MLA) share a namespace.
+number of ranks, and on whether SGLang passes a page in pieces or as one tensor. All of these are facts of the fingerprint, whose digest is in
+the namespace's name, so that engines with different configurations use different namespaces. Ranks that hold the same bytes (MLA) share one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_
 
 
 def is_replicated(config: Any, pool: Any, side: str) -> bool:
-    """Returns whether all ranks hold the same bytes in a host pool. `side` is the pool's name unless it is the pool of K and V. For a replicated
-    (MLA) model, one rank stores all pools, so a pool that ranks divide counts as divided even there."""
+    """Returns whether all ranks hold the same bytes in a host pool. `side`: the pool's name; empty for the pool of K and V. For an MLA model, a
+    further pool counts as replicated only if its name or type shows that."""
     if not config.is_mla_model or not side:
         return bool(config.is_mla_model)
     return side.endswith("indexer") or side.startswith("deepseek_v4_") or type(pool).__name__.startswith("MLA")
@@ -33,14 +33,14 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
               part_bytes: int, side: str = "") -> dict[str, object]:
     """Returns the facts of SGLang that determine a page's bytes.
 
-    `config` is its HiCacheStorageConfig; a missing attribute of an older version gets the value that it implied. `lengths` are the lengths of
-    a page's pieces, or empty if pages are passed as one tensor each. `side` names a host pool other than that of K and V."""
+    `config`: SGLang's HiCacheStorageConfig; an attribute that an older version lacks gets the value that this version implies. `lengths`: bytes
+    of a page's pieces; empty if each page is passed as one tensor. `side`: name of a host pool other than that of K and V."""
     def of(name: str, otherwise: object) -> object:
         value = getattr(config, name, None)
         return otherwise if value is None else value
 
     replicated, dcp = is_replicated(config, pool, side), int(str(of("dcp_size", 1)))
-    apart = not replicated or dcp > 1  # equivalent shards of MLA in several DCP groups share, too
+    apart = not replicated or dcp > 1  # the fingerprint depends on the rank; with DCP, ranks with equal shards of MLA still share
     rank = of("dcp_rank", 0) if replicated else config.tp_rank
     geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
     return {
@@ -62,8 +62,8 @@ def namespace_name(prefix: str, fields: Mapping[str, object]) -> str:
 
 
 def key_of(name: str, pool: str = "") -> bytes:
-    """Returns the daemon's key of a page: SGLang's hash if it has 64 hexadecimal digits, else a digest of the name. A page of another pool
-    always gets a digest."""
+    """Returns the daemon's key of a page. `name`: SGLang's key, which is used as it is if it has 64 hexadecimal digits; otherwise, or with a `pool`,
+    a digest of both is used."""
     if not pool and len(name) == 64:
         try:
             key = bytes.fromhex(name)
@@ -75,5 +75,5 @@ def key_of(name: str, pool: str = "") -> bytes:
 
 
 def parts_of(key: bytes, parts: int) -> list[bytes]:
-    """Returns the daemon's keys of a page, which has several if it is longer than a chunk may be."""
+    """Returns the daemon's keys of the `parts` chunks in which a page is stored."""
     return [key] if parts == 1 else shared.parts_of(key + bytes(4), parts)

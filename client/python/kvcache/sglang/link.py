@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections to the daemon, their health and the counters. The module is independent of SGLang; LMCache's adapter uses it, too.
+"""Link, the connections of an adapter to the daemon, with their health and their counters. Used by the adapters of SGLang and LMCache.
 
-SGLang calls from three threads, which look up, load and store pages. Each has its own connection, so that none waits for another's request;
-searches of the shared tier, which LMCache's adapter makes in a thread of its own, also have one. No call uses the daemon while it is not
-`well`. The first call that finds the daemon hung or closed marks it so, and a background thread, the mender, connects and probes until the
+The engine calls from several threads, which look up, load and store pages. Each kind of call has a connection of its own, so that no thread
+waits for another thread's request; searches of the shared tier have one, too. Link records whether the daemon is `well`: the first call that
+finds it hung or disconnected marks it unwell, and from then on no call is sent. A background thread, the mender, connects and probes until the
 daemon answers again.
 
-The memory of SGLang's host pool is registered with the connection that stores, so that the daemon reads pages in place. With `into`, loads of
-registered pages use that connection, too, and the daemon writes the pages. Such a load, if it exceeds its deadline, returns only when the
-daemon can no longer write to its pages, so that SGLang keeps them until then; a store returns only when the daemon no longer reads its pages.
-close() waits for both. Other loads are copied from the daemon's memory by the calling thread, and return at their deadline.
+The memory of SGLang's host pool is registered with the connection that stores, so that the daemon reads pages in place. With `into`, loads into
+registered memory use this connection, too, and the daemon writes the pages. If such a load exceeds its deadline, it returns only when the daemon
+can no longer write to the pages. A store returns only when the daemon no longer reads its pages. close() waits for both. For all other loads
+the calling thread copies the pages out of the daemon's memory, and they return at their deadline.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ from typing import Any
 from .. import LOST, PENDING, ArgumentError, Batch, Client, Done, Error, Keys, Namespace, Region
 from ..engine import private
 
-SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
+SHARE_ADVICE = 'the option "allocator": "shm" makes a host pool that can be mapped'
 
-LOOKUP_S = 0.25     # the time limit of a lookup that the index does not answer
-SEARCH_S = 0.1      # the time limit of a search of the tier that the daemon shares with other hosts
-POLL_S = 0.002      # between two questions about that
-PROBE_S = 1.0       # the time limit of each request of the mender
-REAP_S = 1.0        # the longest wait of a thread that reaps for others
-MEND_S = 0.25       # the mender's pause
-RETRY_S = 10.0      # between two attempts to register memory that the daemon has refused
-LATE_S = 60.0       # the longest that a reply comes after its load was given up: a daemon that hangs is ended after 30 s
-SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
-CLOSE_S = 60.0      # the longest wait of close() for pages that the daemon may write to or read
-COMPLAIN_S = 60.0
-MOST_ROUND_BYTES = 64 << 20  # the bytes of a request; a sixteenth of the daemon's pool, if that is less
-INTO_ROUND_BYTES = 256 << 20  # the bytes of a request whose pages the daemon writes itself, which needs no room in its pool
+LOOKUP_S = 0.25     # timeout of a lookup that the lookup index does not answer
+SEARCH_S = 0.1      # time limit of a search of the shared tier
+POLL_S = 0.002      # interval between requests for the result of a search
+PROBE_S = 1.0       # timeout of each request of the mender
+REAP_S = 1.0        # longest wait of a thread that reaps for others
+MEND_S = 0.25       # interval between probes of the mender
+RETRY_S = 10.0      # interval between attempts to register memory that the daemon has refused
+LATE_S = 60.0       # time after a load's timeout within which its reply may arrive; a daemon that hangs is ended after 30 s
+SETTLE_S = 0.02     # interval between checks whether the daemon can still reach a page
+CLOSE_S = 60.0      # longest wait of close() for pages that the daemon may write to or read
+COMPLAIN_S = 60.0   # interval after which the same warning is logged again
+MOST_ROUND_BYTES = 64 << 20  # bytes of a request; a sixteenth of the daemon's pool if that is less
+INTO_ROUND_BYTES = 256 << 20  # bytes of a request whose pages the daemon writes directly, which needs no room in its pool
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
             "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
 
 
 class Spaces:
-    """A namespace over the connections. `loaders` has it for each connection that loads; `loads` is the first of these."""
+    """A namespace, opened over each connection: `lookups`, `searches`, `stores`, and `loaders`, one for each connection that loads. `loads` is the
+    first of the loaders."""
 
     def __init__(self, lookups: Namespace, searches: Namespace, loaders: Sequence[Namespace], stores: Namespace) -> None:
         self.lookups, self.searches, self.loaders, self.loads, self.stores = lookups, searches, loaders, loaders[0], stores
 
 
 class Exchange:
-    """Shares one client among several threads: their requests are in flight together, and one of the waiting threads reaps for all."""
+    """Shares one client among several threads. Their requests are in flight at the same time, and one of the waiting threads reaps for all."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._numbers = client, itertools.count(1)
@@ -65,7 +66,7 @@ class Exchange:
         self._is_reaping = False
 
     def call(self, submit: Callable[[int], None]) -> Done:
-        """Has `submit` submit a request with the tag that it is given, and returns that request's Done. Raises Error if it cannot come."""
+        """Calls `submit` with a new tag to submit a request, and waits. Returns the request's Done. Raises Error if no Done can arrive for it."""
         tag = next(self._numbers)
         submit(tag)
         with self._changed:
@@ -77,7 +78,7 @@ class Exchange:
             return self._done.pop(tag)
 
     def _reap(self, tag: int) -> None:
-        """Reaps without the condition's lock, which the caller holds."""
+        """Reaps results for all threads, and wakes the threads. Releases the condition's lock, which the caller holds, while it waits."""
         self._is_reaping = True
         self._changed.release()
         done: list[Done] = []
@@ -90,20 +91,20 @@ class Exchange:
             self._done.update((d.tag, d) for d in done)
             self._changed.notify_all()
         if idle and tag not in self._done:
-            raise Error(errno.ENOTCONN, "the request is no longer in flight")
+            raise Error(errno.ENOTCONN, "the request ended without a result, because the connection was closed")
 
 
 class Link:
-    """Opens the connections.
+    """The connections of one adapter to the daemon.
 
-    `engine` names the connections and the log. `share_advice` says how the engine's memory can be registered. `remote` enables the shared
-    tier. `threads` is the number of threads that load, each over its own connection, and of threads that store over one. With `into`, the
-    daemon writes loaded pages to registered memory itself, over the connection that stores."""
+    `engine`: part of the names of the connections and of the logger. `share_advice`: hint for the log how the engine's memory can be registered.
+    `remote`: use the shared tier. `threads`: number of threads that load, each over its own connection, and of threads that store over one
+    connection. `into`: the daemon writes loaded pages directly to registered memory, over the connection that stores."""
 
     def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
                  remote: bool = True, threads: int = 1, into: bool = False) -> None:
         self.timeout_s, self.into = timeout_s, into
-        self._moving = 0  # calls whose pages the daemon may write to or read
+        self._moving = 0  # number of calls whose pages the daemon may write to or read
         self._moved = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes, self.into_bytes = MOST_ROUND_BYTES, INTO_ROUND_BYTES
@@ -116,16 +117,16 @@ class Link:
         self.loads = self.loaders[0]
         self._exchange = Exchange(self.stores) if threads > 1 or into else None
         self._remote = remote
-        self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
-        self._searched = -math.inf  # when the last search of a caller that waits for each ended
+        self.has_remote = False  # the daemon has a shared tier, which this adapter uses
+        self._searched = -math.inf  # time.monotonic() at which the last call of reach_now() ended
         self._regions: list[tuple[int, int, Region]] = []
         self._probed: Spaces | None = None
         self._opened: list[tuple[Namespace, dict[str, str]]] = []
         self._well = False
-        self._late: dict[Client, float] = {}  # until when a reply may come to a load that was given up
+        self._late: dict[Client, float] = {}  # by connection, the time.monotonic() until which replies may arrive for loads that timed out
         self._closing, self._kick = threading.Event(), threading.Event()
         self._complaints: dict[str, float] = {}
-        self._copied = ""  # the reason that was logged
+        self._copied = ""  # the reason for copying that was logged last
         self._mending = threading.Lock()
         self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
         self._mender.start()
@@ -146,8 +147,8 @@ class Link:
             self._log.warning("%s", why)
 
     def reach(self, spaces: Spaces, names: Sequence[bytes], until: float) -> int:
-        """Returns how many leading pages this host or the shared tier has, as far as the daemon knows by `until`. Asks at least once. The daemon
-        continues to search, and a later lookup gets its result."""
+        """Searches the shared tier. Returns how many leading pages this host and the shared tier have together, as far as the daemon knows at the
+        time `until`. Asks the daemon at least once. The daemon continues the search afterwards, and a later lookup gets its result."""
         keys, found = Keys(names), 0
         while self._well:
             asked = time.monotonic()
@@ -163,8 +164,8 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """Calls reach() for a waiting caller, for at most SEARCH_S and at most the time since the last search. SGLang queues its lookups, and if
-        they arrive faster than searches end, waiting for each one would delay all later ones."""
+        """Calls reach() for at most SEARCH_S, and for at most the time since the last search ended. SGLang queues its lookups. If they arrive faster
+        than searches end, waiting for each search would delay all later lookups."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
         self._searched = time.monotonic()
@@ -173,11 +174,12 @@ class Link:
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        """Opens a namespace over all connections, first over the one that searches, for which no thread of the engine waits. If the daemon does
-        not answer there, the others open it with their first request: to wait for each of them would take a multiple of the timeout."""
+        """Opens a namespace over all connections. The connection that searches is first, because no thread of the engine waits for it. If the daemon
+        does not answer on this connection, the other connections open the namespace with their first request, because waiting for the daemon on
+        each of them would take a multiple of the timeout."""
         first = self.searches.namespace(name, fields, chunk_bytes)
         if not first.is_open:
-            self.ail(self.searches.error or f"the daemon has not opened {name}")
+            self.ail(self.searches.error or f"the daemon has not opened the namespace {name}")
         lookups, stores, *loaders = (
             c.namespace(name, fields, chunk_bytes) if first.is_open else Namespace(c, name, fields, chunk_bytes)
             for c in (self.lookups, self.stores, *self.loaders))
@@ -187,7 +189,8 @@ class Link:
         return spaces
 
     def share(self, memory: Any, address: int, nbytes: int) -> None:
-        """Registers SGLang's memory. Where it cannot be, pages are copied, and the log says why once the daemon is well."""
+        """Registers the engine's memory with the daemon. If it cannot be registered, pages are copied, and the reason is logged once the daemon is
+        well."""
         self._regions.append((address, address + nbytes, self.stores.register(memory, copy=True)))
 
     def begin(self) -> None:
@@ -196,7 +199,7 @@ class Link:
         self._kick.set()
 
     def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
-        """Stores a batch, and waits for the answer. An accepted put does not wait for a disk that is behind."""
+        """Stores a batch, and waits for the answer. With the acknowledgement "accepted", the daemon does not wait for a disk that is behind."""
         wait = ack != "accepted"
         if self._exchange is None:
             return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s, wait=wait)
@@ -204,20 +207,21 @@ class Link:
                                                                         wait=wait))
 
     def get_into(self, spaces: Spaces, batch: Batch, parent: bytes | None, timeout: float) -> Done:
-        """Has the daemon write a batch to registered memory, and waits for the answer."""
+        """Makes the daemon write the chunks of a batch to registered memory, and waits for the answer."""
         assert self._exchange is not None
         return self._exchange.call(lambda tag: spaces.stores.submit_get(batch, parent=parent, tag=tag, timeout=timeout))
 
     @staticmethod
     def release(client: Client) -> None:
-        """Ends the leases of a copied load now. Without this, their release would wait for the next request of that connection, and the daemon
-        could not evict the chunks."""
-        with contextlib.suppress(Error):  # the client is closed, which ends them, too
+        """Sends the release of the leases of a load that has been copied. Otherwise the release would wait for the next request of the connection,
+        and the daemon could not evict the chunks until then."""
+        with contextlib.suppress(Error):  # raised if the client is closed, which ends the leases, too
             client.flush()
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
-        """Keeps close() from closing the connection that stores while the daemon may write to a load's pages, or read those of a store."""
+        """A context in which the daemon may write to the pages of a load, or read those of a store. close() waits for its end before it closes the
+        connection that stores."""
         with self._moved:
             self._moving += 1
         try:
@@ -228,22 +232,23 @@ class Link:
                 self._moved.notify_all()
 
     def is_shared(self, address: int, nbytes: int) -> bool:
-        """Returns whether the daemon has these bytes mapped, so that it takes them from where they lie."""
+        """Returns whether these bytes are registered with the daemon, so that it accesses them in place."""
         return any(start <= address and address + nbytes <= end and region.registered for start, end, region in self._regions)
 
     def is_settled(self, address: int, nbytes: int) -> bool:
-        """Returns whether the daemon no longer reads these bytes."""
+        """Returns whether the daemon can no longer access these bytes."""
         for start, end, region in self._regions:
             if start <= address and address + nbytes <= end:
                 try:
                     return region.settled(address - start, nbytes)
-                except ArgumentError:  # not shared, so the daemon never used it
+                except ArgumentError:  # the memory is not registered, so the daemon never accessed it
                     return True
         return True
 
     def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:
-        """Waits until the daemon reaches none of these (address, bytes), since SGLang changes them next. A daemon that hung would store
-        the changed bytes under the wrong key, or write an old load over them. close() waits for this, at most CLOSE_S."""
+        """Waits until the daemon can no longer access these ranges of memory (address, bytes), because the engine reuses them next. Without this, a
+        daemon that hung could later store the new bytes under the old key, or overwrite them with an old load. close() waits for this, too,
+        for at most CLOSE_S."""
         complain_at = time.monotonic() + 5.0
         while places:
             try:
@@ -254,8 +259,9 @@ class Link:
             if places:
                 if time.monotonic() > complain_at:
                     complain_at += COMPLAIN_S
-                    self._log.warning("the daemon hangs with %d pieces of pages that it may still %s; the %s waits until the daemon goes on or "
-                                      "ends", len(places), *(("write to", "load") if is_load else ("read", "store")))
+                    self._log.warning("the daemon hangs and may still %s %d pieces of pages, so the %s waits until the daemon continues or ends: "
+                                      "see kvcachectl doctor, or restart the daemon", "write to" if is_load else "read", len(places),
+                                      "load" if is_load else "store")
                 time.sleep(SETTLE_S)
 
     # --- is the daemon well? ---
@@ -267,11 +273,11 @@ class Link:
     def ail(self, why: str) -> None:
         if self._well:
             self._well = False
-            self._log.warning("nothing is loaded and nothing stored now: %s", why)
+            self._log.warning("nothing is loaded or stored until the daemon works again: %s (see kvcachectl doctor)", why)
         self._kick.set()
 
     def heard(self, client: Client, done: Done) -> None:
-        """Concludes from a request's result whether the daemon is well."""
+        """Evaluates the result of a request over a connection, and marks the daemon unwell if the request was lost or timed out."""
         if PENDING in done.status or done.error == errno.ETIMEDOUT:
             self.count("timeouts")
             with self._counting:
@@ -283,15 +289,16 @@ class Link:
             self.complain(f"a request failed: {done.reason}")
 
     def _probe(self) -> str:
-        """Returns why the daemon is not well, or an empty string. Gets a random key over each connection and into each region, which tests the
-        whole path and registers SGLang's memory with a new daemon before a page needs it."""
+        """Returns why the daemon does not work, or an empty string if it does. Gets a random key over each connection and into each region, which
+        tests all parts and registers the engine's memory with a restarted daemon before a page needs it."""
         spaces = self._probed
         if spaces is None:
-            return "no host pool is registered"
+            return "the engine has not registered its memory yet"
         self._share_again()
         probes: list[tuple[Client, Namespace, Any]] = [(c, n, [bytearray(64)]) for c, n in (
             (self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores))]
-        probes += [(self.stores, spaces.stores, (region, [0], 1)) for _, _, region in self._regions if region.registered]  # a miss changes nothing
+        # These gets miss, so they do not change the memory.
+        probes += [(self.stores, spaces.stores, (region, [0], 1)) for _, _, region in self._regions if region.registered]
         for client, space, place in probes:
             done = space.get([os.urandom(32)], place, timeout=PROBE_S)
             if not client.connected or done.status[0] in (PENDING, LOST):
@@ -299,7 +306,7 @@ class Link:
             if done.error:
                 return done.reason
         info = self.lookups.info()
-        for _ in range(20):  # until the lookup index is there, which answers without a message
+        for _ in range(20):  # until the lookup index exists, which answers without a message
             if info is None or info.lookup_bytes:
                 break
             spaces.lookups.exists([os.urandom(32)], timeout=LOOKUP_S)
@@ -308,13 +315,13 @@ class Link:
         if info is None:
             return self.lookups.error or "no daemon"
         if info.max_chunk_bytes < self.largest_part:
-            return (f"a page is stored in chunks of {self.largest_part} bytes, and the daemon takes {info.max_chunk_bytes}: "
-                    "set part_bytes to that")
+            return (f"a page is stored in chunks of {self.largest_part} bytes, but the daemon accepts at most {info.max_chunk_bytes}: "
+                    "set part_bytes to that number")
         self.round_bytes = max(4096, min(MOST_ROUND_BYTES, info.pool_bytes // 16))
         if self._remote:
             status = self.lookups.status()
             self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
-            if self.has_remote:  # the first search then finds a connection
+            if self.has_remote:  # connects, so that the first search need not
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
@@ -322,19 +329,19 @@ class Link:
         return [region for _, _, region in self._regions if region.refused]
 
     def _share_again(self) -> None:
-        """Registers memory that a daemon has refused, whose limits may have been raised."""
+        """Tries again to register memory that the daemon has refused, because its limits may have been raised."""
         with contextlib.suppress(Error):
             for region in self._refused():
                 region.retry()
 
     def _release_late(self) -> None:
-        """Ends the leases of replies that have come to loads that were given up. Another connection may be idle for hours, and its next request
-        would be the first to see them."""
+        """Receives replies to loads that timed out, and releases the leases in them. Otherwise the next request of their connection would do so,
+        and a connection may be idle for hours."""
         with self._counting:
             late = list(self._late.items())
         for client, until in late:
-            self.release(client)  # receives what has come
-            self.release(client)  # ... and sends its releases
+            self.release(client)  # receives the replies
+            self.release(client)  # sends the releases of their leases
             with self._counting:
                 if time.monotonic() > until and self._late.get(client) == until:
                     del self._late[client]
@@ -355,14 +362,14 @@ class Link:
         try:
             with self._mending:
                 why = "" if self._well else self._probe()
-        except Exception as e:  # no thread of the engine's is to find the mender dead
+        except Exception as e:  # the mender must survive unknown failures
             self._log.debug("the probe failed", exc_info=True)
             why = str(e)
         if why:
-            self.complain(f"nothing is loaded and nothing stored now: {why}")
+            self.complain(f"nothing is loaded or stored until the daemon works again: {why} (see kvcachectl doctor)")
         elif not self._well and not self._closing.is_set():
             if self._complaints:
-                self._log.warning("the daemon answers: pages are loaded and stored")
+                self._log.warning("the daemon answers, so pages are loaded and stored again")
             self._complaints.clear()
             self._say_what_is_copied()
             self._well = True
@@ -371,9 +378,9 @@ class Link:
         for start, end, region in self._regions:
             if not region.registered and region.reason != self._copied:
                 self._copied = region.reason
-                self._log.warning("pages of the host pool are copied to the daemon, which cannot take them from where they lie: its %d "
-                                  "bytes are not shared (%s). %s; limits.registered and limits.uid_registered are to be above its size",
-                                  end - start, region.reason, self._share_advice)
+                self._log.warning("pages are copied to the daemon, which is slower, because it cannot map %d bytes of the engine's memory (%s): %s; "
+                                  "limits.registered and limits.uid_registered must exceed its size", end - start, region.reason,
+                                  self._share_advice)
 
     def close(self) -> None:
         was_well, self._well = self._well, False
@@ -384,7 +391,8 @@ class Link:
             client.close()
         with self._moved:
             if not self._moved.wait_for(lambda: self._moving == 0, CLOSE_S):
-                self._log.error("the daemon hangs, and may still use pages of the host pool for %d loads and stores: end this process", self._moving)
+                self._log.error("the daemon hangs, and may still access the engine's memory for %d loads and stores: end this process before the "
+                                "memory is reused", self._moving)
         for namespace, fields in self._opened if was_well else ():
             private.remove([namespace], fields)
         self.stores.close()

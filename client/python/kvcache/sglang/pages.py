@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves pages between memory of any layout and the daemon; independent of SGLang.
+"""Pages, which moves pages between the engine's memory and the daemon over a Link (link.py). Used by the adapters of SGLang and LMCache.
 
-A page consists of pieces of memory, in order: K and V, or K and V of each layer. It is stored as one chunk, or as several if it is longer
-than `part_bytes`. Calls wait for the daemon at most the link's timeout, in rounds that the daemon can hold at a time. They return False for
-each page that was not moved, and raise nothing for a failure of the daemon.
+A page consists of pieces of memory, in order: K and V, or K and V of each layer. A page is stored as one chunk, or as several if it is longer
+than `part_bytes`. A call moves its pages in rounds that fit into the daemon's pool, and waits at most for the link's timeout. It returns False
+for each page that was not moved, and raises no exception for a failure of the daemon.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .. import LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places
 from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
-MOST_PIECES = 1024  # the pieces of a chunk
-MOST_KEYS = 1024    # the keys of a lookup or a round
+MOST_PIECES = 1024  # pieces of a chunk
+MOST_KEYS = 1024    # keys of a lookup or of a round
 
 
 class _Slice(NamedTuple):
-    """A slice of a page: the number of its piece, and the range in that piece."""
+    """A slice of a page: the number of its piece, and the range of bytes in that piece."""
 
     piece: int
     offset: int
@@ -31,7 +31,7 @@ class _Slice(NamedTuple):
 
 
 class _Addresses(Places):
-    """Places that are known by address; the pages' owner keeps the memory."""
+    """Places from addresses. The engine, which owns the memory, must keep it during the request."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class _Addresses(Places):
 
 
 def parts_of(lengths: Sequence[int], part_bytes: int) -> list[list[_Slice]]:
-    """Returns the slices of a page that each of its chunks holds."""
+    """Divides a page into chunks. Returns for each chunk the slices of the page that it contains. `lengths`: bytes of the page's pieces."""
     parts: list[list[_Slice]] = [[]]
     room = part_bytes
     for piece, length in enumerate(lengths):
@@ -57,7 +57,8 @@ def parts_of(lengths: Sequence[int], part_bytes: int) -> list[list[_Slice]]:
 
 
 class Pages:
-    """The pages of one namespace."""
+    """The pages of one namespace. Keys are the daemon's keys of pages; `lengths` are the bytes of a page's pieces; `addresses` has the address of
+    each piece of each page."""
 
     def __init__(self, link: Link, spaces: Spaces, part_bytes: int, ack: str) -> None:
         self._link, self._spaces, self._part_bytes, self._ack = link, spaces, part_bytes, ack
@@ -65,8 +66,8 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """Returns how many leading keys are stored. Reads the lookup index without a message; keys that this host lacks are searched for in the
-        shared tier, if there is one, for at most SEARCH_S. `lengths` are those of a page's pieces."""
+        """Returns how many leading pages are stored. Reads the lookup index without a message. If this host lacks some and the daemon has a shared
+        tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and hits."""
         link = self._link
         if not keys:
             return 0
@@ -91,8 +92,8 @@ class Pages:
         return run
 
     def exists(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool]:
-        """Returns which keys are stored, with all their parts. Differs from match() in that the caller counts, and that only reach() asks
-        the tier that hosts share."""
+        """Returns for each page whether all its chunks are stored on this host. Unlike match(), does not count lookups and hits, and does not search
+        the shared tier; reach() does."""
         link, found = self._link, [False] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))
         step = max(1, MOST_KEYS // parts)
@@ -112,21 +113,23 @@ class Pages:
         return found
 
     def reach(self, keys: Sequence[bytes], lengths: Sequence[int], until: float) -> int:
-        """Returns how many pages of a chain, root first, this host or the shared tier has, as far as is known at the time `until`."""
+        """Returns how many leading pages of a chain this host and the shared tier have together, as far as the daemon knows at the time `until`."""
         parts = len(parts_of(lengths, self._part_bytes))
         return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 
     def are_stored(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
-        """Returns for each key whether the daemon holds all its parts; None where it does not say. Counts no lookup and is no use."""
+        """Returns for each page whether the daemon has all its chunks, or None if the daemon does not answer. Does not count as a lookup or a use in
+        the daemon."""
         return self._each_whole(self._spaces.searches.stat, keys, lengths, LOOKUP_S)
 
     def evict(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
-        """Has the daemon forget keys with all their parts. Returns for each whether it held the key; None where it is not evicted."""
+        """Evicts pages with all their chunks. Returns for each page whether the daemon had it, or None if it could not be evicted."""
         return self._each_whole(self._spaces.searches.evict, keys, lengths, self._link.timeout_s)
 
     def _each_whole(self, ask: Callable[..., bytes], keys: Sequence[bytes], lengths: Sequence[int],
                     timeout: float) -> list[bool | None]:
-        """Asks about all parts of keys over the connection that searches, which no lookup waits for."""
+        """Calls `ask` for all chunks of the pages, over the connection that searches, for which no lookup waits. Returns for each page whether all
+        its chunks were found, or None if that is unknown."""
         link = self._link
         found: list[bool | None] = [None] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))
@@ -149,9 +152,9 @@ class Pages:
 
     def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
             loader: int = 0) -> list[bool]:
-        """Loads pages into their pieces, of these lengths, over connection number `loader`. Stops after a round with a failure, because SGLang
-        uses only the pages before it. The daemon does not touch the memory afterwards: if it writes registered pages itself, a load past its
-        deadline returns only when it can no longer do so."""
+        """Loads pages over connection number `loader`. Returns for each page whether it was loaded. Stops after a round with a failure, because the
+        engine only uses the pages before the failed one. The daemon does not access the memory after the return: if it writes directly to
+        registered memory, a load that exceeds its deadline returns only when the daemon can no longer write."""
         into = self._link.into and self._are_shared(range(len(keys)), addresses, lengths)
         with self._link.moving() if into else contextlib.nullcontext():
             good = self._rounds(keys, addresses, lengths, parent, self._spaces.loaders[loader], into)
@@ -165,7 +168,7 @@ class Pages:
         return good
 
     def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
-        """Stores pages. Returns when the daemon reads the memory no more."""
+        """Stores pages. Returns for each page whether it is stored. The daemon does not access the memory after the return."""
         with self._link.moving():
             good = self._rounds(keys, addresses, lengths, parent, None)
         stored = sum(good)
@@ -181,10 +184,11 @@ class Pages:
 
     def _rounds(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None,
                 loads: Namespace | None, into: bool = False) -> list[bool]:
-        """Moves pages in rounds; `loads` is the namespace to load from, or None to store; `into`: the daemon writes to the pages."""
+        """Moves pages in rounds. Returns for each page whether it was moved. `loads`: the namespace to load from, or None to store. `into`: the
+        daemon writes directly to the pages."""
         good, is_get = [False] * len(keys), loads is not None
         if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
-            raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces, and {len(addresses)} addresses")
+            raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces need as many addresses as pieces, not {len(addresses)}")
         parts = parts_of(lengths, self._part_bytes)
         most = self._link.into_bytes if into else self._link.round_bytes
         step = max(1, min(most // sum(lengths), MOST_KEYS // len(parts)))
@@ -259,5 +263,5 @@ class Pages:
 def describe(tensor: Any) -> tuple[int, int]:
     """Returns the address and the size in bytes of a contiguous tensor in CPU memory. Raises ValueError for any other tensor."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu" or not tensor.is_contiguous():
-        raise ValueError("a page lies in contiguous memory of the CPU")
+        raise ValueError("a page must lie in contiguous memory of the CPU")
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()

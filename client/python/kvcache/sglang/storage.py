@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend: SGLang's HiCacheStorage over Pages, for SGLang 0.5.17 to 0.5.23.
+"""KvcacheStorage, SGLang's HiCacheStorage of this adapter, for SGLang 0.5.17 to 0.5.23.
 
-SGLang makes one backend for each rank, in the scheduler's process, and calls it from three threads: the prefetch thread looks up, the I/O
-thread loads, the backup thread stores. The constructor rejects wrong options. Afterwards nothing raises: a failed operation counts as not
-found or not stored, and as a failure.
+SGLang makes one backend for each rank, in the scheduler's process, and calls it from three threads: the prefetch thread looks up pages, the I/O
+thread loads them, and the backup thread stores them. The constructor raises ValueError for wrong options. After that, no method that SGLang
+calls raises: after a failure, pages count as not found or not stored, and the counter `errors` grows. Pages (pages.py) moves the bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from .pages import Pages, describe
 log = logging.getLogger("kvcache.sglang")
 
 ACKS = ("accepted", "written", "durable")
-MOST_SAMPLES = 1000  # samples that wait for SGLang's metrics
+MOST_SAMPLES = 1000  # samples of each metric that are kept until SGLang takes them
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _answers(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
-    """Makes a failing call return otherwise(), because an exception would end SGLang's thread."""
+    """Decorates a method that SGLang calls: if the method raises, the caller gets the result of otherwise() instead, because an exception would end
+    SGLang's thread."""
 
     def decorate(call: Call) -> Call:
         @functools.wraps(call)
@@ -46,8 +47,8 @@ def _answers(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
                 return call(self, *arguments, **named)
             except Exception as e:
                 self._link.count("errors")
-                self._link.complain(f"{call.__name__} failed: {type(e).__name__}: {e}")
-                log.debug("%s failed", call.__name__, exc_info=True)
+                self._link.complain(f"{call.__name__}() failed, and its pages count as not found or not stored: {type(e).__name__}: {e}")
+                log.debug("%s() failed", call.__name__, exc_info=True)
                 return otherwise(*arguments, **named)
 
         return guarded  # type: ignore[return-value]
@@ -60,21 +61,21 @@ def _none_of(keys: Sequence[str], *_: Any, **__: Any) -> list[bool]:
 
 
 class _Indices(list):  # type: ignore[type-arg]
-    """The indices of one page, for a host pool that is asked for its pieces before a tensor exists."""
+    """The indices of tokens in a host pool, for SGLang's methods that call tolist() as on a tensor."""
 
     def tolist(self) -> list[int]:
         return list(self)
 
 
 class _Pool:
-    """A host pool, and its stored pages."""
+    """A host pool of SGLang, the lengths of the pieces of a page in it, and its pages in the daemon."""
 
     def __init__(self, pool: Any, lengths: tuple[int, ...], pages: Pages) -> None:
         self.pool, self.lengths, self.pages = pool, lengths, pages
 
     def pieces(self, count: int, host_indices: Any) -> list[int]:
         """Returns the addresses of the pieces of `count` pages. Raises ValueError if the pieces have other lengths than when the pool was
-        registered: SGLang would then give this backend memory of another layout."""
+        registered, because their memory then has another layout."""
         addresses, lengths = self.pool.get_page_buffer_meta(host_indices)
         if len(addresses) != count * len(self.lengths) or list(lengths) != list(self.lengths) * count:
             raise ValueError(f"the host pool returned {len(addresses)} pieces of {list(lengths)[:4]} bytes for {count} pages, whose pieces had "
@@ -83,20 +84,22 @@ class _Pool:
 
 
 class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
-    """The backend. All options are keys of --hicache-storage-backend-extra-config:
+    """SGLang's HiCacheStorage of this adapter. All options are keys of --hicache-storage-backend-extra-config:
 
     socket       path of the daemon's socket; default: $KVCACHE_SOCKET, else the usual places
     namespace    prefix of the namespaces' names ("sglang")
     weights      names the model's weights; default: a digest of their content (kvcache.engine.weights)
     weights_check  "samples" (default) or "full": how much of each file that digest reads
-    ack          "accepted" (default: kept in memory first), "written" or "durable"
-    share        register the host pool, so that the daemon reads pages in place (true)
-    remote       use the tier that the daemon shares with other hosts (true)
-    load_into    the daemon writes loaded pages to the registered host pool itself (true); false: this backend's thread copies them
-    canary       "first": compare a stored page with a computed one before any is loaded (kvcache.engine.verification); "off" (default)
-    canary_bound  the distance above which they differ
-    part_bytes   longer pages are stored in parts (64 MiB)
-    timeout_s    timeout of a load, and of a request to store (5)"""
+    ack          when a store is complete: "accepted" (default; the page is in memory), "written" or "durable"
+    share        register the host pool with the daemon, so that it reads pages in place (true)
+    remote       also look up pages in the shared tier (true)
+    load_into    the daemon writes loaded pages directly to the registered host pool (true); false: SGLang's thread copies them
+    canary       "first": compare a stored page with a computed one before any page is loaded (kvcache.engine.verification); "off" (default)
+    canary_bound  distance above which the two pages differ (kvcache.engine.canary)
+    part_bytes   longest chunk in bytes, a multiple of 4096; longer pages are stored in parts (64 MiB)
+    timeout_s    timeout of a load, and of a request to store, in seconds (5)
+
+    Options of SGLang's file backend are accepted and have no effect (kvcache.engine.former)."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         options = dict(storage_config.extra_config or {})
@@ -133,7 +136,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             raise ValueError(f"canary_bound must be a number between 0 and 1, not {self._bound!r}")
         self._canary: PageCanary | None = None
         if self._canary_mode != OFF and storage_config.is_mla_model and storage_config.tp_size > 1:
-            log.warning("the canary is off: one rank of %d stores the pages of all, and the others compute nothing to compare", storage_config.tp_size)
+            log.warning("the canary is off, so stored pages are loaded without a comparison: one rank of %d stores the pages of all ranks, and the "
+                        "others have no computed page to compare", storage_config.tp_size)
             self._canary_mode = OFF
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
@@ -163,7 +167,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             return
         refusal = facts.refusal()
         if refusal:
-            log.warning("kvcache stores and finds nothing: %s", refusal)
+            log.warning("this engine runs without kvcache, which would return wrong pages: %s", refusal)
             return
         pool = getattr(getattr(mem_pool_host, "anchor_entry", None), "host_pool", mem_pool_host)
         lengths: tuple[int, ...] = ()
@@ -183,7 +187,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         for tensor in buffers if isinstance(buffers, (list, tuple)) else [buffers]:
             address, nbytes = describe(tensor)
             memory = (ctypes.c_ubyte * nbytes).from_address(address)
-            memory._tensor = tensor  # type: ignore[attr-defined]  # which owns it
+            memory._tensor = tensor  # type: ignore[attr-defined]  # keeps the tensor, which owns the memory
             self._link.share(memory, address, nbytes)
 
     def _state_of(self, name: str) -> State | None:
@@ -193,7 +197,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     def _pages(self, pool: Any, lengths: tuple[int, ...], side: str = "", of_canary: bool = False) -> Pages:
         model, revision = facts.model_of(self._config.model_name)
         if self._weights and isinstance(revision, identity.Unknown):
-            revision = "of weights"  # the option names them
+            revision = "of weights"  # the option weights identifies the revision, too
         weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
         said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes,
                                   side=side)
@@ -215,8 +219,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     # --- the canary ---
 
     def _before_stores(self, pool: _Pool, names: list[bytes], addresses: list[int], has_parent: bool) -> set[bytes] | None:
-        """Compares one of the computed pages if the canary wants one. Returns the pages that are not stored yet, as far as the canary asks, or
-        None if none may be stored."""
+        """Compares one of the computed pages with the stored one if the canary needs it. Returns the pages that are not stored yet; an empty set
+        if the canary does not need to know. Returns None if no page may be stored."""
         if self._canary is None:
             return set()
         there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else [True] * len(names)
@@ -281,7 +285,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return good
 
     def _parent(self, names: list[bytes], extra_info: Any) -> bytes | None:
-        """Returns the page before the first, as SGLang names it or an earlier call did."""
+        """Returns the key of the page before the first one, or None: as SGLang passes it, else as an earlier call has shown (chain.py)."""
         said = _parent_of(extra_info)
         parent = said or self._chain.before(names[0])
         if said is None and parent is not None:
@@ -289,14 +293,14 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._chain.learn(names, parent)
         return parent
 
-    # --- pages as one tensor each: the older calls ---
+    # --- older calls, with one tensor for each page ---
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         return self.batch_get([key], [target_location])[0]
 
     @_answers(lambda keys, *_, **__: [None] * len(keys))
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """Fills tensors in place. Returns each tensor of `target_locations` that was filled, and None for the others."""
+        """Loads pages into the tensors `target_locations`. Returns a list with each tensor that was filled, and None for each other page."""
         if self._values is None or target_locations is None or len(target_locations) != len(keys):
             return [None] * len(keys)
         good = self._move(self._values.get, keys, target_locations)
@@ -312,7 +316,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return all(self._move(self._values.put, keys, values))
 
     def _move(self, call: Callable[..., list[bool]], keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
-        """Moves tensors, those of one length together."""
+        """Moves tensors of equal length together. Returns for each whether it was moved."""
         good = [False] * len(keys)
         of_length: dict[int, list[tuple[int, int]]] = {}
         for i, tensor in enumerate(tensors):
@@ -329,22 +333,23 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_: None)
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Takes a further host pool (Mamba, sliding windows, an indexer, a draft model). Its pages have a namespace of their own. Where one
-        pool cannot be stored, nothing of the model is: pages of K and V are useless without the rest."""
+        """Registers a further host pool of the model (Mamba, sliding windows, an indexer, a draft model), whose pages get a namespace of their own.
+        If one pool cannot be stored, no page of the model is stored, because pages of K and V are useless without those of the other pools."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = str(getattr(host_pool_name, "value", host_pool_name))
         if name == "kv" or name in self._sides:
             return
         try:
             if self._pool is None:
-                raise ValueError("the backend needs interface_v1, and a host pool of K and V")
+                raise ValueError("the backend needs the option interface_v1, and a host pool of K and V")
             self._sides[name] = self._side_pool(host_pool, name)
         except Exception as e:
             self._refused_pool = name
-            log.warning("nothing of this model is stored, because its host pool '%s' cannot be stored (%s: %s)", name, type(e).__name__, e)
+            log.warning("no page of this model is stored or found, because its host pool '%s' cannot be stored (%s: %s)", name, type(e).__name__, e)
 
     def _side_pool(self, pool: Any, name: str) -> _Pool:
-        """Raises if the pool does not say where its pages lie, or does not say it page by page."""
+        """Returns a further host pool, registered with the daemon. Raises ValueError if the pool does not list the pieces of its pages page by
+        page."""
         tokens = int(getattr(pool, "page_size", 1) or 1)
         (first, lengths), (both, _) = (pool.get_page_buffer_meta(_Indices(range(n * tokens))) for n in (1, 2))
         (second, _) = pool.get_page_buffer_meta(_Indices(range(tokens, 2 * tokens)))
@@ -357,8 +362,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
-        """Returns how many leading pages can be restored from all pools, and which other lengths can. A pool of states needs its last pages
-        only, and each other pool needs every page."""
+        """Returns how many leading pages can be restored from all pools, and for SGLang 0.5.23 also all smaller numbers that can be restored. A pool
+        with the hit policy "trailing_pages" needs its last pages only, and each other pool needs every page."""
         if self._refused_pool:
             return PoolTransferResult.empty()
         run = self.batch_exists(keys, extra_info)
@@ -377,12 +382,12 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return result
 
     def _restorable(self, keys: list[str], transfer: Any) -> Collection[int]:
-        """Returns the numbers of leading pages that this transfer's pool can restore."""
+        """Returns each number of leading pages for which the transfer's pool has the pages that it needs."""
         side = self._sides[_name_of(transfer)]
         there = side.pages.exists([identity.key_of(k) for k in keys], side.lengths)
         policy = str(getattr(transfer.hit_policy, "value", transfer.hit_policy))
         if policy not in ("all_pages", "trailing_pages"):
-            raise ValueError(f"the hit policy {policy!r} is not known")
+            raise ValueError(f"this adapter does not support SGLang's hit policy {policy!r}")
         window = max(1, len(transfer.keys or ())) if policy == "trailing_pages" else len(keys)
         run, fitting = 0, set()
         for n, is_there in enumerate(there, 1):
@@ -412,14 +417,14 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             return move(names, places, side.lengths, self._parent(names, extra_info))
         except Exception as e:
             self._link.count("errors")
-            self._link.complain(f"pages of the host pool '{_name_of(transfer)}' were not moved: {type(e).__name__}: {e}")
+            self._link.complain(f"pages of the host pool '{_name_of(transfer)}' were not {'loaded' if is_get else 'stored'}: {type(e).__name__}: {e}")
             return [False] * len(keys)
 
     # --- the rest ---
 
     def clear(self) -> None:
-        """Refuses to clear the daemon, because it also stores chunks of other engines."""
-        log.warning("the daemon keeps what it has; kvcachectl purge removes a namespace")
+        """Refuses to clear the daemon, which also stores chunks of other engines."""
+        log.warning("SGLang's request to clear its storage removes no pages, which other engines may use; kvcachectl purge removes a namespace")
 
     def _sample(self, what: str, pages: int, page_bytes: int, seconds: float) -> None:
         if not pages or not getattr(self._config, "enable_storage_metrics", False):
@@ -443,7 +448,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """Returns the numbers of pages, bytes and failures so far."""
+        """Returns the counters of this backend since its start: pages, bytes and failures (link.COUNTERS, and those of the canary)."""
         return dict(self._link.counters)
 
     @_answers(lambda *_, **__: None)
