@@ -288,7 +288,7 @@ def damaged(folder, **words):
     return made
 
 
-@pytest.mark.parametrize("words, said", [({"_MAGIC": 0}, "no page of this version"), ({"_VERSION": 2}, "no page of this version"),
+@pytest.mark.parametrize("words, said", [({"_MAGIC": 0}, "not a page of this version"), ({"_VERSION": 2}, "not a page of this version"),
                                          ({"_WORLD": 3}, "of an engine of 3 GPUs"), ({"_WORLD": 1 << 63}, "GPUs"),
                                          ({"_PID": 1}, "is not the page of the running process"), ({"_START": 1}, "is not the page of the running process")])
 def test_a_wrong_header_is_refused(folder, words, said):
@@ -330,9 +330,9 @@ def test_what_is_no_file_is_refused_without_waiting(folder, make):
 
 def test_a_rank_of_another_configuration_says_so(folder):
     made = EnginePage("e", 2, 7)
-    with pytest.raises(PageError, match="configuration differs"):
+    with pytest.raises(PageError, match="kvcache_namespace differ"):
         open_page("e", 1, 2, 8)
-    assert made.states() == [NONE, REFUSES] and "configuration differs" in made.reason(1)
+    assert made.states() == [NONE, REFUSES] and "kvcache_namespace differ" in made.reason(1)
 
 
 def test_a_rank_s_area_is_taken_over_from_a_dead_process_only(folder):

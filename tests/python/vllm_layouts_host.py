@@ -459,7 +459,7 @@ def refused():
         engine.close()
     unequal = Engine([Group(0, PLAIN)]).caches
     unequal.tensors[1].tensor.shape = (N - 1, STRIDE)
-    for said, caches in (("equally many blocks", unequal), ("no KV cache", ns(tensors=[], group_data_refs=[]))):
+    for said, caches in (("the same number of blocks", unequal), ("no KV cache", ns(tensors=[], group_data_refs=[]))):
         try:
             arrays.blocks_of(caches)
         except ValueError as e:

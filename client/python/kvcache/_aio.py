@@ -97,7 +97,7 @@ class AsyncClient:
         future: asyncio.Future[Done] = self._watch().create_future()
         entries, keys = (batch.address(), 0) if isinstance(batch, Batch) else (0, batch.address())
         self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers, wait)
-        self._readable()  # an answer from the lookup index is available already
+        self._readable()  # the lookup index may have answered the request already
         self._waiting.add(future)
         try:
             return await asyncio.shield(future)

@@ -33,7 +33,7 @@ CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST, REGIONS = 1, 2, 3, 4
 _KINDS = {CONTIGUOUS: "contiguous", BLOCK_FIRST: "block-first", OUTER_FIRST: "outer-first"}
 NO_BLOCK = 2**64 - 1  # number in place of a block that is left out of a chunk
 
-# struct kvcache_layout, _layout_info, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
+# struct kvcache_layout, kvcache_layout_info, kvcache_gpu_options, kvcache_gpu_request, kvcache_gpu_leased_request, kvcache_gpu_completion
 _LAYOUT = struct.Struct("<IIIIIIQQQQQQII")
 _INFO = struct.Struct("<IIQQQQQQQ")
 _OPTIONS = struct.Struct("<IIiIIIQ")
@@ -275,7 +275,7 @@ class Gpu:
         address = _pool_memory(self._gpu, pool, ctypes.byref(nbytes)) if self._gpu is not None else None
         return (address, nbytes.value) if address else (0, 0)
 
-    # --- inside ---
+    # --- internal ---
 
     def _enter(self, namespace: Namespace, may_attach: bool = False) -> int:
         """Attaches the GPU and opens the namespace if necessary. Returns 0 if both are done, else a negative errno. The caller holds the client's

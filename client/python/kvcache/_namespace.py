@@ -133,8 +133,8 @@ class Namespace:
     def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
         """Announces when the chain, root first, will be used again: in about `return_s` seconds, or never if 0. Returns one status for each key.
 
-        A final chain is evicted first, except chunks that another chain continues. A hint is advice and ends with the chain's next use. Give
-        it when the requests that use the chain are complete."""
+        A chain that will never be used again is evicted first, except chunks that another chain continues. The announcement ends with the chain's
+        next use. Call this method when the requests that use the chain are complete."""
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
     def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
@@ -161,8 +161,8 @@ class Namespace:
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
 
     def count_declined(self, count: int) -> bool:
-        """Reports to the daemon that `count` more keys were found but not loaded, because computing them is faster. Returns False if there is no
-        page to count them in: the lookup index was not used yet, or the daemon has none."""
+        """Reports to the daemon that `count` more keys were found but not loaded, because computing them is faster. Returns False if the number
+        cannot be reported, because this client has not used the lookup index yet or the daemon has none."""
         return self._client._count_declined(self, count)
 
     # --- blocking ---

@@ -35,13 +35,13 @@ class Done:
 
     @property
     def found(self) -> int:
-        """Returns how many keys are status_ok()."""
+        """Returns the number of keys whose status is status_ok()."""
         status = self.status
         return status.count(c.OK) + status.count(c.EXISTS) + status.count(c.NOT_DURABLE)
 
     @property
     def ok(self) -> bool:
-        """Returns whether every key is status_ok()."""
+        """Returns whether the status of every key is status_ok()."""
         return self.found == len(self.status)
 
     def __repr__(self) -> str:

@@ -161,7 +161,7 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
     st = os.stat(folder)
     here = (st.st_dev, st.st_ino)
     if here in above:
-        return  # a link to a folder that contains it
+        return  # a symbolic link to a folder that contains this one
     if len(above) >= MOST_DEPTH:
         raise _Refused(f"{prefix} lies in more than {MOST_DEPTH} folders")
     try:

@@ -53,7 +53,7 @@ def install() -> None:
         wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_maximal_prefix_lookup", ("self", "keys", "req_context"), _telling)
     except Exception as e:
         log.debug("_maximal_prefix_lookup is not wrapped, so lookups take two steps: %s", e)
-    for window in (_OF_WINDOW, _OF_WINDOW[:-1]):  # 0.33, and before
+    for window in (_OF_WINDOW, _OF_WINDOW[:-1]):  # the parameters in vLLM 0.33, and in older versions
         try:
             wrap(importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler, "_sliding_window_lookup", window, _telling_window)
         except Exception as e:

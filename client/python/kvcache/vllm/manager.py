@@ -136,7 +136,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                           for g, tokens in spec.tokens.items() if g in self._chunk_bytes}
 
     def _shards(self) -> dict[int, list[Shard]]:
-        """Returns the shards, with the names of the namespaces in use."""
+        """Returns by group the shards of a chunk, with the names of the namespaces' variant in use."""
         return {g: [s._replace(name=canary.named(s.name, self._variant)) for s in shards] for g, shards in self._ranks.shards.items()}
 
     def _names(self) -> dict[int, str]:
@@ -448,7 +448,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return next((p.prefill for p in self._policies.values()), 0.0)
 
     def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
-        """Returns the offsets of the chunks in the pool, by rank."""
+        """Returns for each rank the offset of its shard of each chunk in the pool."""
         if self._ranks.world_size == 1:
             return [[one.offsets[0] for one in held]]
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
@@ -477,7 +477,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if promises is None or pauses and self._comparing is None:
             self._watchdog.left_out(len(keys) if promises is not None else 0)
             return PrepareStoreOutput(keys_to_store=[], store_spec=KvcacheLoadStoreSpec.of_store([]), evicted_keys=[])
-        missing: dict[bytes, bytes] = {}  # the tiers of each shard
+        missing: dict[bytes, bytes] = {}  # by key of each chunk that lacks a shard, the tiers of each shard; 0: not stored
         checks: set[bytes] = set()
         for listed in groups.values():
             by_shard = promises.where_by_shard(listed)
@@ -530,7 +530,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request.computes = request.computes or most > 0
         return most if most >= LEAST_PREFILL_TOKENS else 0
 
-    def complete_store(self, keys: Collection[Any], *context: Any, **options: Any) -> None:  # versions differ in what they pass
+    def complete_store(self, keys: Collection[Any], *context: Any, **options: Any) -> None:  # the other arguments depend on vLLM's version
         self._watchdog.ends_store(len(keys))
         self._hints.stored(keys)
 

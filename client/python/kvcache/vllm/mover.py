@@ -108,7 +108,7 @@ class Mover:
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
-        self.stored_bytes = self.failed_stores = 0  # counted by the mover's thread
+        self.stored_bytes = self.failed_stores = 0  # bytes that were stored, and chunks that were not; counted by the mover's thread
         self.left_out = 0  # chunks that the engine's thread did not store: without blocks, in a captured stream, after a long wait or close()
         self.store_wait_s = 0.0  # seconds for which the engine has waited for stores
         self.spent = Spent()     # seconds of the engine's thread in this adapter, which the worker counts

@@ -44,7 +44,7 @@ MOST_GROUPS = 1024  # largest number of groups in a description
 MOST_VARIANT = 8    # highest number of a namespace's variant (kvcache.engine.verification)
 LONGEST_NAME = 255  # characters
 RING = 32           # number of samples of each kind that a rank keeps
-NONE, ATTACHED, REFUSES = range(3)  # states of a rank: not heard of yet, takes part, takes no part
+NONE, ATTACHED, REFUSES = range(3)  # states of a rank: not attached yet, takes part, refuses to take part
 
 WORD = 8              # bytes
 HEADER_WORDS = 512
@@ -231,7 +231,7 @@ class EnginePage:
         return self._word(rank, _RANK_PID) == os.getpid()
 
     def reason(self, rank: int) -> str:
-        """Returns why a rank refuses."""
+        """Returns the reason of a rank that REFUSES, as printable text."""
         try:
             text = self._memory.text(rank).decode("utf-8", "replace")
         except PageError as e:
@@ -267,11 +267,11 @@ class EnginePage:
         return True
 
     def want(self, pool: int) -> None:
-        """Has ranks attach that do not have this pool."""
+        """Asks the ranks that do not have this pool to attach to it."""
         self._memory.words[_WANTED] = pool
 
     def variant(self) -> int:
-        """Returns the number of the namespaces in use."""
+        """Returns the number of the namespaces' variant that rank 0 uses (kvcache.engine.verification)."""
         number = self._word(0, _VARIANT)
         return number if 1 <= number <= MOST_VARIANT else 1
 
@@ -282,16 +282,16 @@ class EnginePage:
                 for first in range(HEADER_WORDS, HEADER_WORDS + self.world_size * RANK_WORDS, RANK_WORDS)]
 
     def ended_below(self, most: int) -> int:
-        """Returns a number below which all loads have ended in all ranks; `most` is that of the next load."""
+        """Returns a number below which all loads have ended in all ranks. `most`: the number of the next load."""
         numbers = [self._word(r, _ENDED) for r in range(self.world_size)]
         return min(n if n <= most else 0 for n in numbers)
 
     def loads(self, rank: int) -> list[tuple[int, float]]:
-        """Returns bytes, and the seconds in which they were copied, of loads since the last time."""
+        """Returns the samples of a rank's loads since the last call: bytes, and the seconds of their copies."""
         return [(n * _LOAD_UNIT, s) for n, s in self._taken(rank, 0, _LOADS, _LOAD_RING)]
 
     def prefills(self, rank: int) -> list[tuple[int, float]]:
-        """Returns tokens, and the seconds in which they were computed, since the last time."""
+        """Returns the samples of a rank's prefills since the last call: tokens, and the seconds in which they were computed."""
         return self._taken(rank, 1, _PREFILLS, _PREFILL_RING)
 
     def _taken(self, rank: int, kind: int, head: int, ring: int) -> list[tuple[int, float]]:

@@ -164,7 +164,7 @@ class Promises:
         self._requests: dict[str, _Request] = {}
         self._serves = serves
         self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool
-        self.salt = b""  # the salt of keys
+        self.salt = b""  # bytes that are hashed into the keys of all chunks (identity.Resets)
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
@@ -231,7 +231,7 @@ class Promises:
 
     @property
     def advising(self) -> bool:
-        """Returns whether the daemon has yet to answer advice."""
+        """Returns whether answers to advice are outstanding."""
         return self._advising > 0
 
     def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:

@@ -94,7 +94,7 @@ class Ranks:
         return False
 
     def use(self, pools: Iterable[int]) -> bool:
-        """Makes the ranks keep these pools registered. Returns False if they are too many."""
+        """Makes the ranks keep these pools registered. Returns False if there are too many pools, or the engine has no page."""
         return self._page is not None and self._page.use(pools)
 
     @property

@@ -38,8 +38,9 @@ LOOKING, FOUND, FETCHING, ENDED = range(4)  # states of a search
 
 
 class Search:
-    """A search for the chunks of a group, root first. This host has the first `here`; this host and the shared tier together have the
-    first `reach`; `wanted` chunks after `here` are to be fetched, and `got` of them have been."""
+    """A search for a chain of one group. `keys`: root first. `here`: how many leading chunks this host has. `reach`: how many leading chunks it
+    and the shared tier have together. `wanted`: how many chunks after these `here` are to be fetched. `got`: how many of these were fetched in
+    time. `until`: the time.monotonic() of the deadline in the present state."""
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until

@@ -51,7 +51,7 @@ class LoadTimes:
         self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
         self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
         self._medians: dict[int, _Median] = {}
-        self._seen: dict[int, int] = {}  # the number of the latest sample of a size
+        self._seen: dict[int, int] = {}  # by size, the number of its latest sample
 
     def add(self, nbytes: int, seconds: float) -> None:
         self.samples += 1

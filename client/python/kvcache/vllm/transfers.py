@@ -73,7 +73,7 @@ class Transfers:
         self.rows, self.row_bytes, self.part_bytes, self.ack = rows, row_bytes, part_bytes, ack
         self.parts = -(-row_bytes // part_bytes)
         self.last_bytes = row_bytes - (self.parts - 1) * part_bytes
-        self.salt = b""  # the salt of keys, which changes only while no job is in flight
+        self.salt = b""  # bytes that are hashed into the keys of all chunks (identity.Resets); set only while no job is in flight
         self._lock = threading.Lock()
         self._declined: dict[int, int] = {}  # by group, number of declined keys that are still to be reported to the daemon
         self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)

@@ -137,7 +137,7 @@ class Watchdog:
         self._count("saved_prefill_seconds", tokens / prefill_tokens_per_s)
 
     def copied(self, seconds: float) -> None:
-        """Adds the seconds that a load took to copy."""
+        """Subtracts the seconds of a load's copies from the savings."""
         self._saved_s -= seconds
         self._count("load_copy_seconds", seconds)
 
@@ -147,7 +147,7 @@ class Watchdog:
         self._rank_store_s += store_s
 
     def reset(self) -> None:
-        """Forgets stores under way, because vLLM has reset its cache."""
+        """Forgets the stores under way, because vLLM has reset its cache and does not report their end."""
         self._storing = 0
 
     # --- steps ---
