@@ -15,7 +15,7 @@ import sys
 
 NAMES = ("kvcache-daemon", "kvcachectl", "kvcache-bench")
 TARGETS = ("daemon/kvcache-daemon", "client/ctl/kvcachectl", "client/bench/kvcache-bench")
-# The build needs these commands and libraries, which are in these packages of Debian.
+# The commands and the libraries that the build needs, each with the Debian package that contains it.
 COMMANDS = {"meson": "meson", "ninja": "ninja-build", "pkg-config": "pkg-config"}
 LIBRARIES = {"libevent_core": "libevent-dev", "libevent_extra": "libevent-dev", "liburing": "liburing-dev", "yaml-0.1": "libyaml-dev",
              "libcjson": "libcjson-dev", "libisal": "libisal-dev", "libmd": "libmd-dev"}

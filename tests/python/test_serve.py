@@ -311,7 +311,7 @@ def test_a_process_that_listens_and_does_not_answer_is_not_replaced(home):
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (("--idle", "soon"), "listen.idle"), (("--set", "memory.pool"), "write KEY=VALUE"), (("--set", "memory.poll=1GiB"), "memory.pool")])
+    (("--idle", "soon"), "listen.idle"), (("--set", "memory.pool"), "write --set KEY=VALUE"), (("--set", "memory.poll=1GiB"), "memory.pool")])
 def test_a_wrong_setting_is_named(home, arguments, said):
     assert said in home.serve("--background", *arguments, check=1)
 
@@ -382,10 +382,10 @@ def start_engine(home, **options):
 
 def test_an_engine_starts_a_daemon_only_if_asked_and_the_next_one_finds_it(home):
     assert start_engine(home) == start_engine(home, kvcache_start=False) == "" and not home.status()
-    assert f"kvcache-daemon serves at {home.socket}" in start_engine(home, kvcache_start=True)
+    assert f"this engine uses the kvcache-daemon at {home.socket}" in start_engine(home, kvcache_start=True)
     first = home.status()
     assert first["pid"] in home.pids and lives(first["pid"])
-    assert f"kvcache-daemon serves at {home.socket}" in start_engine(home, kvcache_start=True)
+    assert f"this engine uses the kvcache-daemon at {home.socket}" in start_engine(home, kvcache_start=True)
     assert home.status()["pid"] == first["pid"]
     said = subprocess.run([harness.CTL, "-s", home.socket, "config"], capture_output=True, text=True, check=True).stdout
     assert "idle: 10min" in said

@@ -149,7 +149,8 @@ class Gpu:
     """One GPU of this process, by its device number, in its primary CUDA context, which PyTorch uses, too.
 
     staging_bytes  size of the staging memory for puts, an eighth of which must hold a block; 0: 128 MiB
-    leased         most loads use copy_leased(): it gets the device memory through which small pieces are copied, and get() has none
+    leased         give the device memory through which small pieces are copied to copy_leased() instead of get(); for programs that mostly
+                   load with copy_leased()
     explicit       only renew() attaches the GPU and registers a daemon's memory, and other calls fail until then; for a process whose other
                    threads compute on the GPU
     engine         how pieces are copied, one of ENGINES (see kvcache-gpu.h); values other than "auto" are for measurements

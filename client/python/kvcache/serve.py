@@ -324,7 +324,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, str]:
     for pair in arguments.set:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise Error(errno.EINVAL, f"--set {pair}: write KEY=VALUE")
+            raise Error(errno.EINVAL, f"--set {pair} is not a setting; write --set KEY=VALUE")
         given[key] = value
     return given
 

@@ -391,7 +391,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             if info is not None and info.max_chunk_bytes < part:
                 self._link.complain(f"an object is stored in chunks of {part} bytes, but the daemon accepts at most {info.max_chunk_bytes}: set "
                                     "part_bytes to that number")
-            log.info("kvcache: %s, objects of %d bytes", name, layout.nbytes)
+            log.info("kvcache uses the namespace %s for objects of %d bytes", name, layout.nbytes)
             space = _Space(model, layout, Pages(self._link, self._link.namespace(name, fields, part), self._part_bytes, self._ack))
             self._spaces[(model, layout.text)] = space
             return space
@@ -505,7 +505,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             if self._closed:
                 return
             self._closed = True
-        log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
+        log.info("counters of the kvcache adapter at its end: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
         for worker in (self._stores, self._lookups, self._loads):
             worker.end()
         self._ending.set()

@@ -220,8 +220,8 @@ class Link:
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
-        """A context in which the daemon may write to the pages of a load, or read those of a store. close() waits for its end before it closes the
-        connection that stores."""
+        """Returns a context manager for calls during which the daemon may write to the pages of a load, or read those of a store. close() waits
+        until all such contexts have ended before it closes the connection that stores."""
         with self._moved:
             self._moving += 1
         try:
@@ -286,7 +286,7 @@ class Link:
         elif LOST in done.status or not client.connected:
             self.ail(client.error or "the daemon closed the connection")
         elif done.error:
-            self.complain(f"a request failed: {done.reason}")
+            self.complain(f"a request failed, so its pages are not found or not stored: {done.reason}")
 
     def _probe(self) -> str:
         """Returns why the daemon does not work, or an empty string if it does. Gets a random key over each connection and into each region, which
@@ -321,7 +321,7 @@ class Link:
         if self._remote:
             status = self.lookups.status()
             self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
-            if self.has_remote:  # connects, so that the first search need not
+            if self.has_remote:  # opens the connection for searches now, for which the first search would otherwise wait
                 spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 

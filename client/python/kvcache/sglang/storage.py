@@ -211,7 +211,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if lengths and self._canary is not None:
             name = self._canary.named(name)
         page = sum(lengths)
-        log.info("kvcache: %s, pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
+        log.info("kvcache uses the namespace %s for pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
         self._link.largest_part = max(self._link.largest_part, min(page, self._part_bytes))
         spaces = self._link.namespace(name, fields, min(page, self._part_bytes))
         return Pages(self._link, spaces, self._part_bytes, self._ack)
@@ -453,7 +453,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_, **__: None)
     def close(self) -> None:
-        log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
+        log.info("counters of the kvcache backend at its end: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
         self._link.close()
 
 

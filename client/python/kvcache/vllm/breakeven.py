@@ -30,7 +30,7 @@ log = logging.getLogger("kvcache.vllm")
 WINDOW_S = 300.0  # time of work in which the weight of a report falls to 1/e
 LOSS_S = 6.0      # loss at which stores pause
 LEAST_S = 60.0    # least time of work before a decision
-MARGIN = 1.5      # factor of the costs that hits must pay before stores resume
+MARGIN = 1.5      # multiple of the costs that hits must save before stores resume
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of work
 
 LATEST_STEPS, LEAST_STEPS = 512, 32  # steps of either kind that are kept; pairs of steps that are needed for a result

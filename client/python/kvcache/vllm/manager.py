@@ -272,8 +272,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
               name: str, asked: bytes | None = None) -> bool:
-        """Leases the chunks `keys`, all or none, and records that the chunks `others` are misses. Returns the answer for the key `asked`, by
-        default the first of the others."""
+        """Requests leases on the chunks `keys`, if all of them may be loaded, and records that the chunks `others` are misses. Returns the answer
+        for the key `asked`, by default the first of the others."""
         self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
         request.answers.update(dict.fromkeys(others, False))
         is_given = len(keys) > 0 and self._loadable(group, keys, request) == len(keys)

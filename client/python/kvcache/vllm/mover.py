@@ -132,7 +132,8 @@ class Mover:
         for part in parts:
             self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:
-                raise ValueError(f"job {number}: {len(part.blocks)} blocks for {len(part.keys)} chunks")
+                raise ValueError(f"job {number} has {len(part.blocks)} blocks for {len(part.keys)} chunks, but a chunk has "
+                                 f"{self.blocks[part.layout].per_chunk}")
         if not parts:  # other ranks write these chunks, or they are already stored
             self._ended.append(Ended(number, True, 0, 0.0))
             return
@@ -151,12 +152,12 @@ class Mover:
         for part in parts:
             self._check_blocks(number, part.layout, part.blocks)
             if len(part.blocks) != len(part.offsets):
-                raise ValueError(f"job {number}: {len(part.blocks)} blocks in {len(part.offsets)} places")
+                raise ValueError(f"job {number} has {len(part.blocks)} blocks, but {len(part.offsets)} offsets in the pool")
         self.loads.begin(number, parts, pool, load, is_expedited)
 
     def _check_blocks(self, number: int, layout: int, blocks: list[int]) -> None:
         if blocks and (min(blocks) < 0 or max(blocks) >= self.blocks[layout].blocks):
-            raise ValueError(f"job {number}: blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
+            raise ValueError(f"job {number} has blocks {blocks[:4]}... outside the KV cache, which has {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
         """Returns the jobs that have ended since the last call, and writes the counters and samples to the engine's page."""

@@ -99,7 +99,7 @@ class Description(NamedTuple):
                 _is_text(n, LONGEST_NAME) and _is_text(v, LONGEST_NAME) for n, v in fields.items()):
             raise PageError("a description has a name or a fingerprint that is not printable text")
         if not 0 < len(groups) <= MOST_GROUPS or len(groups) != len(listed):
-            raise PageError(f"a description has {len(groups)} different groups of {len(listed)}")
+            raise PageError(f"a description lists {len(listed)} groups, {len(groups)} of them different; it must list 1 to {MOST_GROUPS}, each once")
         for number, (nbytes, share) in groups.items():
             if not _is_number(number, 0, (1 << 32) - 1) or not _is_number(nbytes, 1, MOST_CHUNK_BYTES) or not share.is_valid(world_size):
                 raise PageError(f"a description has values of group {number!r} that are out of range")
@@ -164,7 +164,7 @@ class _Words:
         first = HEADER_WORDS + rank * RANK_WORDS
         length = self.words[first + _LENGTH]
         if length > TEXT_BYTES:
-            raise PageError(f"rank {rank} has a text of {length} bytes, and there is room for {TEXT_BYTES}")
+            raise PageError(f"rank {rank} announces a text of {length} bytes, but the page has room for {TEXT_BYTES}")
         at = (first + TEXT_AT) * WORD
         return bytes(self.bytes[at:at + length])
 
@@ -174,7 +174,7 @@ class EnginePage:
 
     def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
         if not 0 < world_size <= MOST_RANKS:
-            raise PageError(f"an engine of {world_size} GPUs is not served; {MOST_RANKS} is the most")
+            raise PageError(f"an engine of {world_size} GPUs is not supported; the largest has {MOST_RANKS}")
         _sweep()
         self.world_size, self.path = world_size, path_of(os.getpid(), engine_id)
         self._memory = self._make(digest)
@@ -440,7 +440,7 @@ def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
     """Claims the rank's area of the page. Raises PageError if another process has it, or if the rank's facts differ from the scheduler's."""
     owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
     if owner not in (0, os.getpid()) and _is_alive(owner):
-        raise PageError(f"process {owner} is rank {rank} of this engine already, so this process cannot be")
+        raise PageError(f"process {owner} is rank {rank} of this engine already: give each engine its own engine_id")
     page = RankPage(memory, rank)
     page._set(_RANK_PID, os.getpid())
     if memory.words[_DIGEST] != digest:

@@ -57,7 +57,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         try:
             blocks = blocks_of(kv_caches, spec.per_chunk)
             if len(blocks) != len(spec.tokens):
-                raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
+                raise ValueError(f"KV caches of {len(blocks)} groups were registered, but vLLM's configuration has {len(spec.tokens)} groups")
         except ValueError as e:
             self._refuse(str(e))
             return
@@ -139,7 +139,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
                 parts.append(Part(group, [key for key, _ in moved], [b for _, chunk in moved for b in chunk], salt=dst_spec.salt))
             checks += [Part(group, [keys[i]], chunk, is_check=True, salt=dst_spec.salt) for i, chunk in listed if i in dst_spec.checks and NO_BLOCK not in chunk]
         if taken != len(keys):
-            raise ValueError(f"job {job_id}: {len(keys)} chunks, {taken} of which have blocks")
+            raise ValueError(f"job {job_id}: vLLM passed {len(keys)} chunks to store, but blocks for {taken} of them only")
         self.mover.submit(job_id, checks + parts, dst_spec.tokens, dst_spec.scheduled)
         return True
 
@@ -153,7 +153,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         k = self.spec.per_chunk
         placed = arrays.filled(blocks, chunks, first_index, k)
         if placed is None and (k == 1 or len(blocks) > chunks * k):
-            raise ValueError(f"job {job_id}: {chunks} chunks for {len(blocks)} blocks")
+            raise ValueError(f"job {job_id}: vLLM passed {len(blocks)} blocks to store as {chunks} chunks of {k} blocks")
         if placed is None:
             return chunks, []
         return (1, placed[k:]) if NO_BLOCK in placed and not self.spec.stores_zeros else (0, placed)
@@ -180,7 +180,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
                 block_bytes = self._blocks[group].block_bytes
                 parts.append(LoadPart(group, [s.block for s in slots], [of_group[s.chunk] + s.place * block_bytes for s in slots]))
         if at != src_spec.count:
-            raise ValueError(f"job {job_id}: {src_spec.count} chunks for blocks of {at}")
+            raise ValueError(f"job {job_id}: vLLM passed {src_spec.count} chunks to load, but blocks for {at} chunks")
         self.mover.load(job_id, parts, src_spec.pool, src_spec.number, expedited)
         return True
 

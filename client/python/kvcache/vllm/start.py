@@ -22,6 +22,6 @@ def start_if_asked(options: Mapping[str, Any]) -> None:
         return
     try:
         path = serve.ensure(str(options.get("kvcache_idle", serve.IDLE)), options.get("kvcache_socket"))
-        log.info("kvcache-daemon serves at %s", path)
+        log.info("this engine uses the kvcache-daemon at %s (kvcache_start)", path)
     except OSError as e:
         log.warning("kvcache-daemon could not be started (kvcache_start), so this engine runs without a cache: %s", serve.why(e))

@@ -47,7 +47,7 @@ class LoadTimes:
     def __init__(self, overhead_s: float) -> None:
         self.overhead_s, self.rate = overhead_s, 0.0
         self.samples = 0
-        self.least = self.most = 0  # bytes of the kept samples
+        self.least = self.most = 0  # bytes of the smallest and of the largest kept sample
         self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
         self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
         self._medians: dict[int, _Median] = {}

@@ -102,7 +102,8 @@ def _described(facts: Mapping[str, object], layers: Sequence[str]) -> dict[str, 
 
 def _exact(described: Mapping[str, list[_Tensor]], layers: Sequence[str], packed: bool, start: int, page_bytes: int,
            facts: Mapping[str, object]) -> list[Unit] | None:
-    """Returns the units of a page whose layers have described tensors, or None if a tensor is not known to lie in the page."""
+    """Returns the units of a page from the description of its layers' tensors. Returns None if the layers are not described, or a tensor does not
+    lie in the page."""
     units = []
     for layer in layers:
         tensors = described.get(layer, [])

@@ -89,7 +89,7 @@ class Watchdog:
         self._break_even, self._steps = BreakEven(is_on), StepTimes()
         self._storing = 0  # number of chunks that are being stored
         self._step, self._last, self._ended_at = _Step(), _Step(), 0.0
-        # These six are sums since the last decision; seconds, and a number of steps with stores under way.
+        # The next five are sums since the last decision: seconds, and in _beside_stores the number of steps with stores under way.
         self._busy_s = 0.0
         self._beside_stores = 0
         self._saved_s = self._rank_s = self._rank_store_s = 0.0
@@ -153,8 +153,8 @@ class Watchdog:
     # --- steps ---
 
     def end_step(self, requests: int) -> None:
-        """Measures the step that ends now, and decides every LOOK_S. Called at the end of each schedule. `requests`: number of unfinished
-        requests."""
+        """Measures the step that ends now, and decides every LOOK_S seconds whether stores pause. Called at the end of each schedule. `requests`:
+        number of unfinished requests."""
         now, step, last = breakeven.clock(), self._step, self._last
         step.requests, step.has_stores = requests, self._storing > 0
         if last.requests and 0 < now - self._ended_at <= LONGEST_STEP_S:
