@@ -24,7 +24,7 @@ SHARED = pathlib.Path("/dev/shm")
 
 
 class NoBacking(Trouble):
-    """Why a kind of file system cannot be had here."""
+    """A kind of file system cannot be made on this host. The text is the reason."""
 
 
 def command(*words):

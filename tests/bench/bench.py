@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: see README.md beside it. run.sh builds what it needs and starts it.
+"""The benchmark of the daemon, which README.md beside this file explains. run.sh builds the programs that it needs and starts it.
 
-It prints numbers and never passes or fails: exit status 0 as long as it could print its report, in which a figure that
-could not be had says why. Progress goes to standard error.
+The benchmark prints figures, and neither passes nor fails: its exit status is 0 if it could print its report. A figure that could not be
+measured has the reason instead of a value. Progress is printed to standard error.
 """
 
 import argparse

@@ -30,12 +30,12 @@ GROUPS = {
 
 
 class Store:
-    """Made by many-entries; gone at the end."""
+    """A store that many-entries makes, and that is removed at the end."""
 
     def __init__(self, bench, entries, *arguments):
         self.path = bench.work / "entries"
         shutil.rmtree(self.path, ignore_errors=True)
-        # The ring has three entries of 128 bytes per slot, and nothing else is not sparse.
+        # The ring has three entries of 128 bytes per slot; all other files are sparse.
         if shutil.disk_usage(bench.work).free < entries * 3 * 140 + GIB:
             raise Trouble("too little of the disk is free")
         self.path.mkdir(mode=0o700)
@@ -73,7 +73,7 @@ def hit_arguments(n, batch):
 
 
 def hit_slices(daemon, n, clients, batch, slices, *ways):
-    """Hits per second of each slice, keys that were no hits, and how busy the daemon was."""
+    """Measures hits. Returns the hits per second of each slice, the number of keys that were not hits, and how busy the daemon was."""
     arguments, loads = (*hit_arguments(n, batch), *ways), []
     with daemon.load("get", "--steps", "--tier", "any", *arguments) as get:
         get.ask("warm")
@@ -121,7 +121,8 @@ def measure_batch(bench, report, daemon):
 
 
 def measure_spread(bench, report, daemon):
-    """Hits whose index, records and recency fit no cache, against hits for which they do: what waiting for memory costs."""
+    """Compares hits whose index entries, records and recency do not fit into the processor's cache with hits for which they do. The difference
+    is the cost of waiting for memory."""
     batch = 128
     bench.say(f"batches of {batch} hits, of {HITS} chunks against {FEW_HITS}")
     loads = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes and prints figures: ratios of two measurements that alternated, with an estimate of the error.
+"""Computes and prints the figures of the benchmark: ratios of two measurements that alternated, with an estimate of the error.
 
-A figure consists of pairs, each of them a slice of ours followed by one of the yardstick's. Its value is the median of the pairs' ratios, so
-that a disturbed slice does not change it. Its bounds are those of the median at 95 % (order statistics, which assume nothing about the
-distribution); its spread is the distance of the quartiles over the median.
+A figure consists of pairs of short measurements (slices), one of the daemon and one of a yardstick such as fio. The figure's value is the median
+of the pairs' ratios, so that a disturbed slice does not change it. Its bounds are the 95 % confidence interval of the median (by order
+statistics, which assume nothing about the distribution). Its spread is the distance of the quartiles, divided by the median.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes and facts of the benchmark: the daemon on its own store, the load program, fio, spinners; and properties of the machine."""
+"""Starts the benchmark's processes (the daemon with its own store, the load program, fio, spinners), and reads properties of the machine."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import time
 
 
 class Trouble(Exception):
-    """Why a figure cannot be had."""
+    """A figure cannot be measured. The text is the reason."""
 
 
 def own_environment(build):
@@ -120,7 +120,7 @@ def listens(path):
 
 
 class Process:
-    """A program that only runs, or answers each line of its input with a line of JSON."""
+    """A process of a program that only runs, or that answers each line of its input with a line of JSON."""
 
     def __init__(self, command, log, environment=None):
         self.command = [str(part) for part in command]
@@ -287,7 +287,7 @@ class Daemon:
 
 
 class Fio:
-    """fio on a file in the directory of the store that was written through once."""
+    """Runs fio on a file in the directory of the store. The whole file was written once before."""
 
     def __init__(self, bench, file_bytes, depth):
         self.bench, self.file_bytes, self.depth = bench, file_bytes, depth

@@ -64,7 +64,7 @@ def measure_put(bench, report, daemon, pool):
 
 
 def measure_into(bench, report, daemon, pool):
-    """Gets of chunks in memory into registered memory."""
+    """Measures gets of chunks in memory into registered memory."""
     piece, tally = SIZES["2MiB"], Tally("memory_bytes")
     source = pool // 2 // piece * piece
     bench.say("get into registered memory against memcpy")
@@ -85,7 +85,7 @@ def measure_into(bench, report, daemon, pool):
 
 
 def measure_recording(bench, report, daemon, pool):
-    """Gets of chunks in memory into registered memory, which the daemon copies and a session counts: with one and without."""
+    """Measures gets of chunks in memory into registered memory, with and without a benchmark session that counts the copies."""
     session = [bench.build / "client/bench/kvcache-bench", "--socket", daemon.socket, "session"]
 
     def say(*words):

@@ -48,7 +48,7 @@ def fill(daemon, size, bytes_, batch=16, outstanding=64, region=0):
 
 
 def hit_rate(daemon, n_clients, arguments):
-    """Hits per second of so many clients at once."""
+    """Returns the hits per second of this number of concurrent clients."""
     loads = []
     try:
         for seed in range(n_clients):

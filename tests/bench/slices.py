@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs slices in pairs, one of ours and one of the yardstick's, and counts CPU time and other events meanwhile."""
+"""Runs short measurements (slices) in pairs, one of the daemon and one of a yardstick such as fio, and counts CPU time and events meanwhile."""
 
 from machine import cpu_seconds
 

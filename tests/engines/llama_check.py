@@ -36,7 +36,7 @@ class Bed:
         return path
 
     def run(self, prompt, *options, model=None):
-        """Tokens generated, tokens restored, blocks put."""
+        """Runs the program once. Returns the generated tokens, the number of tokens restored from the daemon, and the number of blocks put."""
         done = subprocess.run([self.program, "-s", str(self.daemon.socket), "-b", str(BLOCK), "-n", "16", "-j", "1", "-t", *options,
                                model or self.model, ",".join(map(str, prompt))],
                               capture_output=True, text=True, timeout=300)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's own classes over kvcache's adapter and a real daemon; no GPU. Run by run.sh in an environment with LMCache.
+"""Tests LMCache's own classes with kvcache's adapter and a real daemon, without a GPU. Run by run.sh in an environment with LMCache.
 
     KVCACHE_BUILD=... KVCACHE_LIBRARY=... python lmcache_check.py [SCENARIO...]
 

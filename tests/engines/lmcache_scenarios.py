@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the adapter under LMCache's calls, whether they come from the real package (lmcache_check.py) or from its substitute
-(tests/python/test_lmcache_contract.py).
+"""Scenarios that test the LMCache adapter as LMCache calls it. Shared by lmcache_check.py, which runs them with the real LMCache, and
+tests/python/test_lmcache_contract.py, which runs them with a substitute.
 
-Each function takes `make` (options of the adapter -> a host) and a running daemon of tests/daemon/harness.py. A host has the adapter
-and an arena of objects, as LMCache's L1 has; it waits for events as LMCache's controllers do, and changes objects as soon as those
-could."""
+Each scenario is a function. Its parameters are `make`, which makes a Host from the adapter's options, and a running daemon of
+tests/daemon/harness.py. A Host has the adapter and an arena of objects, as LMCache's L1 has. It waits for events as LMCache's controllers do, and
+overwrites objects as soon as they could."""
 
 import ctypes
 import hashlib

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes an LMCache that runs beside a vLLM on one H100 or H200 with PyTorch 2.11 and no network: lmcache-VERSION-sm90.tar.xz.
+"""Makes an archive of LMCache, lmcache-VERSION-sm90.tar.xz, for the traffic benchmark (traffic.py) on an H100 or H200 without a network.
 
     make_lmcache.py FOLDER [--version 0.5.6]
 
-Needs pip, tar, xz and 200 MB of disk. The archive unpacks beside vLLM, or traffic.py gets both: --site VLLM --site LMCACHE. vLLM's pack has
-the rest of what LMCache imports (fastapi, msgspec, opentelemetry, pyzmq and their like), and the GPU machine has aiofiles, httpx and numba.
+This script needs pip, tar, xz and 200 MB of disk. Unpack the archive into the folder of vLLM's packages, or pass both to traffic.py: --site VLLM
+--site LMCACHE. Further packages that LMCache imports are in vLLM's archive (fastapi, msgspec, opentelemetry, pyzmq), or must be installed on the
+GPU machine (aiofiles, httpx, numba). The machine must have PyTorch 2.11.
 
-The kernels of LMCache 0.5.4 to 0.5.6 are built for a later PyTorch, from which they need one function that PyTorch 2.11 lacks: the constructor of
-c10::NotImplementedError, which they throw on wrong arguments. Their reference is renamed to the constructor of its base class, which has the same
-arguments. 0.5.3 and earlier need no such change.
+The kernels of LMCache 0.5.4 to 0.5.6 are built for a later PyTorch. They refer to one function that PyTorch 2.11 lacks: the constructor of
+c10::NotImplementedError, which they throw for wrong arguments. The script renames this reference to the constructor of the base class, which has
+the same arguments. LMCache 0.5.3 and earlier need no such change.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes an SGLang that runs a Llama on one H100 or H200 with PyTorch 2.11 and no network: sglang-VERSION-sm90.tar.xz for traffic.py --site.
+"""Makes an archive of SGLang, sglang-VERSION-sm90.tar.xz, for the traffic benchmark (traffic.py --site) on an H100 or H200 without a network.
 
     make_sglang.py FOLDER [--toolkit FOLDER [--python PYTHON]]
 

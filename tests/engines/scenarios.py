@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of all engines: how a check runs them, each beside a daemon of its own, and the parts that several have in common."""
+"""Runs the scenarios of an engine's check, each with a daemon of its own, and has the parts that scenarios of several engines share."""
 
 import contextlib
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traffic benchmark against the sources of an installed SGLang, without a GPU: what traffic_sglang.py passes and reads exists."""
+"""Checks, without a GPU, that the arguments and attributes of SGLang that traffic_sglang.py uses exist in the sources of an installed SGLang."""
 
 import ast
 import importlib.util

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the backend under SGLang's calls, whether they come from the real package (sglang_check.py) or from its substitute
-(tests/python/test_sglang_contract.py).
+"""Scenarios that test the SGLang backend as SGLang calls it. Shared by sglang_check.py, which runs them with the real SGLang, and
+tests/python/test_sglang_contract.py, which runs them with a substitute.
 
-Each function takes `make` (options of the backend, and of the host pool, -> a host) and a running daemon of
-tests/daemon/harness.py. A host has the backend, a host pool and its pages; it changes pages as soon as SGLang could."""
+Each scenario is a function. Its parameters are `make`, which makes a Host from options of the backend and of the host pool, and a running
+daemon of tests/daemon/harness.py. A Host has the backend, a host pool and its pages. It overwrites pages as soon as SGLang could."""
 
 import ctypes
 import hashlib
@@ -35,7 +35,7 @@ def is_busy(client):
 
 
 class Host:
-    """`storage` over `pool`, whose pages `first` to `first + count` are this host's."""
+    """The backend `storage` with the host pool `pool`, of which this host uses `count` pages, beginning with page `first`."""
 
     def __init__(self, storage, pool, indices, first=0, count=32):
         self.storage, self.pool, self._indices = storage, pool, indices

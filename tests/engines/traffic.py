@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic on an engine: many sessions at once, CUDA graphs, several ways to offload in turns, and a table at the end.
+"""The traffic benchmark: runs an engine with many concurrent sessions and CUDA graphs, with each of several ways to offload, and prints a table.
 
     traffic.py --pack PACK --site SITE [--arms cpu,spec,tier] [--rounds 3]        rounds of all arms, which take turns
     traffic.py ... --standing                                                     the same with engines that start once, side by side on one GPU
@@ -9,18 +9,21 @@
     traffic.py ... --starts N [--at-once K]                                       N starts beside a process that stores; counts those that serve
     traffic.py ... --sequential N                                                 N requests, one after the other
     traffic.py ... --daemon-fault none,kill,hang,full                             the daemon fails in the middle; measures each request's waits
-    traffic.py ... --identity runner|layout|dtype|same                               two engines on one daemon answer as each does without a cache
-    traffic.py ... --states --shape linear                                           tokens computed, from the GPU, memory, and disk after kill -9
-    traffic.py ... --fleet N [--gpus G] [--kill-at SECONDS]                          N engines share a host; sessions are routed at random
+    traffic.py ... --identity runner|layout|dtype|same                            two engines on one daemon answer as each does without a cache
+    traffic.py ... --states --shape linear                                        tokens computed, from the GPU, memory, and disk after kill -9
+    traffic.py ... --fleet N [--gpus G] [--kill-at SECONDS]                       N engines share a host; sessions are routed at random
 
-Arms of vLLM: none; cpu, its CPU tier; fs, its tiering with its tier of files; tier, the same with ours; spec, our spec; lmcache, an LMCache
-server with memory alone; lmcache-gds, with GPUDirect Storage; lmcache-fs, with its adapter for files; lmcache-tier, with ours. Arms of SGLang (--engine sglang): none; cpu, HiCache;
-fs, with its file backend; tier, with ours. PACK is a build folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the
-package's wheel and client/ctl/kvcachectl in it. SITE has the engine unpacked, as a folder or an archive. Results are in the folder --out: table.md and figures.json, rewritten after each run, and logs.txt.
-tests/README.md says more.
+An arm is one way to offload. Arms of vLLM: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with kvcache's
+tier; spec, kvcache's offloading spec; lmcache, an LMCache server with memory only; lmcache-gds, with GPUDirect Storage; lmcache-fs, with
+LMCache's adapter for files; lmcache-tier, with kvcache's adapter. Arms of SGLang (--engine sglang): none; cpu, HiCache; fs, HiCache with its
+file backend; tier, HiCache with kvcache's backend.
 
-Exit status: 0 if every run did what it should, 1 if one did not, 2 for a wrong option, an unusable folder or packages that cannot be imported,
-3 if arms were skipped because the budget was spent.
+PACK is a build folder, or the folder or archive that tests/gpu/pack.sh made of one; it contains the package's wheel and client/ctl/kvcachectl.
+SITE is the unpacked engine, as a folder or an archive. The results are in the folder --out: table.md and figures.json, rewritten after each run,
+and logs.txt. tests/README.md has the details.
+
+The exit status is 0 if all runs succeeded, 1 if one failed, 2 for a wrong option, an unusable folder or packages that cannot be imported, and 3
+if arms were skipped because the budget was spent.
 """
 
 import argparse

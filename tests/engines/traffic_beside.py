@@ -25,7 +25,7 @@ class Storing:
         self.leases, self.printed_at = [], 0.0
 
     def put(self, space, count=BATCH):
-        """Stores new chunks. Returns the keys that the daemon took."""
+        """Stores new chunks. Returns the keys that are stored."""
         keys = [os.urandom(32) for _ in range(count)]
         done = space.put(keys, [self.bytes] * count, ack="accepted")
         taken = [key for key, status in zip(keys, done.status) if kvcache.status_ok(status)]

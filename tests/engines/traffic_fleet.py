@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several engines on one host, over which a router spreads the turns of sessions at random, as a load balancer without affinity does.
+"""The mode --fleet of the traffic benchmark: several engines on one host, and a router that sends each turn of a session to a random engine.
 
 The engines of an arm with a daemon share it. Those of other arms have an equal part of the memory each, so that all arms have the same bytes.
 Engines take turns on the GPUs of the host. One of them may be killed in the middle: its requests go to the others, and it starts again.
@@ -86,7 +86,7 @@ class Fleet:
             self._look()
 
     def _look(self):
-        """Looks at each engine once. Raises RuntimeError if one is over before its time."""
+        """Reads the events of each engine. Raises RuntimeError if an engine has ended too early."""
         for member in self.members:
             outcome = member.look()
             if outcome is not None:
@@ -94,7 +94,7 @@ class Fleet:
         time.sleep(0.005)
 
     def _next(self):
-        """Puts the next session in line, if there is one."""
+        """Appends the next session to the queue, if there is one."""
         session = next(self.fresh, None)
         if session is not None:
             self.turns[session] = 0

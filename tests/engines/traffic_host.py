@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of the traffic benchmark and what they share with the host: programs, daemons, engines, memory cgroups, disk counters.
+"""Starts and ends the processes of the traffic benchmark (programs, daemons, engines), and reads memory cgroups and disk counters of the host.
 
 A Host owns a scratch folder and every process that it starts. close() kills all of them, and the kernel does if the driver is killed.
 """
@@ -234,7 +234,7 @@ class EngineProcess:
         return self.status is not None
 
     def stacks(self):
-        """Has the process print the stacks of its threads to its log."""
+        """Makes the process print the stacks of its threads to its log."""
         if self.pid and self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)

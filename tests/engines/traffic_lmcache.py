@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache for the arms of vLLM that use it: its server, a process beside the engine that dies with it, and vLLM's connector to that server.
+"""LMCache for the arms of the traffic benchmark that use it: starts LMCache's server beside vLLM, and configures vLLM's connector to the server.
 
-lmcache: the server's memory (L1) alone; lmcache-gds: a file in place of that memory, through GPUDirect Storage; lmcache-fs: memory and LMCache's
-adapter for files; lmcache-tier: memory and our adapter. Engine and server are killed together, so a run with --kill-at finds what L2 has kept.
+The arms are: lmcache, with the server's memory (L1) only; lmcache-gds, with a file instead of this memory, through GPUDirect Storage; lmcache-fs,
+with memory and LMCache's adapter for files; lmcache-tier, with memory and kvcache's adapter. Engine and server are killed together, so a run
+with --kill-at only finds the chunks that the second level (L2) has stored.
 """
 
 import json

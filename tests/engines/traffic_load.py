@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of one engine, and how long each of them waits. Runs in the engine's process; knows no engine by name.
+"""Sends the traffic benchmark's requests to one engine, and measures how long each request waits. Runs in the engine's process, for any engine.
 
 An engine has add(name, tokens, answer), which queues a request, and step(), which returns a Progress for each request that got tokens or
 ended. Sessions are a closed loop: `concurrency` of them at a time, each of several turns. A prompt is the session's history and new

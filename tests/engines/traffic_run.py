@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the traffic benchmark: an arm with a daemon of its own, its engine, and faults in the middle of the traffic."""
+"""Runs one arm of the traffic benchmark: makes its daemon and engine, watches the run, and injects faults in the middle of the traffic."""
 
 import contextlib
 import pathlib
@@ -192,7 +192,7 @@ class Kill:
             run.down_s, self.remark = began[1] - self.killed_at, ""
 
     def finish(self):
-        """Has nothing to undo."""
+        """Does nothing, because a kill of the engine needs no cleanup."""
 
     def figures(self, run):
         return {}

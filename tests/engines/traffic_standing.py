@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines of the traffic benchmark that stay: all arms start side by side on one GPU, and then run one load after the other in turns.
+"""The mode --standing of the traffic benchmark: the engines of all arms start once, side by side on one GPU, and then run their loads in turns.
 
-A start of vLLM takes longer than most loads. Where a GPU machine is lent by the minute, engines that stay leave the minutes to the loads.
-An engine that waits for its next load runs no step. Its caches keep what earlier loads left there, as in life.
+A start of vLLM takes longer than most loads, so this mode saves time on a GPU machine that is lent by the minute. An engine that waits for its
+next load runs no step. Its caches keep the chunks of earlier loads, as they do in production.
 """
 
 import contextlib

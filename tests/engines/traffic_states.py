@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens of a shape in each state of the cache: computed, found on the GPU, in memory, and on disk after kill -9 of engine and daemon.
+"""The mode --states of the traffic benchmark: compares an engine's tokens when its KV cache is computed, on the GPU, in memory, and on disk.
 
-An engine without a connector says what is right. Its answers with a prefix on the GPU count as right too: a prompt that is computed in
-two parts may round differently from one that is computed at once, which is no fault of a cache.
+"On disk" means after kill -9 of engine and daemon. The right tokens are those of an engine without a connector. Its tokens with a prefix on the
+GPU count as right, too, because a prompt that is computed in two parts may round differently from one that is computed at once.
 """
 
 import time

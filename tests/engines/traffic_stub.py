@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine without a GPU for the rehearsal of the traffic benchmark. Its answers depend on the bytes of its blocks, whether computed or loaded.
+"""A substitute engine that needs no GPU, with which the traffic benchmark is tested. Its answers depend on the bytes of its blocks.
 
 A block's bytes are computed from its tokens and the engine's description. With `spec` and `tier` they are stored in and loaded from a real
 daemon, so that a daemon that is killed, hangs or is full affects this engine like a real one. KVCACHE_STUB_FAULT plants a fault that the
@@ -27,7 +27,7 @@ def prepare():
 
 
 class Blocks:
-    """Blocks in memory of the process, the least recently used of which leaves first."""
+    """Blocks in memory of the process. If they are too many, the least recently used one is evicted."""
 
     def __init__(self, most):
         self.most, self.content = most, collections.OrderedDict()

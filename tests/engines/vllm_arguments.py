@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traffic benchmark against the real classes of an installed vLLM, without a GPU: what traffic_vllm.py calls, passes and reads exists."""
+"""Checks, without a GPU, that the functions, arguments and attributes of vLLM that traffic_vllm.py uses exist in an installed vLLM."""
 
 import importlib
 import inspect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own tiering managers over kvcache's tier and a real daemon; no GPU. Run by engines.sh in an environment with vLLM.
+"""Tests vLLM's own tiering managers with kvcache's tier and a real daemon, without a GPU. Run by run.sh in an environment with vLLM.
 
     KVCACHE_BUILD=... KVCACHE_LIBRARY=... python vllm_check.py [SCENARIO...]
 """
@@ -13,7 +13,7 @@ import types
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python"), str(HERE.parents[0] / "python")]
-os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.29 has random block hashes without it, which make a namespace private
+os.environ["PYTHONHASHSEED"] = "0"  # without this variable, block hashes of vLLM before 0.29 are random, which makes a namespace private
 
 import fake_vllm  # noqa: E402
 import harness  # noqa: E402

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own classes hand over KV caches that are not plain, and look windows up.
+"""Tests kvcache's layouts and lookups of windows with vLLM's own classes, for KV caches with several groups, padding, windows or states.
 
-OffloadingConnectorWorker, KVCacheConfig, the specs of groups and the lookup of OffloadingConnectorScheduler are real. Tensors are of the CPU,
-where kvcache's layouts gather and scatter."""
+OffloadingConnectorWorker, KVCacheConfig, the specs of groups and the lookup of OffloadingConnectorScheduler are vLLM's. The tensors are in memory
+of the CPU, where kvcache's layouts gather and scatter blocks."""
 
 import contextlib
 import hashlib

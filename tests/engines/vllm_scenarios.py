@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the tier under vLLM's managers, the real ones (vllm_check.py) or their substitutes (tests/python/test_vllm_contract.py).
-A host stores, looks up and loads as the scheduler does, and owns the rows, of `host.row` bytes each.
+"""Scenarios that test the vLLM tier as vLLM's managers call it. Shared by vllm_check.py, which runs them with the real vLLM, and
+tests/python/test_vllm_contract.py, which runs them with a substitute.
 
-Each function takes `make` (options of the tier -> a host) and a running daemon of tests/daemon/harness.py."""
+Each scenario is a function. Its parameters are `make`, which makes a host from the tier's options, and a running daemon of
+tests/daemon/harness.py. A host stores, looks up and loads chunks as vLLM's scheduler does, and owns the rows, of `host.row` bytes each."""
 
 import contextlib
 import hashlib
@@ -49,7 +50,7 @@ def store(host, name, keys):
 
 
 def check_load(host, name, keys, found=None):
-    """Checks that the first `found` keys are promised and loaded correctly, and that the others are misses."""
+    """Checks that the first `found` keys are hits and are loaded correctly, and that the other keys are misses."""
     found = len(keys) if found is None else found
     context = host.begin(name)
     said = host.lookup(keys, context)
