@@ -339,7 +339,7 @@ def test_a_rank_s_area_is_taken_over_from_a_dead_process_only(folder):
     made = EnginePage("e", 2, 7)
     at = page.HEADER_WORDS + page.RANK_WORDS + page._RANK_PID
     made._memory.words[at] = os.getppid()
-    with pytest.raises(PageError, match=f"is process {os.getppid()} already"):
+    with pytest.raises(PageError, match=f"process {os.getppid()} is rank 1 of this engine already"):
         open_page("e", 1, 2, 7)
     made._memory.words[at] = 999999999
     assert open_page("e", 1, 2, 7) is not None

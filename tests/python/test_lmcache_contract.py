@@ -254,7 +254,7 @@ def test_there_are_so_many_layouts_and_no_more(make, module, caplog):
     host = make()
     keys = [host.new_key(bytes(32), model_name=f"tests/model {n}") for n in range(module.MOST_SPACES + 2)]
     assert host.find(keys) == [False] * len(keys)
-    assert len(host.adapter._spaces) == module.MOST_SPACES and "more than 64 models and layouts" in caplog.text
+    assert len(host.adapter._spaces) == module.MOST_SPACES and "64 other models and layouts already" in caplog.text
     assert not host.counters["errors"]
 
 

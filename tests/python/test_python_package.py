@@ -102,7 +102,7 @@ def test_a_wheel_for_a_distribution_has_no_library_of_its_own(tmp_path):
         said = archive.read(f"kvcache-{build_backend.version()}.dist-info/WHEEL").decode()
     assert "kvcache/__init__.py" in names and not [n for n in names if ".so" in n or n.startswith("kvcache/bin/")]
     assert "Root-Is-Purelib: true" in said and "Tag: py3-none-any\n" in said
-    with pytest.raises(SystemExit, match="library=shared: it is bundled or system"):
+    with pytest.raises(SystemExit, match="library=shared is not a setting of the build; use bundled or system"):
         build_backend.build_wheel(tmp_path, {"library": "shared"})
     with pytest.raises(SystemExit, match="daemon=perhaps: it is auto, yes or no"):
         build_backend.build_wheel(tmp_path, {"daemon": "perhaps"})

@@ -65,9 +65,10 @@ COMPLETION = struct.Struct("<QQiiQ")
 NAMESPACE_INFO = struct.Struct("@256s64sII5Q4I")
 INFO = struct.Struct("<IIQQQQ16sQQ16xQQ")
 
+# In the following lists of members, "a | b" is one word: a in its lower and b in its upper half.
 # struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | cost_us.
 ENTRY_WORDS = 10
-# struct kvcache_result: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
+# struct kvcache_result in words: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
 RESULT_WORDS = 7
 
 # struct kvcache_transfer: size, path, layout, technology, result, reserved | transfers, blocks, regions, bytes, device_bytes,

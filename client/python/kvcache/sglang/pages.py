@@ -18,8 +18,8 @@ from .. import LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places
 from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
-MOST_PIECES = 1024  # pieces of a chunk
-MOST_KEYS = 1024    # keys of a lookup or of a round
+MOST_PIECES = 1024  # largest number of pieces of a chunk
+MOST_KEYS = 1024    # largest number of keys in a lookup or in a round of a move
 
 
 class _Slice(NamedTuple):

@@ -467,8 +467,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @timed_store
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
-        """Returns the chunks of which at least one shard is not stored, and those that the canary compares. Returns no chunk while the daemon
-        does not answer or stores pause; vLLM then takes all chunks for stored."""
+        """Returns the chunks of which at least one shard is not stored, and the chunks that the canary compares. While stores pause (watchdog.py),
+        returns only chunks for the canary, and while a rank takes no part or the daemon does not answer, none. vLLM takes a chunk that is not
+        returned for stored."""
         promises = self._ready()
         groups = identity.by_group(keys)
         self._hints.saw(req_context.req_id, keys)

@@ -31,7 +31,7 @@ STALL_S = 3.0        # time without any answer after which the daemon counts as 
 LOOKUP_S = 0.05      # timeout of a lookup that the lookup index does not answer
 MEND_S = 0.25        # pause of the mender between two probes
 SETTLE_S = 0.02      # interval between two checks whether the daemon can still reach rows
-COMPLAIN_S = 10.0    # interval between messages of drain()
+COMPLAIN_S = 10.0    # interval between log messages of drain() while it waits
 
 
 class Report(NamedTuple):
