@@ -326,7 +326,7 @@ def stores_that_cost_ranks_too_much():
         host.works(clock, 1)
         if len(lines) == 2:
             break
-    assert len(lines) == 2 and lines[1].startswith("stores resume"), lines
+    assert len(lines) == 2 and lines[1].startswith("chunks are stored again"), lines
     assert host.stored("resumed", keys_of("paused", 3)) == 3
     assert host.stored_bytes() == [b + 3 * CHUNK for b in before]
     host.close()

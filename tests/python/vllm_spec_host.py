@@ -1304,7 +1304,7 @@ def without_a_worker():
 
 
 def refused():
-    for said, make in (("up to 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
+    for said, make in (("at most 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
                        ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")), ("copies must be one of auto, kernel", lambda: Host(copies="fast")),
                        ("kvcache_start", lambda: Host(kvcache_start="yes"))):
         try:

@@ -66,7 +66,7 @@ class Canary:
         self._bound, self._first_names, self._fingerprint, self._units = bound, dict(names), fingerprint, units
         if mode != OFF and any(len(n) > LONGEST_NAME for n in names.values()):
             raise ValueError(f"with a canary, a namespace's name may have {LONGEST_NAME} characters at most, but "
-                             f"{max(names.values(), key=len)} has more: shorten the option kvcache_namespace (vLLM) or namespace (SGLang)")
+                             f"{max(names.values(), key=len)} has more: shorten kvcache_namespace (vLLM) or the option namespace (SGLang)")
         opaque = sorted(g for g in names if not units.get(g))
         if mode != OFF and "private" in fingerprint:  # no other engine finds a private namespace
             mode = OFF

@@ -28,7 +28,7 @@ log = logging.getLogger("kvcache.vllm")
 MOST_ACTIONS = 64  # actions of a request that are read
 MOST_PARAMETERS = 1024  # kv_transfer_params of a request whose names are read
 MOST_SECONDS = 2**32 - 1
-TOOL_CALL_S = 120  # longest retention that counts as a tool call, after which the daemon expects the chain soon
+TOOL_CALL_S = 120  # longest retention that is translated to the advice "tool_call": the chain is used again soon
 
 MOST_WAITING = 1024  # ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
 MOST_READY_KEYS = 1 << 18  # keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped

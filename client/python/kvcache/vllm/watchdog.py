@@ -115,7 +115,7 @@ class Watchdog:
         self._step.is_plain = False
 
     def offered(self, is_prompt: bool) -> None:
-        """Notes that vLLM has offered chunks for storing. `is_prompt`: so many that the step computes a prompt."""
+        """Notes that vLLM has offered chunks for storing. `is_prompt`: their number shows that the step computes a prompt."""
         if is_prompt:
             self._step.is_plain = False
 
