@@ -141,7 +141,8 @@ bool fdpass_brings(int sock)
         struct iovec iov = { .iov_base = &byte, .iov_len = sizeof(byte) };
         struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-        /* The kernel closes the descriptors of a peek again. They are never the last references to
-         * their files, so closing them cannot block. */
+        /* There is no room for control data, so the kernel sets MSG_CTRUNC if the message has
+         * descriptors, and drops the references that it took for this peek. The queued message
+         * still refers to the same files, so no file is closed, which could block. */
         return recvmsg(sock, &m, MSG_PEEK | MSG_DONTWAIT) >= 0 && (m.msg_flags & MSG_CTRUNC);
 }

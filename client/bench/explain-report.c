@@ -63,8 +63,8 @@ static void add_kept(struct text_table *table, const struct explain_decision *d,
         row(table, NULL, "kept", why);
         if (closest < 1)
                 row(table, NULL, "",
-                    d->is_closest_continued ? "blocks that continue it go first"
-                                            : "that one ended a chain worth less");
+                    d->is_closest_continued ? "blocks that continue this one are evicted first"
+                                            : "the victim was the end of a chain worth less");
 }
 
 static void add_standing(struct text_table *table, const struct explanation *e, size_t i)

@@ -149,8 +149,9 @@ static void print_notes(const struct simulate_arguments *a, const struct fleet *
                 char lag[HUMAN_BYTES];
 
                 human_seconds(a->lag, lag);
-                printf("EXPECTED is what the router counted on, by events that reach it after %s; "
-                       "STALE was evicted.\n",
+                printf("EXPECTED: blocks that the router, which hears of changes after %s, "
+                       "believed to "
+                       "be on\nthe host; STALE: those of them that the host had evicted.\n",
                        lag);
         }
         printf("SKEW is the work of the busiest host, in blocks computed, over the mean.\n");

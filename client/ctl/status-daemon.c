@@ -188,10 +188,11 @@ static void print_kept(cJSON *status, bool detail)
                                      (unsigned long long)damaged);
         }
         if (forbidden > 0)
-                section_line("memory dropped",
-                             "%llu of the last daemon's pools: a client that had mapped one has "
-                             "lost its rights",
-                             (unsigned long long)forbidden);
+                section_line(
+                        "memory dropped",
+                        "%llu of the previous daemon's pools: clients that had mapped them lost "
+                        "their rights; the log names the users",
+                        (unsigned long long)forbidden);
         if (detail)
                 section_line("at restart", "%s%s",
                              ready ? "the memory is kept" : "the memory is lost: ",

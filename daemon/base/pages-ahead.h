@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Populates the memory of a growing array before the array needs it, so that the thread that uses
  * the array does not wait for the kernel to clear pages. Clearing a huge page takes 0.1 ms, and
- * several milliseconds in some virtual machines; arrays that grow together need theirs at once.
+ * several milliseconds in some virtual machines; arrays that grow together would wait for several
+ * at the same moment.
  *
- * The first 2 MiB of an array get small pages on first touch, which is short and costs small arrays
- * nothing. From there on, a thread of the process populates the next 2 MiB while the array uses the
- * second half of the preceding ones. All functions are called by the array's own thread. */
+ * The first 2 MiB of an array get small pages when each is touched first: these waits are short,
+ * and a small array has no more memory than it uses. From there on, when the array has used half of
+ * a range of 2 MiB, a thread of the process populates the next range. All functions are called by
+ * the array's own thread. */
 #pragma once
 
 #include <stdint.h>

@@ -261,8 +261,9 @@ static inline void cq_unlink(struct cq *q, uint32_t item)
                 cq_leave_promise(q, item);
 }
 
-/* Returns an item's list within its group. Each class has a list for unknown cost and one per cost
- * band. */
+/* Returns the number of an item's list within its group of one size: YIELDING for an item that
+ * gives way, otherwise the list of the item's class and cost band, where band 0 means an unknown
+ * cost. */
 static inline uint32_t cq_list_of(const struct cq_item *i)
 {
         enum { LEVELS = (EVICT_COSTS - 1) / (BANDS - 1) };

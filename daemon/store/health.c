@@ -455,8 +455,8 @@ static void resume_ended(struct member *p, int r)
 {
         struct store *s = p->store;
 
-        /* namespaces that the volume has taken over stay in the list, because its files may have
-         * them */
+        /* Only the snapshot is freed. Namespaces that the volume has copied from it stay in the
+         * store's list, because the volume's files may already name them. */
         set_namespaces_release(s, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
         p->emptied = false;
@@ -466,8 +466,9 @@ static void resume_ended(struct member *p, int r)
                 store_reap(s);
 }
 
-/* Marks the superblock of a volume whose resume failed after it had joined, because the others
- * continue without it. Runs on the volume's blocking-call thread. */
+/* Sets `away` in the superblock of a volume whose resume failed after the volume had joined the
+ * others, because the other volumes continue without this one. Runs on the volume's blocking-call
+ * thread. */
 static int run_leave(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);

@@ -131,7 +131,7 @@ def test_a_pool_is_lost_only_for_the_tenant_that_lost_a_user(started):
     s.restart()
     s.verified()
     assert s.daemon.metric("kvcache_kept_forbidden_pools") == s.kept()["forbidden_pools"] == 1
-    assert "1 of the last daemon's pools: a client" in ctl("status", "memory", daemon=s.daemon, check=0).stdout
+    assert "1 of the previous daemon's pools: clients that had mapped" in ctl("status", "memory", daemon=s.daemon, check=0).stdout
     for uid, tier in ((ALICE, Tier.DISK), (BOB, Tier.MEMORY)):
         with client_as(s.daemon, uid) as c:
             assert read(c, c.namespace("n"), [pairs[uid]]) == [(tier, True)]

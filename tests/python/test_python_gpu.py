@@ -287,7 +287,7 @@ def test_host_memory_is_gathered_and_scattered(daemon, source):
                 raise SystemExit(f"{blocks} were taken")
         assert bytes(chunk) == before
         for regions, said in (([(4096, 64, 65)], "stride"), ([(4096, 64, 40), (4120, 64, 8)], "overlap"), ([], "1,024"),
-                              ([(4096 + i * 64, 64 * 2000, 8) for i in range(1025)], "1,024"), ([(2**64 - 64, 64, 64)], "memory")):
+                              ([(4096 + i * 64, 64 * 2000, 8) for i in range(1025)], "1,024"), ([(2**64 - 64, 64, 64)], "address space")):
             try:
                 Layout.of_regions(regions, blocks=2).block_bytes
             except kvcache.ArgumentError as e:

@@ -104,7 +104,7 @@ def test_a_wheel_for_a_distribution_has_no_library_of_its_own(tmp_path):
     assert "Root-Is-Purelib: true" in said and "Tag: py3-none-any\n" in said
     with pytest.raises(SystemExit, match="library=shared is not a setting of the build; use bundled or system"):
         build_backend.build_wheel(tmp_path, {"library": "shared"})
-    with pytest.raises(SystemExit, match="daemon=perhaps: it is auto, yes or no"):
+    with pytest.raises(SystemExit, match="daemon=perhaps is not a setting of the build; use auto, yes or no"):
         build_backend.build_wheel(tmp_path, {"daemon": "perhaps"})
 
 

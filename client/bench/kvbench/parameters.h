@@ -20,7 +20,7 @@ enum kvbench_kind { KVBENCH_COUNT, KVBENCH_FLAG, KVBENCH_WORD };
         X(ENABLE_PT, "enable_pt", FLAG, 0, NULL, 1, "[BOOL]", "a progress thread")                 \
         X(PROGRESS_THREADS, "progress_threads", COUNT, 0, NULL, 0, "N", "progress threads")        \
         X(ETCD_ENDPOINTS, "etcd_endpoints", WORD, 0, "http://localhost:2379", 1, "URL",            \
-          "where nixlbench's processes meet")                                                      \
+          "etcd server by which nixlbench's processes find each other")                            \
         X(STORAGE_ENABLE_DIRECT, "storage_enable_direct", FLAG, 0, NULL, 1, "[BOOL]",              \
           "direct I/O")                                                                            \
         X(FILEPATH, "filepath", WORD, 0, "", 1, "DIR", "where the files are")                      \

@@ -87,8 +87,9 @@ struct scrub {
         uint64_t done; /* number of its bytes that were read */
         uint32_t crc;
 
-        struct list_node waiting,
-                verified; /* struct store_verify: requests that wait; that are to be completed */
+        /* struct store_verify: requests that are not read yet; those that are read, whose
+         * complete() is called next */
+        struct list_node waiting, verified;
         unsigned n_waiting;
         uint64_t taken_chunks, taken_bytes; /* chunks and bytes that were collected for `job` */
 

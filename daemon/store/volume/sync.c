@@ -126,8 +126,9 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         kio_submit(v->io, req, affinity);
 }
 
-/* Returns whether the table needs a sync although no request waits for one: because of
- * table_wants_sync(), for a hand-over, or for the growth of the ring. */
+/* Returns whether the table needs a sync although no request waits for one: the table itself wants
+ * one, the record of a segment's first cut or hand-over waits to become durable, or the ring is to
+ * grow. */
 static bool is_table_due(const struct volume *v)
 {
         return table_wants_sync(v->table) || !list_empty(&v->records_waiting) || v->growth_waiting;

@@ -18,7 +18,7 @@ from ..engine.identity import Unknown, digest_of
 from ..engine.weights import dummy_weights, weights_of
 
 _CONTEXT, _HASHES = "sglang.srt.runtime_context", "sglang.srt.mem_cache.utils"
-# By fact, the configuration in SGLang's context, and the attribute in it, with dots.
+# For each fact: the name of a configuration in SGLang's runtime context, and the dotted path of the attribute in that configuration.
 _ATTRIBUTES = {
     "quantization": ("model", "quantization"), "model_dtype": ("model", "dtype"), "cache_dtype": ("model", "kv_cache_dtype"),
     "scales": ("model", "quantization_param_path"), "overrides": ("model", "json_model_override_args"),

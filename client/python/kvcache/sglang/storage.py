@@ -341,7 +341,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             return
         try:
             if self._pool is None:
-                raise ValueError("the backend needs the option interface_v1, and a host pool of K and V")
+                raise ValueError("the host pool of K and V was not registered before this one, or was refused: set the option interface_v1 "
+                                 "of the backend to 1, and see the earlier warnings")
             self._sides[name] = self._side_pool(host_pool, name)
         except Exception as e:
             self._refused_pool = name

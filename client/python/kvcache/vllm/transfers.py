@@ -89,7 +89,7 @@ class Transfers:
         self._heard = self._load_ended = self._looked_at = time.monotonic()
         self._settle_at = 0.0
         self.queued_bytes = 0  # bytes of loads that have not ended
-        self.queued_from_disk = False  # the latest load read more bytes from disk than from memory
+        self.queued_from_disk = False  # whether queued_bytes are assumed to come from disk: the last ended load read most of its bytes there
         self._well = False
         self._closing = threading.Event()
         self._kick = threading.Event()
