@@ -75,7 +75,7 @@ def test_wrong_bytes_are_noticed(shared):
 
 
 @pytest.mark.parametrize("arguments, status, said", [
-    ([], 2, "BACKEND is missing"), (["directory", "rados"], 2, "several"), (["tape"], 2, "use one of: directory, rados, s3"),
+    ([], 2, "exactly one BACKEND"), (["directory", "rados"], 2, "exactly one BACKEND"), (["tape"], 2, "use one of: directory, rados, s3"),
     (["directory", "-b", "0"], 2, "--block-bytes"), (["directory", "-b", "65MiB"], 2, "--block-bytes"), (["directory", "-d", "0"], 2, "--depth"),
     (["directory", "--prefix", "a//b"], 2, "--prefix"), (["directory", "--prefix", "../b"], 2, "--prefix"),
     (["directory", "--prefix", "a/"], 2, "--prefix"), (["directory", "--prefix", ""], 2, "--prefix"),

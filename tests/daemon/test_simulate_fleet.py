@@ -414,7 +414,7 @@ CHAT = ["--synthetic", "chat", "-r", "50"]
     (["--hosts", "1" * 30], "not a list with commas", 2), (["--hosts", ",".join(["1"] * 33)], "more than 32", 2),
     (["--hosts", "2", "-p", "lru,cq"], "one policy: lru or cq", 2), (["--hosts", "2", "-p", "opt"], "one policy: lru or cq", 2),
     (["--hosts", "2", "-c", "1%,2%"], "one size", 2), (["--hosts", "2", "-c", "0"], "'0' is neither", 2),
-    (["--hosts", "2", "--write-budget", "1TB", "-b", "1MB"], "no --write-budget", 2),
+    (["--hosts", "2", "--write-budget", "1TB", "-b", "1MB"], "--write-budget cannot be combined with --hosts", 2),
     (["--hosts", "2", "--shared", "much"], "--shared: 'much'", 2), (["--hosts", "2", "--shared", ""], "--shared", 2),
     (["--hosts", "2", "--shared", "101%"], "'101%' is not a share", 2), (["--hosts", "2", "--shared", "%"], "'%' is not a share", 2),
     (["--hosts", "2", "--shared", "-1"], "--shared", 2), (["--hosts", "2", "--shared", "99999999999"], "--shared", 2),

@@ -910,7 +910,7 @@ def a_captured_stream_is_left_alone():
         host.worker.submit_load(8, spec, where)
         raise AssertionError("a load that cannot be ordered was taken")
     except RuntimeError as e:
-        assert "is being captured" in str(e)
+        assert "captures a CUDA graph" in str(e)
     assert cuda.stub_end_capture(stream)
     assert host.counts()["failed_stores"] == 4
     del spec, output
