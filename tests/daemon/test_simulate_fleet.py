@@ -260,7 +260,7 @@ def test_a_router_by_events_beats_a_random_one(tmp_path):
     assert events["hit_ratio"] > random_one["hit_ratio"] + 0.05 and events["hit_ratio"] > late["hit_ratio"] + 0.05
     assert late["blocks_expected"] == 0 and events["blocks_expected"] == events["blocks_hit_local"]
     out = bench("simulate", *map(str, chat), "--route", "events", "--lag", "5m").stdout
-    assert "Route: events." in out and "by events that reach it after 5 min" in out
+    assert "Route: events." in out and "which hears of changes after 5 min" in out
     assert out.splitlines()[3].split()[5:7] == ["EXPECTED", "STALE"]
 
 
@@ -420,8 +420,8 @@ CHAT = ["--synthetic", "chat", "-r", "50"]
     (["--hosts", "2", "--shared", "-1"], "--shared", 2), (["--hosts", "2", "--shared", "99999999999"], "--shared", 2),
     (["--hosts", "2", "--shared", "1" * 30], "too long", 2), (["--hosts", "2", "--shared", "nan%"], "not a share", 2),
     (["--hosts", "2", "--shared", "1TB"], "--shared in bytes needs --bytes-per-block", 2),
-    (["--hosts", "2", "--shared", "1MB", "-b", "2MB"], "a shared tier of 1MB is less than one", 2),
-    (["--hosts", "2", "--disk", "1MB", "-b", "2MB"], "a cache of 1MB is less than one", 2),
+    (["--hosts", "2", "--shared", "1MB", "-b", "2MB"], "a shared tier of 1MB has no room for even one", 2),
+    (["--hosts", "2", "--disk", "1MB", "-b", "2MB"], "a cache of 1MB has no room for even one", 2),
     (["--hosts", "2", "--remote-write", "some"], "never, reused, all", 2), (["--hosts", "2", "--route", "prefix"], "session, random, events", 2),
     (["--hosts", "2", "--lag", "1"], "--lag needs --route events", 2), (["--lag", "1"], "--lag needs --hosts", 2),
     *((["--hosts", "2", "--route", "events", "--lag", lag], f"--lag: '{lag}' is not a time up to", 2)

@@ -127,7 +127,7 @@ def test_directories_without_a_store_are_reported(store, directory):
     (short / "superblock").write_bytes((store / "superblock").read_bytes()[:60])
     cases = [(directory / "missing", "No such file"), (empty, "not a kvcache store"), (file, "Not a directory"),
              (foreign, "none of its four copies is intact"), (fifo, "not a regular file"), (link, "superblock: cannot read"),
-             (short, "none of its four copies is intact"), ("", "No such file"), ("x" * 5000, "too long a name")]
+             (short, "none of its four copies is intact"), ("", "No such file"), ("x" * 5000, "the path is too long")]
     for path, word in cases:
         result = ctl("store", "check", path, check=BAD_INPUT)
         assert word in result.stderr and result.stdout == "", result.stderr

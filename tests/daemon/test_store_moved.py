@@ -115,7 +115,7 @@ def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
     act(daemon.store)
     wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
     reason = volume(daemon)["reason"]
-    assert "lost: restart the daemon" in reason and re.search("removed|in the place|was cut", reason), reason
+    assert "lost: restart the daemon" in reason and re.search("removed|was replaced by another|was cut", reason), reason
     assert f"volume {daemon.store} is bypassed: {reason}" in daemon.log()
     code, _, body = daemon.http("/readyz")
     assert code == 503 and reason.encode() in body
