@@ -259,6 +259,8 @@ static void on_slab(void *userdata, unsigned pool)
         struct pool_stats all;
 
         cache_kick(s->tenants[pool].cache);
+        if (pool_next_slab(s->tenants[pool].pool) >= 0)
+                return;
         status_collect_pools(&s->service, &all);
         if (all.populated_bytes == all.bytes)
                 log_debug("the memory pool has all of its %s", units_bytes(all.bytes, bytes));
