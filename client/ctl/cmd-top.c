@@ -102,7 +102,9 @@ static void top_print_text(void *userdata, unsigned lines, bool colored, FILE *o
 
 static const struct option_row top_options[] = {
         { 'i', "interval", "SECONDS", "refresh every SECONDS (default: 1; 0.1 to 3600)" },
-        { 'c', "count", "N", "end after N intervals (default: run until interrupted)" },
+        { 'c', "count", "N",
+          "end after N intervals, the last of which stays on the terminal\n"
+          "(default: run until interrupted)" },
         { 'b', "batch", NULL,
           "print each interval below the one before, with all rows; the default\n"
           "where standard output is no terminal" },
