@@ -25,6 +25,8 @@ enum {
         ENGINE_MIN_COPIES = 4, /* with fewer copies a launch costs more than it saves */
         /* Bytes of a contiguous run from which a copy engine is near its full rate. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
+        /* Least number of copies of ENGINE_KERNEL_BELOW bytes or more that a run must replace. */
+        ENGINE_BOUNCE_FEWER = 3,
         ENGINE_BOUNCE_ALIGN = 256, /* runs keep their offset modulo this number from host memory */
         ENGINE_LEAST_PART = 1024 * 1024,
 };
@@ -368,6 +370,25 @@ bool engine_has_kernel(const struct engine *e)
                (e->forced <= KVCACHE_GPU_ENGINE_KERNEL || e->forced == KVCACHE_GPU_ENGINE_BOUNCE);
 }
 
+/* Returns whether copies from runs of host memory, `per_run` of them and `run_bytes` in each, are
+ * faster through bounce memory. Long copies are only if a run replaces many of them. */
+static bool engine_should_bounce(uint64_t run_bytes, uint64_t per_run)
+{
+        uint64_t bytes = run_bytes / per_run;
+
+        if (run_bytes < ENGINE_BOUNCE_FROM || bytes >= ENGINE_BOUNCE_BELOW)
+                return false;
+        return bytes < ENGINE_KERNEL_BELOW || per_run >= ENGINE_BOUNCE_FEWER;
+}
+
+bool engine_prefers_kernel(const struct engine *e, uint64_t run_bytes, uint64_t per_run)
+{
+        if (!engine_has_kernel(e))
+                return false;
+        return e->forced != KVCACHE_GPU_ENGINE_AUTO || run_bytes / per_run < ENGINE_KERNEL_BELOW ||
+               (e->bounce && engine_should_bounce(run_bytes, per_run));
+}
+
 static enum kvcache_gpu_engine engine_choose(const struct engine *e, unsigned slot, uint64_t bytes,
                                              const struct copy *list, size_t n, int part)
 {
@@ -380,10 +401,14 @@ static enum kvcache_gpu_engine engine_choose(const struct engine *e, unsigned sl
                 return bounces ? KVCACHE_GPU_ENGINE_BOUNCE : KVCACHE_GPU_ENGINE_KERNEL;
         if (e->forced != KVCACHE_GPU_ENGINE_AUTO)
                 return e->forced;
-        if (e->kernel && n >= ENGINE_MIN_COPIES && bytes / n < ENGINE_KERNEL_BELOW)
-                return bounces && bytes / engine_runs(list, n) >= ENGINE_BOUNCE_FROM
-                               ? KVCACHE_GPU_ENGINE_BOUNCE
-                               : KVCACHE_GPU_ENGINE_KERNEL;
+        if (e->kernel && n >= ENGINE_MIN_COPIES) {
+                size_t runs = engine_runs(list, n);
+
+                if (bounces && engine_should_bounce(bytes / runs, n / runs))
+                        return KVCACHE_GPU_ENGINE_BOUNCE;
+                if (bytes / n < ENGINE_KERNEL_BELOW)
+                        return KVCACHE_GPU_ENGINE_KERNEL;
+        }
         return engine_has_batch(e) && n > 1 ? KVCACHE_GPU_ENGINE_BATCH : KVCACHE_GPU_ENGINE_PLAIN;
 }
 

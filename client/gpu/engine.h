@@ -29,6 +29,9 @@ enum {
         ENGINE_BOUNCE_PARTS = 2,
         /* Measured: below, the batch call is bound by its cost of each copy. */
         ENGINE_KERNEL_BELOW = 64 * 1024,
+        /* Measured: below, copies through bounce memory take their caller less time than a batch
+         * call, and are no slower. */
+        ENGINE_BOUNCE_BELOW = 1024 * 1024,
 };
 
 struct engine {
@@ -61,6 +64,9 @@ int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_eng
 void engine_fini(struct engine *e);
 /* Returns whether the engine uses the kernel for the copies that suit it best. */
 bool engine_has_kernel(const struct engine *e);
+/* Returns whether the engine uses the kernel for many copies to the device, each `per_run` of which
+ * lie behind one another in `run_bytes` of host memory. */
+bool engine_prefers_kernel(const struct engine *e, uint64_t run_bytes, uint64_t per_run);
 /* Puts copies into the stream. Adjacent copies are merged, and copies that cross the end of a
  * slice are cut, in place: the list has ENGINE_ROOM entries. `slot` must not belong to a list
  * that may still be in progress; with ENGINE_NO_SLOT, the kernel is not used. If `is_mapped` is

@@ -350,7 +350,7 @@ static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
         for (size_t i = 0; i < q->count && c == CU_OK; i++) {
                 uint32_t k = layout_pieces(layout, q->blocks[i], &part, l->pieces);
 
-                if (i == 0 && engine_has_kernel(&l->engine) && bytes / k < ENGINE_KERNEL_BELOW) {
+                if (i == 0 && engine_prefers_kernel(&l->engine, bytes, k)) {
                         streams = LEASED_STREAMS;
                         room = GPU_BATCH_BYTES;
                         c = d->stream_wait_event(l->streams[1], copy->begun, 0);
