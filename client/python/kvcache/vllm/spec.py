@@ -40,6 +40,7 @@ from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
+SYNC_LOAD_BYTES = 4 << 30  # default of sync_load_budget_bytes: the engine's other requests wait for such a load for about 80 ms
 REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses waits for the page: vLLM makes the scheduler after the workers
 
 
@@ -219,6 +220,8 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if not hasattr(self, "replicated_layout"):
             self.replicated_layout = False
         options = dict(config.extra_config)
+        # vLLM 0.33 and later read this option from the spec. vLLM's own default of 0 costs each request that loads one or two steps.
+        self.extra_config = {"sync_load_budget_bytes": SYNC_LOAD_BYTES, **options}
         former.note(log, "llm-d's file-system backend", former.LLMD, options)
         former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
         self.world_size = int(config.parallel.world_size)
