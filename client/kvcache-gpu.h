@@ -28,12 +28,12 @@ extern "C" {
 
 struct kvcache_gpu;
 
-/* Ways to copy pieces. AUTO chooses one for each group of blocks. For many small pieces it uses the
- * kernel, which writes the pieces of puts to host memory. For gets, copy engines bring long runs
- * into device memory, from which the kernel scatters them; pieces that are not adjacent in host
- * memory are read there by the kernel. For larger pieces it uses the driver's batch copy, or one
- * asynchronous copy for each piece if neither is available. If a way fails, the library tries the
- * next one in the order BOUNCE, KERNEL, BATCH, PLAIN. */
+/* Ways to copy pieces. AUTO chooses one for each group of blocks. For gets of pieces below 1 MiB,
+ * copy engines bring long runs into device memory, from which the kernel scatters them. Pieces
+ * below 64 KiB of puts, and of gets if they are not adjacent in host memory, are written and read
+ * there by the kernel. For other pieces AUTO uses the driver's batch copy, or one asynchronous
+ * copy for each piece if neither is available. If a way fails, the library tries the next one in
+ * the order BOUNCE, KERNEL, BATCH, PLAIN. */
 enum kvcache_gpu_engine {
         KVCACHE_GPU_ENGINE_AUTO = 0,
         KVCACHE_GPU_ENGINE_KERNEL = 1, /* the kernel accesses host memory directly */
@@ -52,7 +52,7 @@ enum {
         KVCACHE_GPU_URGENT = 1 << 2,  /* runs the kernel before the model's work of lower priority:
                                          faster, but it slows that work more */
         /* Takes no device memory (64 MiB, or less if short) for small pieces of gets: the kernel
-         * reads them over the bus, which slows a concurrent model more. */
+         * reads those below 64 KiB over the bus, which slows a concurrent model more. */
         KVCACHE_GPU_NO_BOUNCE = 1 << 3,
         KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, so only its
                                         pieces use device memory as described for NO_BOUNCE */
@@ -351,7 +351,7 @@ struct kvcache_gpu_leased_request {
         const struct kvcache_layout *layout; /* these three are read during the call only */
         const uint64_t *blocks;              /* indices in the layout; `count` elements */
         const uint64_t *pool_offsets;        /* position of each block's chunk */
-        size_t count;     /* number of blocks; 0: only prepares for requests that follow */
+        size_t count;     /* number of blocks; 0: only prepares for requests of the same kind */
         uint64_t pool_id; /* the pool of all these chunks */
         void *before_stream, *before_event; /* NULL: none; see kvcache_gpu_request */
         void *after_stream;                 /* made to wait for the copies; NULL: none */
@@ -359,9 +359,12 @@ struct kvcache_gpu_leased_request {
 };
 
 /* Puts copies of whole leased chunks into a stream of the library, and returns without waiting for
- * the daemon or the device. Requests are copied one after another. The caller keeps the leases
- * until it has taken the request's completion. The first request creates streams and up to 64 MiB
- * of device memory.
+ * the daemon or the device. The caller keeps the leases until it has taken the request's
+ * completion.
+ *
+ * Requests with an after_stream are one kind, and those without the other. The requests of a kind
+ * are copied one after another, and beside those of the other kind. The first request of a kind
+ * creates streams and takes up to 64 MiB of device memory.
  *
  * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool
  * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
@@ -371,8 +374,9 @@ int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
                             const struct kvcache_gpu_leased_request *request);
 
 /* Takes up to `max` completions of kvcache_gpu_copy_leased(), all of kind KVCACHE_GPU_DONE, in the
- * order of the requests. Waits for the first one at most timeout_ms (0: not at all; < 0: until
- * there is one or nothing is in flight). Returns the number of completions. */
+ * order of the requests with an after_stream, and of those without. Waits for the first one at most
+ * timeout_ms (0: not at all; < 0: until there is one or nothing is in flight). Returns the number
+ * of completions. */
 int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
                                   size_t completion_size, size_t max, int timeout_ms);
 static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,

@@ -26,9 +26,7 @@ static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
         struct leased *l = gpu->leased;
         struct leased_pool pool = l->pools[row];
 
-        for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (l->streams[i])
-                        (void)gpu->driver.stream_synchronize(l->streams[i]);
+        leased_synchronize(l, &gpu->driver);
         memmove(&l->pools[row], &l->pools[row + 1], (LEASED_POOLS - row - 1) * sizeof(pool));
         l->pools[LEASED_POOLS - 1] = (struct leased_pool){ 0 };
         return pool;
@@ -85,6 +83,14 @@ void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses)
                 leased_unregister(gpu, &dropped[i], pauses);
 }
 
+static bool leased_is_open(const struct leased *l)
+{
+        for (unsigned i = 0; i < LEASED_KINDS; i++)
+                if (l->lanes[i].is_open)
+                        return true;
+        return false;
+}
+
 bool leased_keep(struct kvcache_gpu *gpu)
 {
         struct leased *l = gpu->leased;
@@ -93,7 +99,7 @@ bool leased_keep(struct kvcache_gpu *gpu)
         pthread_mutex_lock(&l->lock);
         for (unsigned i = 0; i < LEASED_POOLS; i++)
                 if (l->pools[i].is_current) {
-                        is_kept = l->is_open && !l->pools[i].is_released;
+                        is_kept = leased_is_open(l) && !l->pools[i].is_released;
                         l->pools[i].is_current = false;
                         if (!is_kept)
                                 (void)leased_remove(gpu, i);

@@ -2,11 +2,12 @@
 /* Copies of leased chunks.
  *
  * The public calls run in any thread, one at a time (leased.lock), concurrently with the handle's
- * thread, and do not access the handle. They use their own copy engine and streams, and set the
+ * thread, and do not access the handle. They use their own copy engines and streams, and set the
  * context and the capture mode of the calling thread.
  *
- * Order: all requests share the first stream, so they are copied one after another, and an event in
- * that stream is reached when all earlier requests are copied. A list for the kernel may be in the
+ * Order: requests for which a stream of the program waits have a lane of their own. All requests of
+ * a lane share its first stream, so they are copied one after another, and an event in that stream
+ * is reached when all earlier requests of the lane are copied. A list for the kernel may be in the
  * second stream, whose work lies between `begun` and `done` in the first.
  *
  * Failures: if the driver refuses a copy, the call waits for the copies that are already in the
@@ -40,9 +41,10 @@ int leased_fail(struct leased *l, int error, const char *format, ...)
         return error;
 }
 
-static int leased_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c)
+static int leased_fail_driver(struct kvcache_gpu *gpu, struct leased_lane *lane, const char *what,
+                              cu_result c)
 {
-        gpu->leased->engine.counts.driver_errors++;
+        lane->engine.counts.driver_errors++;
         return leased_fail(gpu->leased, driver_errno(c), "%s: %s (%d)", what,
                            driver_error_name(&gpu->driver, c), c);
 }
@@ -77,16 +79,91 @@ static void leased_leave(struct kvcache_gpu *gpu, const struct visit *v)
         pthread_mutex_unlock(&gpu->leased->lock);
 }
 
-/* --- the first request makes these --- */
+/* --- the first request of a lane makes these --- */
+
+static void lane_synchronize(const struct leased_lane *lane, const struct driver *d)
+{
+        for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                if (lane->streams[i])
+                        (void)d->stream_synchronize(lane->streams[i]);
+}
+
+void leased_synchronize(struct leased *l, const struct driver *d)
+{
+        for (unsigned i = 0; i < LEASED_KINDS; i++)
+                lane_synchronize(&l->lanes[i], d);
+}
+
+static void lane_close(struct leased_lane *lane, const struct driver *d)
+{
+        lane_synchronize(lane, d);
+        if (lane->engine.d)
+                engine_fini(&lane->engine);
+        for (unsigned i = 0; i < LEASED_SLOTS; i++)
+                if (lane->slot_done[i])
+                        (void)d->event_destroy(lane->slot_done[i]);
+        if (lane->joint)
+                (void)d->event_destroy(lane->joint);
+        for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                if (lane->streams[i])
+                        (void)d->stream_destroy(lane->streams[i]);
+        *lane = (struct leased_lane){ 0 };
+        STAILQ_INIT(&lane->under_way);
+}
+
+static cu_result lane_open_streams(struct leased_lane *lane, const struct driver *d, bool is_urgent)
+{
+        int least, greatest;
+        cu_result c = d->stream_priorities(&least, &greatest);
+
+        if (c == CU_OK)
+                c = d->event_create(&lane->joint, CU_EVENT_IS_UNTIMED);
+        for (unsigned i = 0; i < LEASED_STREAMS && c == CU_OK; i++)
+                c = d->stream_create_at(&lane->streams[i], CU_STREAM_IS_NON_BLOCKING,
+                                        is_urgent ? greatest : least);
+        for (unsigned i = 0; i < LEASED_SLOTS && c == CU_OK; i++)
+                c = d->event_create(&lane->slot_done[i], CU_EVENT_IS_UNTIMED);
+        return c;
+}
+
+static int lane_open(struct kvcache_gpu *gpu, struct leased_lane *lane)
+{
+        struct leased *l = gpu->leased;
+        cu_result c;
+        int r;
+
+        if (lane->is_open)
+                return 0;
+        if (!l->copies)
+                l->copies = calloc(ENGINE_ROOM, sizeof(*l->copies));
+        r = l->copies ? engine_init(&lane->engine, &gpu->driver, gpu->engine.forced,
+                                    gpu->engine.max_sms, LEASED_SLOTS,
+                                    gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : GPU_BOUNCE_BYTES)
+                      : -ENOMEM;
+        if (r < 0) {
+                lane_close(lane, &gpu->driver);
+                return leased_fail(l, r, "out of memory");
+        }
+        lane->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
+        c = lane_open_streams(lane, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
+        if (c != CU_OK) {
+                r = leased_fail_driver(gpu, lane, "no stream", c);
+                lane_close(lane, &gpu->driver);
+                return r;
+        }
+        lane->is_open = true;
+        return 0;
+}
 
 static void leased_close(struct leased *l, const struct driver *d)
 {
         struct leased_copy *copy;
 
-        for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (l->streams[i])
-                        (void)d->stream_synchronize(l->streams[i]);
-        STAILQ_CONCAT(&l->idle, &l->under_way);
+        for (unsigned i = 0; i < LEASED_KINDS; i++) {
+                lane_synchronize(&l->lanes[i], d);
+                STAILQ_CONCAT(&l->idle, &l->lanes[i].under_way);
+                lane_close(&l->lanes[i], d);
+        }
         while ((copy = STAILQ_FIRST(&l->idle))) {
                 cu_event events[] = { copy->before, copy->begun, copy->done };
 
@@ -96,66 +173,8 @@ static void leased_close(struct leased *l, const struct driver *d)
                                 (void)d->event_destroy(events[i]);
                 free(copy);
         }
-        if (l->engine.d)
-                engine_fini(&l->engine);
-        for (unsigned i = 0; i < LEASED_SLOTS; i++)
-                if (l->slot_done[i])
-                        (void)d->event_destroy(l->slot_done[i]);
-        if (l->joint)
-                (void)d->event_destroy(l->joint);
-        for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (l->streams[i])
-                        (void)d->stream_destroy(l->streams[i]);
         free(l->copies);
-        memset(l->slot_done, 0, sizeof(l->slot_done));
-        memset(l->slot_is_used, 0, sizeof(l->slot_is_used));
-        memset(l->streams, 0, sizeof(l->streams));
-        l->joint = NULL;
         l->copies = NULL;
-        l->is_open = false;
-}
-
-static cu_result leased_open_streams(struct leased *l, const struct driver *d, bool is_urgent)
-{
-        int least, greatest;
-        cu_result c = d->stream_priorities(&least, &greatest);
-
-        if (c == CU_OK)
-                c = d->event_create(&l->joint, CU_EVENT_IS_UNTIMED);
-        for (unsigned i = 0; i < LEASED_STREAMS && c == CU_OK; i++)
-                c = d->stream_create_at(&l->streams[i], CU_STREAM_IS_NON_BLOCKING,
-                                        is_urgent ? greatest : least);
-        for (unsigned i = 0; i < LEASED_SLOTS && c == CU_OK; i++)
-                c = d->event_create(&l->slot_done[i], CU_EVENT_IS_UNTIMED);
-        return c;
-}
-
-static int leased_open(struct kvcache_gpu *gpu)
-{
-        struct leased *l = gpu->leased;
-        cu_result c;
-        int r;
-
-        if (l->is_open)
-                return 0;
-        l->copies = calloc(ENGINE_ROOM, sizeof(*l->copies));
-        r = l->copies ? engine_init(&l->engine, &gpu->driver, gpu->engine.forced,
-                                    gpu->engine.max_sms, LEASED_SLOTS,
-                                    gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : GPU_BOUNCE_BYTES)
-                      : -ENOMEM;
-        if (r < 0) {
-                leased_close(l, &gpu->driver);
-                return leased_fail(l, r, "out of memory");
-        }
-        l->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
-        c = leased_open_streams(l, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
-        if (c != CU_OK) {
-                r = leased_fail_driver(gpu, "no stream", c);
-                leased_close(l, &gpu->driver);
-                return r;
-        }
-        l->is_open = true;
-        return 0;
 }
 
 int leased_new(struct leased **ret)
@@ -164,7 +183,8 @@ int leased_new(struct leased **ret)
 
         if (!l)
                 return -ENOMEM;
-        STAILQ_INIT(&l->under_way);
+        for (unsigned i = 0; i < LEASED_KINDS; i++)
+                STAILQ_INIT(&l->lanes[i].under_way);
         STAILQ_INIT(&l->idle);
         pthread_mutex_init(&l->lock, NULL);
         *ret = l;
@@ -224,13 +244,11 @@ void leased_progress(struct kvcache_gpu *gpu)
                 (void)parts_count_transfer(gpu->kv, &tallies[i]);
 }
 
-void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
+static void lane_add_counts(const struct leased_lane *lane, struct kvcache_gpu_info *info)
 {
-        struct leased *l = gpu->leased;
-        const struct kvcache_gpu_counts *from = &l->engine.counts;
+        const struct kvcache_gpu_counts *from = &lane->engine.counts;
         struct kvcache_gpu_counts *to = &info->counts;
 
-        pthread_mutex_lock(&l->lock);
         to->bytes += from->bytes;
         to->pieces += from->pieces;
         to->kernel_launches += from->kernel_launches;
@@ -241,9 +259,18 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
         to->batch_failures += from->batch_failures;
         to->plain_copies += from->plain_copies;
         to->driver_errors += from->driver_errors;
-        to->blocks_from_pool += l->blocks;
-        info->bounce_bytes += l->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS;
-        info->bounce_copies += l->engine.bounces;
+        info->bounce_bytes += lane->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS;
+        info->bounce_copies += lane->engine.bounces;
+}
+
+void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
+{
+        struct leased *l = gpu->leased;
+
+        pthread_mutex_lock(&l->lock);
+        for (unsigned i = 0; i < LEASED_KINDS; i++)
+                lane_add_counts(&l->lanes[i], info);
+        info->counts.blocks_from_pool += l->blocks;
         pthread_mutex_unlock(&l->lock);
 }
 
@@ -281,17 +308,16 @@ static struct leased_copy *copy_new(struct kvcache_gpu *gpu)
             d->event_create(&copy->begun, timed) == CU_OK &&
             d->event_create(&copy->done, timed) == CU_OK)
                 return copy;
-        STAILQ_INSERT_HEAD(&gpu->leased->idle, copy, link); /* for leased_close() */
+        STAILQ_INSERT_HEAD(&gpu->leased->idle, copy, link); /* leased_close() frees it */
         return NULL;
 }
 
 /* Makes the first stream wait for the work that the request must follow, and records the event
  * `begun` before its copies. */
-static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
-                              const struct kvcache_gpu_leased_request *q)
+static cu_result lane_order(const struct driver *d, const struct leased_lane *lane,
+                            struct leased_copy *copy, const struct kvcache_gpu_leased_request *q)
 {
-        const struct driver *d = &gpu->driver;
-        cu_stream stream = gpu->leased->streams[0];
+        cu_stream stream = lane->streams[0];
         cu_result c = CU_OK;
 
         if (q->before_event)
@@ -305,38 +331,36 @@ static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
 }
 
 /* Returns a slot whose list is no longer in use, or ENGINE_NO_SLOT. */
-static unsigned leased_slot(struct kvcache_gpu *gpu)
+static unsigned lane_slot(const struct driver *d, struct leased_lane *lane)
 {
-        struct leased *l = gpu->leased;
-        unsigned slot = l->next_slot;
+        unsigned slot = lane->next_slot;
 
-        if (l->slot_is_used[slot] &&
-            gpu->driver.event_query(l->slot_done[slot]) == CU_ERROR_NOT_READY)
+        if (lane->slot_is_used[slot] && d->event_query(lane->slot_done[slot]) == CU_ERROR_NOT_READY)
                 return ENGINE_NO_SLOT;
-        l->next_slot = (slot + 1) % LEASED_SLOTS;
+        lane->next_slot = (slot + 1) % LEASED_SLOTS;
         return slot;
 }
 
-static cu_result leased_put_list(struct kvcache_gpu *gpu, unsigned stream, size_t n)
+static cu_result lane_put_list(const struct driver *d, struct leased_lane *lane, unsigned stream,
+                               struct copy *list, size_t n)
 {
-        struct leased *l = gpu->leased;
-        unsigned slot = leased_slot(gpu);
+        unsigned slot = lane_slot(d, lane);
         cu_result c;
 
-        c = engine_copy(&l->engine, slot, l->streams[stream], l->copies, n, true, (int)stream);
+        c = engine_copy(&lane->engine, slot, lane->streams[stream], list, n, true, (int)stream);
         if (slot != ENGINE_NO_SLOT) {
-                l->slot_is_used[slot] = true;
+                lane->slot_is_used[slot] = true;
                 if (c == CU_OK)
-                        c = gpu->driver.event_record(l->slot_done[slot], l->streams[stream]);
+                        c = d->event_record(lane->slot_done[slot], lane->streams[stream]);
         }
         return c;
 }
 
 /* Puts all copies into the streams. Lists of small pieces alternate between both, so that one's
  * launch overlaps with the other's copies into bounce memory. */
-static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
-                            const struct kvcache_gpu_leased_request *q, const struct layout *layout,
-                            cu_address pool)
+static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_lane *lane,
+                            struct leased_copy *copy, const struct kvcache_gpu_leased_request *q,
+                            const struct layout *layout, cu_address pool)
 {
         struct leased *l = gpu->leased;
         struct layout_part part = { .tokens = layout->page_tokens, .n_layers = layout->layers };
@@ -350,14 +374,14 @@ static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
         for (size_t i = 0; i < q->count && c == CU_OK; i++) {
                 uint32_t k = layout_pieces(layout, q->blocks[i], &part, l->pieces);
 
-                if (i == 0 && engine_prefers_kernel(&l->engine, bytes, k)) {
+                if (i == 0 && engine_prefers_kernel(&lane->engine, bytes, k)) {
                         streams = LEASED_STREAMS;
                         room = GPU_BATCH_BYTES;
-                        c = d->stream_wait_event(l->streams[1], copy->begun, 0);
+                        c = d->stream_wait_event(lane->streams[1], copy->begun, 0);
                 }
                 if (n > 0 && (n + k > ENGINE_MAX_COPIES || listed + bytes > room)) {
                         if (c == CU_OK)
-                                c = leased_put_list(gpu, stream, n);
+                                c = lane_put_list(d, lane, stream, l->copies, n);
                         stream = (stream + 1) % streams;
                         n = listed = 0;
                 }
@@ -371,20 +395,21 @@ static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
                 copy->moved.device_bytes += layout_device_bytes(layout, &part, bytes);
         }
         if (c == CU_OK && n > 0)
-                c = leased_put_list(gpu, stream, n);
+                c = lane_put_list(d, lane, stream, l->copies, n);
         if (c == CU_OK && streams > 1) {
-                c = d->event_record(l->joint, l->streams[1]);
+                c = d->event_record(lane->joint, lane->streams[1]);
                 if (c == CU_OK)
-                        c = d->stream_wait_event(l->streams[0], l->joint, 0);
+                        c = d->stream_wait_event(lane->streams[0], lane->joint, 0);
         }
         return c;
 }
 
-static int leased_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_request *q,
-                        const struct layout *layout, cu_address pool)
+static int leased_begin(struct kvcache_gpu *gpu, struct leased_lane *lane,
+                        const struct kvcache_gpu_leased_request *q, const struct layout *layout,
+                        cu_address pool)
 {
         struct leased *l = gpu->leased;
-        const struct kvcache_gpu_counts before = l->engine.counts;
+        const struct kvcache_gpu_counts before = lane->engine.counts;
         const struct driver *d = &gpu->driver;
         struct leased_copy *copy = copy_new(gpu);
         cu_result c;
@@ -403,21 +428,20 @@ static int leased_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased
                 .bytes = q->count > 0 ? q->count * layout_chunk_bytes(layout, layout->page_tokens)
                                       : 0,
         };
-        c = leased_order(gpu, copy, q);
+        c = lane_order(d, lane, copy, q);
         if (c == CU_OK && q->count > 0)
-                c = leased_put(gpu, copy, q, layout, pool);
+                c = leased_put(gpu, lane, copy, q, layout, pool);
         if (c == CU_OK)
-                c = d->event_record(copy->done, l->streams[0]);
+                c = d->event_record(copy->done, lane->streams[0]);
         if (c == CU_OK && q->after_stream)
                 c = d->stream_wait_event(q->after_stream, copy->done, 0);
         if (c != CU_OK) {
-                for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                        (void)d->stream_synchronize(l->streams[i]);
+                lane_synchronize(lane, d);
                 STAILQ_INSERT_TAIL(&l->idle, copy, link);
-                return leased_fail_driver(gpu, "leased chunks cannot be copied", c);
+                return leased_fail_driver(gpu, lane, "leased chunks cannot be copied", c);
         }
-        copy->moved.technology = engine_technology(&l->engine, &before, &copy->moved.transfers);
-        STAILQ_INSERT_TAIL(&l->under_way, copy, link);
+        copy->moved.technology = engine_technology(&lane->engine, &before, &copy->moved.transfers);
+        STAILQ_INSERT_TAIL(&lane->under_way, copy, link);
         return 0;
 }
 
@@ -426,6 +450,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         struct kvcache_gpu_leased_request q = { 0 };
         const struct leased_pool *pool;
         struct leased *l = gpu->leased;
+        struct leased_lane *lane;
         struct layout layout = { 0 };
         const char *why;
         int r;
@@ -443,11 +468,12 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         if (driver_is_capturing(&gpu->driver, q.before_stream) ||
             driver_is_capturing(&gpu->driver, q.after_stream))
                 return leased_fail(l, -EBUSY, "a stream of the request is being captured");
-        r = leased_open(gpu);
+        lane = &l->lanes[q.after_stream ? LEASED_AWAITED : LEASED_PLAIN];
+        r = lane_open(gpu, lane);
         if (r < 0)
                 return r;
         if (q.count == 0)
-                return leased_begin(gpu, &q, NULL, 0);
+                return leased_begin(gpu, lane, &q, NULL, 0);
         pool = leased_find(l, q.pool_id);
         if (!pool)
                 return leased_fail(l, -ESTALE, "pool %llx is not registered with this device",
@@ -457,7 +483,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
                 return leased_fail(l, r, "%s", why);
         r = leased_check(l, &q, &layout, pool);
         if (r == 0)
-                r = leased_begin(gpu, &q, &layout, pool->slices.device);
+                r = leased_begin(gpu, lane, &q, &layout, pool->slices.device);
         layout_fini(&layout);
         return r;
 }
@@ -477,7 +503,8 @@ int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
 
 /* --- completions --- */
 
-static void leased_complete(struct kvcache_gpu *gpu, struct leased_copy *copy, cu_result c,
+static void leased_complete(struct kvcache_gpu *gpu, struct leased_lane *lane,
+                            struct leased_copy *copy, cu_result c,
                             struct kvcache_gpu_completion *ret)
 {
         struct leased *l = gpu->leased;
@@ -490,7 +517,8 @@ static void leased_complete(struct kvcache_gpu *gpu, struct leased_copy *copy, c
                 .user_data = copy->user_data,
                 .kind = KVCACHE_GPU_DONE,
                 .error = c == CU_OK ? 0
-                                    : leased_fail_driver(gpu, "leased chunks were not copied", c),
+                                    : leased_fail_driver(gpu, lane, "leased chunks were not copied",
+                                                         c),
                 .count = copy->count,
                 .copy_ns = (uint64_t)((double)ms * 1e6),
         };
@@ -500,7 +528,7 @@ static void leased_complete(struct kvcache_gpu *gpu, struct leased_copy *copy, c
                 leased_tally(l, &copy->moved);
         if (c == CU_OK)
                 l->blocks += copy->count;
-        STAILQ_REMOVE_HEAD(&l->under_way, link);
+        STAILQ_REMOVE_HEAD(&lane->under_way, link);
         STAILQ_INSERT_TAIL(&l->idle, copy, link);
 }
 
@@ -509,16 +537,28 @@ static int leased_reap(struct kvcache_gpu *gpu, void *ret, size_t size, size_t m
         struct leased_copy *copy;
         size_t n = 0;
 
-        while (n < max && (copy = STAILQ_FIRST(&gpu->leased->under_way))) {
-                cu_result result = gpu->driver.event_query(copy->done);
-                struct kvcache_gpu_completion c;
+        for (unsigned i = 0; i < LEASED_KINDS; i++) {
+                struct leased_lane *lane = &gpu->leased->lanes[i];
 
-                if (result == CU_ERROR_NOT_READY)
-                        break;
-                leased_complete(gpu, copy, result, &c);
-                abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
+                while (n < max && (copy = STAILQ_FIRST(&lane->under_way))) {
+                        cu_result result = gpu->driver.event_query(copy->done);
+                        struct kvcache_gpu_completion c;
+
+                        if (result == CU_ERROR_NOT_READY)
+                                break;
+                        leased_complete(gpu, lane, copy, result, &c);
+                        abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
+                }
         }
         return (int)n;
+}
+
+static bool leased_is_idle(const struct leased *l)
+{
+        for (unsigned i = 0; i < LEASED_KINDS; i++)
+                if (!STAILQ_EMPTY(&l->lanes[i].under_way))
+                        return false;
+        return true;
 }
 
 int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
@@ -540,7 +580,7 @@ int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_co
                         r = leased_fail(gpu->leased, -EINVAL, "no room for completions");
                 else
                         r = leased_reap(gpu, ret, completion_size, max);
-                is_idle = STAILQ_EMPTY(&gpu->leased->under_way);
+                is_idle = leased_is_idle(gpu->leased);
                 leased_leave(gpu, &v);
                 if (r != 0 || is_idle || gds_now() >= deadline)
                         return r;

@@ -18,7 +18,8 @@ enum {
         LEASED_POOLS = 4, /* maximum number of pools that are registered at a time, including the
                              current session's */
         LEASED_SLOTS = 16,
-        LEASED_STREAMS = 2, /* streams to which lists for the kernel are assigned in turn */
+        LEASED_STREAMS =
+                2, /* streams of a lane, to which lists for the kernel are assigned in turn */
         LEASED_TEXT = 512,
         LEASED_TALLIES = 16,
 };
@@ -44,16 +45,30 @@ struct leased_copy {
 };
 STAILQ_HEAD(leased_list, leased_copy);
 
-struct leased {
-        pthread_mutex_t lock; /* guards the members that follow */
-        bool is_open;         /* the engine and the streams exist; the first request creates them */
+/* Streams whose requests are copied one after another, and what they need. */
+struct leased_lane {
+        bool is_open; /* the engine and the streams exist; the lane's first request creates them */
         struct engine engine;
         cu_stream streams[LEASED_STREAMS];
         cu_event joint; /* recorded in one stream so that the other can wait for its work */
         cu_event slot_done[LEASED_SLOTS]; /* recorded behind the last list that used the slot */
         bool slot_is_used[LEASED_SLOTS];
         unsigned next_slot;
-        struct leased_list under_way, idle;
+        struct leased_list under_way;
+};
+
+/* A stream of the program waits for the copies of an awaited request, which must not queue behind
+ * gigabytes for which nothing waits. */
+enum leased_kind {
+        LEASED_PLAIN,
+        LEASED_AWAITED,
+        LEASED_KINDS,
+};
+
+struct leased {
+        pthread_mutex_t lock; /* guards the members that follow */
+        struct leased_lane lanes[LEASED_KINDS];
+        struct leased_list idle;
         struct leased_pool pools[LEASED_POOLS]; /* the oldest first */
         uint64_t blocks;
         struct kvcache_transfer tallies[LEASED_TALLIES]; /* counts that the handle's thread has not
@@ -85,6 +100,8 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 
 /* --- in any thread, in the lock --- */
 
+/* Waits until nothing is copied. */
+void leased_synchronize(struct leased *l, const struct driver *d);
 /* Returns the pool of this id, or NULL. */
 struct leased_pool *leased_find(struct leased *l, uint64_t id);
 int leased_fail(struct leased *l, int error, const char *format, ...)

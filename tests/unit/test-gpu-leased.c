@@ -143,21 +143,26 @@ static void a_completion_has_its_number_its_count_and_its_time(void **state)
         release(f, &j);
 }
 
-static void a_request_of_no_blocks_prepares(void **state)
+static void a_request_of_no_blocks_prepares_for_others_of_its_kind(void **state)
 {
         struct kvcache_gpu_leased_request q = { .size = sizeof(q), .user_data = 5 };
         struct fixture *f = *state;
         struct leased_job j;
-        unsigned allocations;
 
         begin(f);
         put_keys(f, N, 1);
         j = lease(f, 1, 0);
-        assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &q), 0);
-        assert_int_equal(finish_leased(f).user_data, 5);
-        allocations = stub.calls("cuMemAlloc_v2");
-        copy_and_check(f, &j, 1);
-        assert_int_equal(stub.calls("cuMemAlloc_v2"), allocations);
+        for (unsigned is_awaited = 0; is_awaited < 2; is_awaited++) {
+                unsigned allocations = stub.calls("cuMemAlloc_v2");
+
+                q.after_stream = j.q.after_stream = is_awaited ? f->stream : NULL;
+                assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &q), 0);
+                assert_int_equal(finish_leased(f).user_data, 5);
+                assert_true(stub.calls("cuMemAlloc_v2") > allocations);
+                allocations = stub.calls("cuMemAlloc_v2");
+                copy_and_check(f, &j, 1);
+                assert_int_equal(stub.calls("cuMemAlloc_v2"), allocations);
+        }
         release(f, &j);
 }
 
@@ -226,6 +231,48 @@ static void work_in_the_stream_behind_sees_the_bytes(void **state)
                 stub.run(true);
                 release(f, &j);
         }
+}
+
+/* A load of gigabytes must not hold back one for which the program's next step waits. */
+static void an_awaited_request_does_not_queue_behind_others(void **state)
+{
+        struct kvcache_gpu_completion c;
+        struct fixture *f = *state;
+        struct leased_job plain, awaited;
+        cu_stream busy;
+        int r = 0;
+
+        begin(f);
+        put_keys(f, 2 * N, 1);
+        plain = lease(f, 1, 0);
+        awaited = lease(f, 1 + N, N);
+        plain.q.user_data = 1;
+        awaited.q.user_data = 2;
+        assert_int_equal(cuda.stream_create(&busy, CU_STREAM_IS_NON_BLOCKING), CU_OK);
+        for (unsigned seed = 0; seed < 10; seed++) {
+                clear(f);
+                stub.run(false);
+                for (unsigned i = 0; i < 5000; i++)
+                        assert_int_equal(cuda.copy(f->device + MEMORY - 512,
+                                                   f->device + MEMORY - 1024, 512, busy),
+                                         CU_OK);
+                plain.q.before_stream = busy;
+                awaited.q.after_stream = f->stream;
+                assert_int_equal(copy(f, &plain), 0);
+                assert_int_equal(copy(f, &awaited), 0);
+                for (unsigned i = 0; (r = kvcache_gpu_reap_leased(f->gpu, &c, 1, 0)) == 0; i++)
+                        assert_true(stub.step(seed + i));
+                assert_int_equal(r, 1);
+                assert_int_equal(c.user_data, 2);
+                assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, 0), 0);
+                stub.run(true);
+                assert_int_equal(finish_leased(f).user_data, 1);
+                assert_blocks(f, 0, 1);
+                assert_blocks(f, N, 1 + N);
+        }
+        assert_int_equal(cuda.stream_destroy(busy), CU_OK);
+        release(f, &plain);
+        release(f, &awaited);
 }
 
 /* With more lists than slots for them, the copy engines make the remaining copies. */
@@ -535,9 +582,10 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(leased_chunks_arrive_by_each_engine_and_layout),
                 TEST(a_completion_has_its_number_its_count_and_its_time),
-                TEST(a_request_of_no_blocks_prepares),
+                TEST(a_request_of_no_blocks_prepares_for_others_of_its_kind),
                 TEST(copies_follow_what_the_program_has_put_into_its_stream),
                 TEST(work_in_the_stream_behind_sees_the_bytes),
+                TEST(an_awaited_request_does_not_queue_behind_others),
                 TEST(more_requests_than_lists_are_copied),
                 TEST(leases_outlive_the_daemon_until_their_pool_is_released),
                 TEST(without_leased_copies_the_pool_goes_with_its_session),

@@ -218,8 +218,8 @@ class Gpu:
         """Starts to copy leased chunks from these offsets in `pool`, an id that Client.pool_of() returned, to blocks of the layout.
 
         The copies begin after `event` and after the work that is in the stream `before` now; the stream `after` waits for the copies. The
-        caller must keep the leases until reap_leased() returns `tag`. The first call creates streams and up to 64 MiB of
-        buffers; a call without blocks does only that.
+        caller must keep the leases until reap_leased() returns `tag`. Calls with `after` are copied beside those without, and calls of a kind
+        one after another. The first call of a kind creates streams and up to 64 MiB of buffers; a call without blocks does only that.
 
         Raises OSError with ESTALE if the pool is not registered with the GPU, EBUSY if a stream is being captured, ENODEV if no GPU is
         attached, and EIO if the driver fails. No copy is then in flight."""
