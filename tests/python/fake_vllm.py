@@ -198,6 +198,11 @@ class OffloadingWorker(ABC):
     def wait(self, job_ids): ...
 
 
+class OffloadingWorker33(OffloadingWorker):
+    @abstractmethod
+    def submit_load(self, job_id, src_spec, dst_spec, expedited=False): ...
+
+
 class OffloadingSpec(ABC):
     def __init__(self, config):
         self.config, self.extra_config = config, config.extra_config
@@ -225,7 +230,7 @@ def install(version):
     base = dict(LookupResult=LookupResult, Locality=Locality, RequestOffloadingContext=RequestOffloadingContext,
                 OffloadingCounterMetadata=OffloadingCounterMetadata, OffloadingGaugeMetadata=OffloadingGaugeMetadata,
                 OffloadingEvent=OffloadingEvent, LoadStoreSpec=LoadStoreSpec, PrepareStoreOutput=PrepareStoreOutput,
-                TransferResult=TransferResult, OffloadingManager=OffloadingManager, OffloadingWorker=OffloadingWorker,
+                TransferResult=TransferResult, OffloadingManager=OffloadingManager, OffloadingWorker=OffloadingWorker33 if new else OffloadingWorker,
                 OffloadingSpec=OffloadingSpec, **({"Medium": Medium} if new else {}))
     tiering = dict(JobResult=JobResult33 if new else JobResult26,
                    SecondaryTierManager=SecondaryTierManager33 if new else SecondaryTierManager26)

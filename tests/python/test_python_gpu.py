@@ -349,3 +349,12 @@ def test_without_a_usable_driver_nothing_is_served_and_it_says_why(daemon, sourc
     if driver is None and "no CUDA driver here" not in said:
         pytest.skip("there is a CUDA driver")
     assert driver is None or "lacks cuMemHostRegister()" in said
+
+
+def test_copies_of_leased_chunks_are_measured(make_daemon, source):
+    """The program's figures mean nothing without a GPU; it compares bytes of each way and each size."""
+    daemon = make_daemon(settings={"memory.pool": "64MiB", "limits.leased_bytes": "32MiB"}).start()
+    command = [sys.executable, str(source / "tests/gpu/leased.py"), daemon.socket, "--chunks", "6", "--rounds", "1"]
+    done = subprocess.run(command, env=environment(source, "cuda"), capture_output=True, text=True, timeout=120 * harness.slow())
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"pieces of \d+ KiB( +\d+\.\d\d ms, \d+\.\d GB/s){4}", done.stdout)) == 5, done.stdout

@@ -30,6 +30,7 @@ from vllm_layouts_host import N, PLAIN, UNEQUAL, Group, hybrid
 from vllm_spec_host import VERSION, cuda, ns, told, until
 
 STEPS, TOKENS = 60, 16
+MOST_COMPUTED = 6  # blocks of a group that a step computes for a request, with drafted ones
 LAYOUTS = {  # the groups, the blocks of a chunk, the ranks, and how many of them hold the same bytes
     "plain": (lambda: [Group(0, PLAIN)], 1, 1, 1), "three": (lambda: [Group(0, UNEQUAL)], 3, 1, 1), "hybrid": (hybrid, 1, 1, 1),
     "two": (lambda: [Group(0, UNEQUAL)], 1, 2, 1), "hybrids": (hybrid, 1, 3, 1), "latent": (lambda: [Group(0, UNEQUAL)], 3, 2, 2),
@@ -81,12 +82,15 @@ class Rank:
             self.worker.wait(set(one.flush))
         for block in one.allocated:
             self.launch(self.groups[0], block, None)
+        awaited = {job for job, (*_, is_awaited) in one.loads if is_awaited}
         if one.is_behind:
             self.worker.step_begins()
+        if one.is_behind and not awaited:
             self.forward(one.work)
-        for job, (spec, where) in one.loads:
-            assert self.worker.submit_load(job, spec, where)
-        if not one.is_behind:
+        for job, (spec, where, is_awaited) in one.loads:
+            assert self.worker.submit_load(job, spec, where, **({"expedited": True} if is_awaited else {}))
+        self.worker.wait(awaited)
+        if not one.is_behind or awaited:
             self.forward(one.work)
         ended = self.worker.get_finished()
         assert all(e.success for e in ended)
@@ -162,6 +166,7 @@ class Engine(ranks_host.Processes, layouts.Engine):
         self.free, self.cached, self.hash_of, self.users = OrderedDict.fromkeys(range(1, N)), {}, {}, dict.fromkeys(range(1, N), 0)
         self.to_flush, self.stale, self.finished, self.is_late, self.loads = set(), 0, [], rng.random() < 0.5, 0
         self.all_jobs = {}
+        self.awaits = VERSION != "0.26" and rng.random() < 0.8  # vLLM's sync_load_budget_bytes
         self.lag = 0  # the steps for which the device stops, so that loads and stores are in flight
 
     # --- the ranks ---
@@ -358,10 +363,14 @@ class Engine(ranks_host.Processes, layouts.Engine):
             ids, sizes, listed = ids + blocks, sizes + [len(blocks)], listed + self.keys(request, group)[first // self.k:end // self.k]
         spec = self.timed(self.manager.prepare_load, listed, request.context)
         request.state, request.loads_to, request.loads_from = "loads", end, min(firsts)
+        is_awaited = self.awaits and self.rng.random() < 0.6 and len(self.free) >= MOST_COMPUTED * len(self.groups)
+        if is_awaited:  # vLLM takes the blocks for loaded before the copies begin, and computes behind them in the same step
+            request.state, request.computed = "runs", end
+            self.cache(request)
         self.number += 1
-        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, blocks=set(ids), ended=set())
+        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, is_awaited=is_awaited, blocks=set(ids), ended=set())
         request.jobs.add(self.number)
-        self.new_loads[self.number] = spec, ns(block_ids=ids, group_sizes=sizes, block_indices=firsts)
+        self.new_loads[self.number] = spec, ns(block_ids=ids, group_sizes=sizes, block_indices=firsts), is_awaited
         return True
 
     def compute(self, request):
@@ -467,7 +476,9 @@ class Engine(ranks_host.Processes, layouts.Engine):
                 continue
             if not is_stale:
                 self.timed(self.manager.complete_load, job.keys, job.request.context)
-            if job.request.state == "is aborted":
+            if job.is_awaited:
+                self.loads += 1
+            elif job.request.state == "is aborted":
                 self.drop(job.request)
                 job.request.state = "ended"
             elif job.request.state == "loads":
@@ -513,7 +524,7 @@ class Engine(ranks_host.Processes, layouts.Engine):
         """A rank reports a job."""
         assert number in self.all_jobs and rank not in self.all_jobs[number].ended, f"job {number} was reported twice"
         job = self.all_jobs[number]
-        if not job.is_store and job.request.state in ("loads", "is aborted"):
+        if not job.is_store and not job.is_awaited and job.request.state in ("loads", "is aborted"):
             self.check(job.request, job.request.loads_from, job.request.loads_to, of=[rank])
         job.ended.add(rank)
         if len(job.ended) == self.world:

@@ -1306,13 +1306,24 @@ def without_a_worker():
 def refused():
     for said, make in (("at most 1024 GPUs", lambda: Host(world_size=2000)), ("ack", lambda: Host(ack="soon")),
                        ("load_policy", lambda: Host(load_policy="never")), ("store_policy", lambda: Host(store_policy="never")), ("copies must be one of auto, kernel", lambda: Host(copies="fast")),
-                       ("kvcache_start", lambda: Host(kvcache_start="yes"))):
+                       ("kvcache_start", lambda: Host(kvcache_start="yes")), ("sync_load_budget_bytes", lambda: Host(sync_load_budget_bytes=-1)),
+                       ("sync_load_budget_bytes", lambda: Host(sync_load_budget_bytes="4GiB"))):
         try:
             make()
         except ValueError as e:
             assert said in str(e), e
         else:
             raise SystemExit(f"{said}: taken")
+
+
+def awaited_loads_by_default():
+    """vLLM reads its option from the spec, whose default is not vLLM's. A version without such loads prepares none."""
+    for options, budget in (({}, ours.SYNC_LOAD_BYTES), ({"sync_load_budget_bytes": 0}, 0), ({"sync_load_budget_bytes": 5}, 5)):
+        given = config("one", **options)
+        spec = ours.KvcacheOffloadingSpec(given)
+        assert spec.extra_config["sync_load_budget_bytes"] == budget and spec.extra_config["kvcache_socket"] == SOCKET
+        assert given.extra_config.get("sync_load_budget_bytes") == options.get("sync_load_budget_bytes")
+        assert spec.has_awaited_loads == (VERSION != "0.26" and budget > 0)
 
 
 def former_options():

@@ -81,11 +81,11 @@ class _Job:
 class Mover:
     """Moves the blocks of one GPU. `blocks`: the blocks of each group. `canary`: names the groups' namespaces, in the order of `blocks`.
     `fields`: their fingerprint. `seat`: this rank's access to the engine's page. `copies`: how the GPU copies, one of ENGINES.
-    `current_stream`: returns the engine's CUDA stream at the time of the call."""
+    `has_awaited_loads`: the engine's stream waits for some loads. `current_stream`: returns the engine's CUDA stream at the time of the call."""
 
     def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
-                 device: int, ack: str, timeout_s: float, copies: str, current_stream: Callable[[], int]) -> None:
-        self._seat = seat
+                 device: int, ack: str, timeout_s: float, copies: str, has_awaited_loads: bool, current_stream: Callable[[], int]) -> None:
+        self._seat, self._has_awaited_loads = seat, has_awaited_loads
         self._tried_pool, self._try_again_at = 0, 0.0  # pool that the manager last asked for; time.monotonic() of the next attempt to attach it
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
@@ -337,7 +337,7 @@ class Mover:
 
     def _attach(self) -> None:
         """Registers the daemon's memory with the GPU's driver. The get discovers whether the daemon has been restarted, even if no answer comes.
-        The empty copy of leased chunks creates streams, so that the first load does not have to wait for that."""
+        The empty copies of leased chunks create streams, so that the first load does not have to wait for that."""
         self._gpu.gentle = self._attached.is_set()  # the engine has started, and may be computing
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)
@@ -347,7 +347,8 @@ class Mover:
         if self._gpu.reason:
             self._complain(self._gpu.reason)
         else:
-            self._gpu.copy_leased(self._layouts[0], [], 0, [], NO_JOB)
+            for after in (0, self._stream) if self._has_awaited_loads else (0,):
+                self._gpu.copy_leased(self._layouts[0], [], 0, [], NO_JOB, after=after)
 
     def _attach_again(self) -> None:
         """Attaches the GPU. After a failure, requests a new attempt and pauses."""

@@ -10,6 +10,7 @@ is a miss and nothing is stored.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -70,7 +71,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         canary.here[str(spec.config.engine_id)] = self.canary
         try:
             self.mover = Mover(blocks, self.canary, spec.fields, seat=self._seat, socket=spec.socket, device=device, ack=spec.ack,
-                               timeout_s=spec.timeout_s, copies=spec.copies, current_stream=current_stream)
+                               timeout_s=spec.timeout_s, copies=spec.copies, has_awaited_loads=spec.has_awaited_loads,
+                               current_stream=current_stream)
         except OSError as e:
             if isinstance(e, ValueError):  # ArgumentError: a name or a size that every daemon refuses
                 raise
@@ -220,8 +222,12 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if not hasattr(self, "replicated_layout"):
             self.replicated_layout = False
         options = dict(config.extra_config)
-        # vLLM 0.33 and later read this option from the spec. vLLM's own default of 0 costs each request that loads one or two steps.
+        # vLLM 0.33 reads this option from the spec. vLLM's own default of 0 costs each request that loads one or two steps.
         self.extra_config = {"sync_load_budget_bytes": SYNC_LOAD_BYTES, **options}
+        budget = self.extra_config["sync_load_budget_bytes"]
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+            raise ValueError(f"sync_load_budget_bytes must be a number of bytes, or 0 for no such loads, not {budget!r}")
+        self.has_awaited_loads = budget > 0 and "expedited" in inspect.signature(OffloadingWorker.submit_load).parameters
         former.note(log, "llm-d's file-system backend", former.LLMD, options)
         former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
         self.world_size = int(config.parallel.world_size)
