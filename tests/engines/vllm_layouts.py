@@ -18,6 +18,7 @@ from vllm.v1.kv_offload.base import LookupResult, PrepareStoreOutput, ReqContext
 
 from kvcache._gpu import NO_BLOCK
 from kvcache.vllm import arrays, hooks, identity, windows
+from kvcache.vllm.spec import SYNC_LOAD_BYTES
 
 ns = types.SimpleNamespace
 BLOCKS, TOKENS, PAGE = 24, 16, 12 << 10
@@ -143,9 +144,10 @@ class Manager:
 
 class Engine:
     """vLLM's scheduler of offloading over blocks whose content identifies them: one group with full attention, and one with a window, whose
-    blocks have `hashes` hashes each. Chunks are made and divided as by the spec's worker."""
+    blocks have `hashes` hashes each. Chunks are made and divided as by the spec's worker. With a `budget`, loads of so many bytes a step precede
+    the forward pass of the same step (since vLLM 0.33)."""
 
-    def __init__(self, per_chunk, hashes, manager):
+    def __init__(self, per_chunk, hashes, manager, budget=0):
         self.per_chunk, self.hashes, self.manager = per_chunk, (1, hashes), manager
         full = interface.FullAttentionSpec(block_size=TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
         slides = interface.SlidingWindowSpec(block_size=hashes * TOKENS, num_kv_heads=1, head_size=8, dtype=torch.bfloat16, sliding_window=WINDOW)
@@ -154,12 +156,13 @@ class Engine:
         offloaded = tuple(ns(group_id=i, tokens_per_block=TOKENS * self.hashes[i], layer_names=n, sliding_window_size_in_chunks=w)
                           for i, (n, w) in enumerate(((("a",), None), (("b",), size))))
         spec = ns(config=ns(groups=offloaded), blocks_per_chunk=per_chunk, tokens_per_hash=TOKENS, tokens_per_block=(TOKENS, hashes * TOKENS),
-                  offload_prompt_only=False, extra_config={}, get_manager=lambda: manager,
+                  offload_prompt_only=False, extra_config={"sync_load_budget_bytes": budget}, get_manager=lambda: manager,
                   kv_events_config=ns(enable_kv_cache_events=False, self_describing_kv_events=False))
         self.configuration = ns(cache_config=ns(prefix_cache_retention_interval=None, enable_prefix_caching=True), speculative_config=None,
                                 parallel_config=ns(world_size=1, decode_context_parallel_size=1))
         self.scheduler = OffloadingConnectorScheduler(spec, self.configuration, interface.KVCacheConfig(1000, [], groups))
         self.memory, self.free = {}, list(range(1, 1000))
+        self.loads_first = budget > 0 and hasattr(self.scheduler, "_reserve_sync_load")
 
     def request(self, name, tokens):
         hashes, above = [], b""
@@ -174,14 +177,15 @@ class Engine:
 
     def load(self, request):
         """Returns the tokens that were loaded, and the blocks of each group."""
-        found, _ = self.scheduler.get_num_new_matched_tokens(request, 0)
+        found, is_beside = self.scheduler.get_num_new_matched_tokens(request, 0)
         tables = [[], []]
         if not found:
             return 0, tables
+        assert is_beside == (not self.loads_first), "sync_load_budget_bytes does not decide how a chunk is loaded"
         tables[0] += [self.free.pop() for _ in range(-(-found // TOKENS))]
         for at in range(-(-found // self.tokens(1))):
             tables[1].append(0 if (at + 1) * self.tokens(1) <= found - WINDOW + 1 else self.free.pop())
-        blocks = [[ns(block_id=b, is_null=b == 0, block_hash=None) for b in table] for table in tables]
+        blocks = [[ns(block_id=b, is_null=b == 0, block_hash=None if is_beside else b) for b in table] for table in tables]
         self.scheduler.update_state_after_alloc(request, ns(blocks=blocks), found)
         [job] = self.scheduler._current_batch_load_jobs.values()
         keys, gpu, at = job.src_spec, job.dst_spec, 0
@@ -192,7 +196,8 @@ class Engine:
             for slot in arrays.slots_of(blocks, first, self.per_chunk):
                 self.memory[slot.block] = list(self.manager.chunks[listed[slot.chunk]][slot.place])
             at += size
-        self.plan()  # a step in which the request waits for its load
+        if is_beside:
+            self.plan()  # a step in which the request waits for its load
         return found, tables
 
     def tokens(self, group):
@@ -247,7 +252,7 @@ def schedulers_find_the_blocks_that_they_stored(make_host, daemon):
     sizes = (1, 1, 2, 4) if hasattr(OffloadingConnectorScheduler, "_reachable_store_block_mask") else (1,)
     for seed in range(120):
         draw, manager = random.Random(seed), Manager()
-        engine = Engine(draw.choice((1, 2, 3, 4)), draw.choice(sizes), manager)
+        engine = Engine(draw.choice((1, 2, 3, 4)), draw.choice(sizes), manager, draw.choice((0, SYNC_LOAD_BYTES)))
         trunk = [draw.randrange(100) for _ in range(600)]
         for number in range(8):
             shared = draw.randrange(0, 500)
