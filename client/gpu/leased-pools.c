@@ -86,7 +86,7 @@ void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses)
 static bool leased_is_open(const struct leased *l)
 {
         for (unsigned i = 0; i < LEASED_KINDS; i++)
-                if (l->lanes[i].is_open)
+                if (l->queues[i].is_open)
                         return true;
         return false;
 }

@@ -5,10 +5,10 @@
  * thread, and do not access the handle. They use their own copy engines and streams, and set the
  * context and the capture mode of the calling thread.
  *
- * Order: requests for which a stream of the program waits have a lane of their own. All requests of
- * a lane share its first stream, so they are copied one after another, and an event in that stream
- * is reached when all earlier requests of the lane are copied. A list for the kernel may be in the
- * second stream, whose work lies between `begun` and `done` in the first.
+ * Order: requests for which a stream of the program waits have a queue of their own. All requests
+ * of a queue share its first stream, so they are copied one after another, and an event in that
+ * stream is reached when all earlier requests of the queue are copied. A list for the kernel may be
+ * in the second stream, whose work lies between `begun` and `done` in the first.
  *
  * Failures: if the driver refuses a copy, the call waits for the copies that are already in the
  * streams, and fails. A request for which the call returned 0 fails only if the device fails. */
@@ -41,10 +41,10 @@ int leased_fail(struct leased *l, int error, const char *format, ...)
         return error;
 }
 
-static int leased_fail_driver(struct kvcache_gpu *gpu, struct leased_lane *lane, const char *what,
+static int leased_fail_driver(struct kvcache_gpu *gpu, struct leased_queue *queue, const char *what,
                               cu_result c)
 {
-        lane->engine.counts.driver_errors++;
+        queue->engine.counts.driver_errors++;
         return leased_fail(gpu->leased, driver_errno(c), "%s: %s (%d)", what,
                            driver_error_name(&gpu->driver, c), c);
 }
@@ -79,79 +79,80 @@ static void leased_leave(struct kvcache_gpu *gpu, const struct visit *v)
         pthread_mutex_unlock(&gpu->leased->lock);
 }
 
-/* --- the first request of a lane makes these --- */
+/* --- the first request of a queue makes these --- */
 
-static void lane_synchronize(const struct leased_lane *lane, const struct driver *d)
+static void queue_synchronize(const struct leased_queue *queue, const struct driver *d)
 {
         for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (lane->streams[i])
-                        (void)d->stream_synchronize(lane->streams[i]);
+                if (queue->streams[i])
+                        (void)d->stream_synchronize(queue->streams[i]);
 }
 
 void leased_synchronize(struct leased *l, const struct driver *d)
 {
         for (unsigned i = 0; i < LEASED_KINDS; i++)
-                lane_synchronize(&l->lanes[i], d);
+                queue_synchronize(&l->queues[i], d);
 }
 
-static void lane_close(struct leased_lane *lane, const struct driver *d)
+static void queue_close(struct leased_queue *queue, const struct driver *d)
 {
-        lane_synchronize(lane, d);
-        if (lane->engine.d)
-                engine_fini(&lane->engine);
+        queue_synchronize(queue, d);
+        if (queue->engine.d)
+                engine_fini(&queue->engine);
         for (unsigned i = 0; i < LEASED_SLOTS; i++)
-                if (lane->slot_done[i])
-                        (void)d->event_destroy(lane->slot_done[i]);
-        if (lane->joint)
-                (void)d->event_destroy(lane->joint);
+                if (queue->slot_done[i])
+                        (void)d->event_destroy(queue->slot_done[i]);
+        if (queue->joint)
+                (void)d->event_destroy(queue->joint);
         for (unsigned i = 0; i < LEASED_STREAMS; i++)
-                if (lane->streams[i])
-                        (void)d->stream_destroy(lane->streams[i]);
-        *lane = (struct leased_lane){ 0 };
-        STAILQ_INIT(&lane->under_way);
+                if (queue->streams[i])
+                        (void)d->stream_destroy(queue->streams[i]);
+        *queue = (struct leased_queue){ 0 };
+        STAILQ_INIT(&queue->under_way);
 }
 
-static cu_result lane_open_streams(struct leased_lane *lane, const struct driver *d, bool is_urgent)
+static cu_result queue_open_streams(struct leased_queue *queue, const struct driver *d,
+                                    bool is_urgent)
 {
         int least, greatest;
         cu_result c = d->stream_priorities(&least, &greatest);
 
         if (c == CU_OK)
-                c = d->event_create(&lane->joint, CU_EVENT_IS_UNTIMED);
+                c = d->event_create(&queue->joint, CU_EVENT_IS_UNTIMED);
         for (unsigned i = 0; i < LEASED_STREAMS && c == CU_OK; i++)
-                c = d->stream_create_at(&lane->streams[i], CU_STREAM_IS_NON_BLOCKING,
+                c = d->stream_create_at(&queue->streams[i], CU_STREAM_IS_NON_BLOCKING,
                                         is_urgent ? greatest : least);
         for (unsigned i = 0; i < LEASED_SLOTS && c == CU_OK; i++)
-                c = d->event_create(&lane->slot_done[i], CU_EVENT_IS_UNTIMED);
+                c = d->event_create(&queue->slot_done[i], CU_EVENT_IS_UNTIMED);
         return c;
 }
 
-static int lane_open(struct kvcache_gpu *gpu, struct leased_lane *lane)
+static int queue_open(struct kvcache_gpu *gpu, struct leased_queue *queue)
 {
         struct leased *l = gpu->leased;
         cu_result c;
         int r;
 
-        if (lane->is_open)
+        if (queue->is_open)
                 return 0;
         if (!l->copies)
                 l->copies = calloc(ENGINE_ROOM, sizeof(*l->copies));
-        r = l->copies ? engine_init(&lane->engine, &gpu->driver, gpu->engine.forced,
+        r = l->copies ? engine_init(&queue->engine, &gpu->driver, gpu->engine.forced,
                                     gpu->engine.max_sms, LEASED_SLOTS,
                                     gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : GPU_BOUNCE_BYTES)
                       : -ENOMEM;
         if (r < 0) {
-                lane_close(lane, &gpu->driver);
+                queue_close(queue, &gpu->driver);
                 return leased_fail(l, r, "out of memory");
         }
-        lane->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
-        c = lane_open_streams(lane, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
+        queue->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
+        c = queue_open_streams(queue, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
         if (c != CU_OK) {
-                r = leased_fail_driver(gpu, lane, "no stream", c);
-                lane_close(lane, &gpu->driver);
+                r = leased_fail_driver(gpu, queue, "no stream", c);
+                queue_close(queue, &gpu->driver);
                 return r;
         }
-        lane->is_open = true;
+        queue->is_open = true;
         return 0;
 }
 
@@ -160,9 +161,9 @@ static void leased_close(struct leased *l, const struct driver *d)
         struct leased_copy *copy;
 
         for (unsigned i = 0; i < LEASED_KINDS; i++) {
-                lane_synchronize(&l->lanes[i], d);
-                STAILQ_CONCAT(&l->idle, &l->lanes[i].under_way);
-                lane_close(&l->lanes[i], d);
+                queue_synchronize(&l->queues[i], d);
+                STAILQ_CONCAT(&l->idle, &l->queues[i].under_way);
+                queue_close(&l->queues[i], d);
         }
         while ((copy = STAILQ_FIRST(&l->idle))) {
                 cu_event events[] = { copy->before, copy->begun, copy->done };
@@ -184,7 +185,7 @@ int leased_new(struct leased **ret)
         if (!l)
                 return -ENOMEM;
         for (unsigned i = 0; i < LEASED_KINDS; i++)
-                STAILQ_INIT(&l->lanes[i].under_way);
+                STAILQ_INIT(&l->queues[i].under_way);
         STAILQ_INIT(&l->idle);
         pthread_mutex_init(&l->lock, NULL);
         *ret = l;
@@ -244,9 +245,9 @@ void leased_progress(struct kvcache_gpu *gpu)
                 (void)parts_count_transfer(gpu->kv, &tallies[i]);
 }
 
-static void lane_add_counts(const struct leased_lane *lane, struct kvcache_gpu_info *info)
+static void queue_add_counts(const struct leased_queue *queue, struct kvcache_gpu_info *info)
 {
-        const struct kvcache_gpu_counts *from = &lane->engine.counts;
+        const struct kvcache_gpu_counts *from = &queue->engine.counts;
         struct kvcache_gpu_counts *to = &info->counts;
 
         to->bytes += from->bytes;
@@ -259,8 +260,8 @@ static void lane_add_counts(const struct leased_lane *lane, struct kvcache_gpu_i
         to->batch_failures += from->batch_failures;
         to->plain_copies += from->plain_copies;
         to->driver_errors += from->driver_errors;
-        info->bounce_bytes += lane->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS;
-        info->bounce_copies += lane->engine.bounces;
+        info->bounce_bytes += queue->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS;
+        info->bounce_copies += queue->engine.bounces;
 }
 
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
@@ -269,7 +270,7 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
 
         pthread_mutex_lock(&l->lock);
         for (unsigned i = 0; i < LEASED_KINDS; i++)
-                lane_add_counts(&l->lanes[i], info);
+                queue_add_counts(&l->queues[i], info);
         info->counts.blocks_from_pool += l->blocks;
         pthread_mutex_unlock(&l->lock);
 }
@@ -314,10 +315,10 @@ static struct leased_copy *copy_new(struct kvcache_gpu *gpu)
 
 /* Makes the first stream wait for the work that the request must follow, and records the event
  * `begun` before its copies. */
-static cu_result lane_order(const struct driver *d, const struct leased_lane *lane,
-                            struct leased_copy *copy, const struct kvcache_gpu_leased_request *q)
+static cu_result queue_order(const struct driver *d, const struct leased_queue *queue,
+                             struct leased_copy *copy, const struct kvcache_gpu_leased_request *q)
 {
-        cu_stream stream = lane->streams[0];
+        cu_stream stream = queue->streams[0];
         cu_result c = CU_OK;
 
         if (q->before_event)
@@ -331,34 +332,35 @@ static cu_result lane_order(const struct driver *d, const struct leased_lane *la
 }
 
 /* Returns a slot whose list is no longer in use, or ENGINE_NO_SLOT. */
-static unsigned lane_slot(const struct driver *d, struct leased_lane *lane)
+static unsigned queue_slot(const struct driver *d, struct leased_queue *queue)
 {
-        unsigned slot = lane->next_slot;
+        unsigned slot = queue->next_slot;
 
-        if (lane->slot_is_used[slot] && d->event_query(lane->slot_done[slot]) == CU_ERROR_NOT_READY)
+        if (queue->slot_is_used[slot] &&
+            d->event_query(queue->slot_done[slot]) == CU_ERROR_NOT_READY)
                 return ENGINE_NO_SLOT;
-        lane->next_slot = (slot + 1) % LEASED_SLOTS;
+        queue->next_slot = (slot + 1) % LEASED_SLOTS;
         return slot;
 }
 
-static cu_result lane_put_list(const struct driver *d, struct leased_lane *lane, unsigned stream,
-                               struct copy *list, size_t n)
+static cu_result queue_put_list(const struct driver *d, struct leased_queue *queue, unsigned stream,
+                                struct copy *list, size_t n)
 {
-        unsigned slot = lane_slot(d, lane);
+        unsigned slot = queue_slot(d, queue);
         cu_result c;
 
-        c = engine_copy(&lane->engine, slot, lane->streams[stream], list, n, true, (int)stream);
+        c = engine_copy(&queue->engine, slot, queue->streams[stream], list, n, true, (int)stream);
         if (slot != ENGINE_NO_SLOT) {
-                lane->slot_is_used[slot] = true;
+                queue->slot_is_used[slot] = true;
                 if (c == CU_OK)
-                        c = d->event_record(lane->slot_done[slot], lane->streams[stream]);
+                        c = d->event_record(queue->slot_done[slot], queue->streams[stream]);
         }
         return c;
 }
 
 /* Puts all copies into the streams. Lists of small pieces alternate between both, so that one's
  * launch overlaps with the other's copies into bounce memory. */
-static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_lane *lane,
+static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_queue *queue,
                             struct leased_copy *copy, const struct kvcache_gpu_leased_request *q,
                             const struct layout *layout, cu_address pool)
 {
@@ -374,14 +376,14 @@ static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_lane *lane,
         for (size_t i = 0; i < q->count && c == CU_OK; i++) {
                 uint32_t k = layout_pieces(layout, q->blocks[i], &part, l->pieces);
 
-                if (i == 0 && engine_prefers_kernel(&lane->engine, bytes, k)) {
+                if (i == 0 && engine_prefers_kernel(&queue->engine, bytes, k)) {
                         streams = LEASED_STREAMS;
                         room = GPU_BATCH_BYTES;
-                        c = d->stream_wait_event(lane->streams[1], copy->begun, 0);
+                        c = d->stream_wait_event(queue->streams[1], copy->begun, 0);
                 }
                 if (n > 0 && (n + k > ENGINE_MAX_COPIES || listed + bytes > room)) {
                         if (c == CU_OK)
-                                c = lane_put_list(d, lane, stream, l->copies, n);
+                                c = queue_put_list(d, queue, stream, l->copies, n);
                         stream = (stream + 1) % streams;
                         n = listed = 0;
                 }
@@ -395,21 +397,21 @@ static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_lane *lane,
                 copy->moved.device_bytes += layout_device_bytes(layout, &part, bytes);
         }
         if (c == CU_OK && n > 0)
-                c = lane_put_list(d, lane, stream, l->copies, n);
+                c = queue_put_list(d, queue, stream, l->copies, n);
         if (c == CU_OK && streams > 1) {
-                c = d->event_record(lane->joint, lane->streams[1]);
+                c = d->event_record(queue->joint, queue->streams[1]);
                 if (c == CU_OK)
-                        c = d->stream_wait_event(lane->streams[0], lane->joint, 0);
+                        c = d->stream_wait_event(queue->streams[0], queue->joint, 0);
         }
         return c;
 }
 
-static int leased_begin(struct kvcache_gpu *gpu, struct leased_lane *lane,
+static int leased_begin(struct kvcache_gpu *gpu, struct leased_queue *queue,
                         const struct kvcache_gpu_leased_request *q, const struct layout *layout,
                         cu_address pool)
 {
         struct leased *l = gpu->leased;
-        const struct kvcache_gpu_counts before = lane->engine.counts;
+        const struct kvcache_gpu_counts before = queue->engine.counts;
         const struct driver *d = &gpu->driver;
         struct leased_copy *copy = copy_new(gpu);
         cu_result c;
@@ -428,20 +430,20 @@ static int leased_begin(struct kvcache_gpu *gpu, struct leased_lane *lane,
                 .bytes = q->count > 0 ? q->count * layout_chunk_bytes(layout, layout->page_tokens)
                                       : 0,
         };
-        c = lane_order(d, lane, copy, q);
+        c = queue_order(d, queue, copy, q);
         if (c == CU_OK && q->count > 0)
-                c = leased_put(gpu, lane, copy, q, layout, pool);
+                c = leased_put(gpu, queue, copy, q, layout, pool);
         if (c == CU_OK)
-                c = d->event_record(copy->done, lane->streams[0]);
+                c = d->event_record(copy->done, queue->streams[0]);
         if (c == CU_OK && q->after_stream)
                 c = d->stream_wait_event(q->after_stream, copy->done, 0);
         if (c != CU_OK) {
-                lane_synchronize(lane, d);
+                queue_synchronize(queue, d);
                 STAILQ_INSERT_TAIL(&l->idle, copy, link);
-                return leased_fail_driver(gpu, lane, "leased chunks cannot be copied", c);
+                return leased_fail_driver(gpu, queue, "leased chunks cannot be copied", c);
         }
-        copy->moved.technology = engine_technology(&lane->engine, &before, &copy->moved.transfers);
-        STAILQ_INSERT_TAIL(&lane->under_way, copy, link);
+        copy->moved.technology = engine_technology(&queue->engine, &before, &copy->moved.transfers);
+        STAILQ_INSERT_TAIL(&queue->under_way, copy, link);
         return 0;
 }
 
@@ -450,7 +452,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         struct kvcache_gpu_leased_request q = { 0 };
         const struct leased_pool *pool;
         struct leased *l = gpu->leased;
-        struct leased_lane *lane;
+        struct leased_queue *queue;
         struct layout layout = { 0 };
         const char *why;
         int r;
@@ -468,12 +470,12 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         if (driver_is_capturing(&gpu->driver, q.before_stream) ||
             driver_is_capturing(&gpu->driver, q.after_stream))
                 return leased_fail(l, -EBUSY, "a stream of the request is being captured");
-        lane = &l->lanes[q.after_stream ? LEASED_AWAITED : LEASED_PLAIN];
-        r = lane_open(gpu, lane);
+        queue = &l->queues[q.after_stream ? LEASED_AWAITED : LEASED_PLAIN];
+        r = queue_open(gpu, queue);
         if (r < 0)
                 return r;
         if (q.count == 0)
-                return leased_begin(gpu, lane, &q, NULL, 0);
+                return leased_begin(gpu, queue, &q, NULL, 0);
         pool = leased_find(l, q.pool_id);
         if (!pool)
                 return leased_fail(l, -ESTALE, "pool %llx is not registered with this device",
@@ -483,7 +485,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
                 return leased_fail(l, r, "%s", why);
         r = leased_check(l, &q, &layout, pool);
         if (r == 0)
-                r = leased_begin(gpu, lane, &q, &layout, pool->slices.device);
+                r = leased_begin(gpu, queue, &q, &layout, pool->slices.device);
         layout_fini(&layout);
         return r;
 }
@@ -503,7 +505,7 @@ int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
 
 /* --- completions --- */
 
-static void leased_complete(struct kvcache_gpu *gpu, struct leased_lane *lane,
+static void leased_complete(struct kvcache_gpu *gpu, struct leased_queue *queue,
                             struct leased_copy *copy, cu_result c,
                             struct kvcache_gpu_completion *ret)
 {
@@ -517,8 +519,8 @@ static void leased_complete(struct kvcache_gpu *gpu, struct leased_lane *lane,
                 .user_data = copy->user_data,
                 .kind = KVCACHE_GPU_DONE,
                 .error = c == CU_OK ? 0
-                                    : leased_fail_driver(gpu, lane, "leased chunks were not copied",
-                                                         c),
+                                    : leased_fail_driver(gpu, queue,
+                                                         "leased chunks were not copied", c),
                 .count = copy->count,
                 .copy_ns = (uint64_t)((double)ms * 1e6),
         };
@@ -528,7 +530,7 @@ static void leased_complete(struct kvcache_gpu *gpu, struct leased_lane *lane,
                 leased_tally(l, &copy->moved);
         if (c == CU_OK)
                 l->blocks += copy->count;
-        STAILQ_REMOVE_HEAD(&lane->under_way, link);
+        STAILQ_REMOVE_HEAD(&queue->under_way, link);
         STAILQ_INSERT_TAIL(&l->idle, copy, link);
 }
 
@@ -538,15 +540,15 @@ static int leased_reap(struct kvcache_gpu *gpu, void *ret, size_t size, size_t m
         size_t n = 0;
 
         for (unsigned i = 0; i < LEASED_KINDS; i++) {
-                struct leased_lane *lane = &gpu->leased->lanes[i];
+                struct leased_queue *queue = &gpu->leased->queues[i];
 
-                while (n < max && (copy = STAILQ_FIRST(&lane->under_way))) {
+                while (n < max && (copy = STAILQ_FIRST(&queue->under_way))) {
                         cu_result result = gpu->driver.event_query(copy->done);
                         struct kvcache_gpu_completion c;
 
                         if (result == CU_ERROR_NOT_READY)
                                 break;
-                        leased_complete(gpu, lane, copy, result, &c);
+                        leased_complete(gpu, queue, copy, result, &c);
                         abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
                 }
         }
@@ -556,7 +558,7 @@ static int leased_reap(struct kvcache_gpu *gpu, void *ret, size_t size, size_t m
 static bool leased_is_idle(const struct leased *l)
 {
         for (unsigned i = 0; i < LEASED_KINDS; i++)
-                if (!STAILQ_EMPTY(&l->lanes[i].under_way))
+                if (!STAILQ_EMPTY(&l->queues[i].under_way))
                         return false;
         return true;
 }

@@ -18,8 +18,7 @@ enum {
         LEASED_POOLS = 4, /* maximum number of pools that are registered at a time, including the
                              current session's */
         LEASED_SLOTS = 16,
-        LEASED_STREAMS =
-                2, /* streams of a lane, to which lists for the kernel are assigned in turn */
+        LEASED_STREAMS = 2, /* streams of a queue: lists for the kernel go to each in turn */
         LEASED_TEXT = 512,
         LEASED_TALLIES = 16,
 };
@@ -46,8 +45,8 @@ struct leased_copy {
 STAILQ_HEAD(leased_list, leased_copy);
 
 /* Streams whose requests are copied one after another, and what they need. */
-struct leased_lane {
-        bool is_open; /* the engine and the streams exist; the lane's first request creates them */
+struct leased_queue {
+        bool is_open; /* the engine and the streams exist; the queue's first request creates them */
         struct engine engine;
         cu_stream streams[LEASED_STREAMS];
         cu_event joint; /* recorded in one stream so that the other can wait for its work */
@@ -67,7 +66,7 @@ enum leased_kind {
 
 struct leased {
         pthread_mutex_t lock; /* guards the members that follow */
-        struct leased_lane lanes[LEASED_KINDS];
+        struct leased_queue queues[LEASED_KINDS];
         struct leased_list idle;
         struct leased_pool pools[LEASED_POOLS]; /* the oldest first */
         uint64_t blocks;
