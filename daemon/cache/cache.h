@@ -52,7 +52,8 @@ enum cache_status {
         CACHE_TOO_LARGE,
         CACHE_NOT_DURABLE,
         CACHE_FAILED,
-        CACHE_NO_SPACE,  /* also when the write budget refuses the chunk */
+        CACHE_NO_SPACE,  /* put: the store has no room for the chunk, or the write budget refuses
+                          * it */
         CACHE_FAULT,     /* the client's memory was unmapped while it was read or filled */
         CACHE_QUOTA,     /* pin: the tenant has pinned as much as it may */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
@@ -277,8 +278,9 @@ struct cache_chain {
         struct cache_place before;
         uint32_t use;
         unsigned turn; /* turn of the last chunk of the walk; 0 before the first */
-        bool is_new;   /* this use added the last chunk */
-        bool is_due; /* a tier has gained a chunk; otherwise the policies know the chain already */
+        bool is_new;   /* the last chunk of the walk was added by this use */
+        bool is_due;   /* set by the caller if a tier has gained a chunk of the chain; otherwise the
+                        * policies know the chain, and no walk is needed */
 };
 void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
                  bool is_end);
@@ -377,7 +379,8 @@ uint64_t cache_pending(const struct cache *c);
 /* Adds the chunks in memory whose writes are postponed, and their bytes, to the sums. Visits each
  * of them. */
 void cache_count_postponed(const struct cache *c, uint64_t *chunks, uint64_t *bytes);
-/* Ends the writes that have been postponed and have not begun. Later ones are not noted. */
+/* Forgets the chunks whose writes are postponed and have not begun; they stay in the pool. Chunks
+ * that are postponed later are not remembered either. */
 void cache_forget_postponed(struct cache *c);
 
 /* The reason of a miss, as far as it is known, in the order of the metric's values. */
@@ -397,12 +400,17 @@ struct cache_stats {
         uint64_t hits_memory, hits_disk, hits_remote, misses[CACHE_MISS_REASONS];
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
-        uint64_t unwritten_bytes, unwritten_chunks; /* accepted bytes and chunks that are not
-                                                     * written yet, now */
-        uint64_t unwritten_limit; /* bytes of puts in the pool, and of direct ones */
-        uint64_t direct_bytes;    /* bytes of direct puts in flight, part of the same budget */
-        uint64_t queued_writes;   /* now: writes that the store was not asked for yet */
-        uint64_t queued_reads;    /* now: reads that the store was not asked for yet */
+        uint64_t unwritten_bytes, unwritten_chunks; /* now: slot bytes and number of the chunks in
+                                                     * the pool that puts are copying or writing;
+                                                     * postponed ones do not count */
+        uint64_t unwritten_limit; /* most bytes of puts, through the pool and direct, that may be
+                                   * unwritten at a time */
+        uint64_t direct_bytes;    /* now: bytes of direct puts in flight, which count towards
+                                   * unwritten_limit */
+        uint64_t queued_writes;   /* now: writes that wait in the cache and are not passed to the
+                                   * store yet */
+        uint64_t queued_reads;    /* now: reads that wait in the cache and are not passed to the
+                                   * store yet */
         uint64_t putting_users;   /* now: users that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
         uint64_t postponed;       /* puts whose write was postponed: the disk was behind */

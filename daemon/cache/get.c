@@ -9,8 +9,8 @@
 #include "checked.h"
 #include "cleanup.h"
 
-/* Most chunks and bytes that prefetches may be reading at once, in addition to a quarter of the
- * pool. */
+/* Most chunks, and most bytes, that prefetches may be reading at once. The bytes are also limited
+ * to a quarter of the pool. */
 enum { PREFETCH_CHUNKS = 1024 };
 #define PREFETCH_BYTES (UINT64_C(128) << 20)
 

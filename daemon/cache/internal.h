@@ -58,9 +58,10 @@ struct cache_user {
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request that wait for room */
-        struct turns_member refused;      /* struct store_write, which the store could not take */
+        struct turns_member refused;      /* struct store_write that the store could not take yet */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
-        uint64_t prefetch_inflight_bytes, n_prefetches; /* slots being filled by cache_prefetch() */
+        uint64_t prefetch_inflight_bytes, n_prefetches; /* bytes and number of the slots that
+                                                         * cache_prefetch() is filling */
 };
 
 /* A chunk to be put into the store, by a write of the pool or a direct put. Its bytes count against
@@ -79,7 +80,8 @@ struct postponed {
         struct postponed_chunk *chunks; /* NULL until a chunk is postponed */
         uint32_t free, n;               /* index of the first free element; number of chunks of all
                                          * users */
-        bool ended;                     /* set by cache_forget_postponed() */
+        bool ended;                     /* cache_forget_postponed() was called: no further chunk is
+                                           remembered */
         struct heap users;              /* users with chunks, by their unwritten bytes */
 };
 
@@ -89,7 +91,8 @@ struct cache {
         struct fair_room users;      /* struct cache_user */
         struct turns waiting[KINDS]; /* requests that wait for room, users in turn */
         uint64_t n_waiting[KINDS];   /* number of waiting requests */
-        struct turns refused;        /* writes that the store could not take */
+        struct turns refused;        /* struct store_write that the store could not take yet, users
+                                        in turn */
         struct window writes, reads[STORE_MAX_VOLUMES]; /* struct store_write, struct store_read */
         struct list_node dropping; /* writes whose chunk was evicted before they ended, in the order
                                       of the evictions */
@@ -113,8 +116,9 @@ struct cache {
          * in `finished` still have to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* requests continued and completed in this iteration */
-        uint64_t retry_ns;               /* time at which a head-of-line timeout ends; 0 if none
-                                          * runs */
+        uint64_t retry_ns;               /* time at which the waiting requests are tried again,
+                                            because the first of a queue has found no room for
+                                            HEAD_OF_LINE_MS (wait.c); 0 if no time is set */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten, copying; /* sums of cache_user.unwritten and cache_user.copying */
         uint64_t pending;            /* requests, fills and writes that have not completed */
@@ -144,7 +148,9 @@ struct write {
         uint64_t file_offset;
         uint32_t chunk;
         uint64_t slot_bytes;
-        bool refused;      /* the chunk stays in the pool and is not written */
+        bool refused;      /* the write budget refused the chunk, or the write is postponed: when
+                              `copy` ends, the chunk stays in the pool and is not passed to the
+                              store */
         bool acknowledged; /* a put was answered "accepted": the chunk stays in the pool if its
                               write fails */
         uint64_t drop;  /* number of the eviction that dropped the chunk while it was being written;
@@ -211,9 +217,10 @@ unsigned cache_find_from(struct cache *c, uint32_t namespace_id, const struct ke
  * `waiting`. */
 void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
                    enum waiting waiting);
-/* Continues the requests that wait on a chunk for `which`. If `status` is CACHE_OK, the bytes are
- * there or written. Otherwise gets are misses, puts that waited for the bytes are tried again, and
- * puts that waited for the write fail with `status`. */
+/* Continues the requests that wait on a chunk for `which`. CACHE_OK means that the chunk's bytes
+ * are complete (WAITING_FILL) or written (WAITING_WRITE). With any other `status`, gets are misses,
+ * puts that waited for the bytes are tried again, and puts that waited for the write fail with
+ * `status`. */
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status);
 /* Continues a get that waited elsewhere with a chunk that is in the pool, now or in a later
@@ -348,7 +355,8 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
 void cache_read_end(struct cache *c, struct store_read *r);
 /* Returns whether the read may be passed to the store at once; otherwise call cache_read_wait(). */
 bool cache_read_is_due(const struct cache *c, const struct store_read *r);
-/* Returns whether the device of a chunk has no reads of clients left to start. */
+/* Returns whether a read of the chunk may start without delaying others: its volume is in use and
+ * has no queued read, and the window of its reads is open. */
 bool cache_may_read_ahead(const struct cache *c, struct store_ref ref);
 /* Queues the read until cache_fill_start() or cache_direct_start() is called for it. */
 void cache_read_wait(struct cache *c, struct store_read *r);
@@ -397,14 +405,16 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req);
  * Returns 0 or -ENOMEM. */
 int cache_wait_for_remote(struct cache *c, struct cache_request *req);
 void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
-/* Returns whether the put waits while too many bytes are unwritten. The chunks of others stay in
- * the pool then: those from the shared tier, and those of accepted puts that must not wait. */
+/* Returns whether the put must wait while too many bytes are unwritten. Otherwise its chunk may
+ * stay in the pool without a write: the chunk is from the shared tier, or the put needs only
+ * CACHE_ACCEPTED and must not wait. */
 bool cache_needs_disk(const struct cache_request *req);
 /* Returns whether the chunk of a put for which too many bytes are unwritten may stay in the pool
  * without a write: it does not need the disk, and the bytes that are copied for such puts are not
  * too many, by its user's share. */
 bool cache_may_postpone(const struct cache *c, const struct cache_request *req);
-/* Returns the bytes of a budget that the user may have. NULL is a user without any. */
+/* Returns the user's equal share of unwritten_limit, in bytes, among the putting users and this
+ * user. `u` is NULL if the cache has no state of the user. */
 uint64_t cache_share_of(const struct cache *c, const struct cache_user *u);
 /* Returns whether too many bytes are unwritten for the put, by its user's share. For a put that
  * does not need the disk, this remains so until half of the share is free: a chain with holes would

@@ -44,7 +44,8 @@ struct lease_limits {
         bool shared;
 };
 
-/* With this factor, a user that leases alone gets at most three quarters. */
+/* Factor of lease_limits.shared. With 3, a user that leases alone gets at most three quarters of a
+ * limit. */
 enum { LEASE_SHARE = 3 };
 
 struct pool;
@@ -53,13 +54,13 @@ struct leases;
 int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
                const struct lease_limits *limits);
 struct leases *leases_free(struct leases *l);
-/* Returns the bytes that may be leased. */
+/* Returns lease_limits.bytes_all. */
 uint64_t leases_bytes_most(const struct leases *l);
 void leases_set_limits(struct leases *l, const struct lease_limits *limits);
 
 /* Initializes the leases of a connection of this user. Returns 0 or -ENOMEM. */
 int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin);
-/* Ends the leases of a connection, which must all be released. No effect on a holder of zeros. */
+/* Ends a holder, whose leases must all have been released. No effect on a holder of zeros. */
 void lease_holder_fini(struct lease_holder *h);
 
 /* Leases a chunk. Returns 0, or LEASE_FULL if a limit of bytes, the user's share or the table is

@@ -20,7 +20,8 @@ enum {
          * chunks that leave a larger one in each iteration. */
         POOL_EMPTIED_AT_ONCE = 2048,
         POOL_EMPTIED = 128,
-        /* Twice as many as there may be namespaces, whose ids ascend. */
+        /* Number of counters of namespaces' chunks: twice the most namespaces, so that few
+         * namespaces share a counter, because ids ascend. */
         POOL_NAMESPACE_COUNTS = 8192,
         POOL_PURGE_BUCKETS = 1024,
 };
@@ -65,8 +66,8 @@ struct pool {
                                                    * needs room */
         bool keeps_own; /* the group `acquiring` is below its floor, so the search keeps its chunks,
                          * too */
-        /* By class: searches for which a group evicts its own chunks, because other groups had no
-         * chunk in the class. */
+        /* By class: number of further searches in which a group below its floor evicts its own
+         * chunks, because the other groups had no chunk in the class. */
         uint32_t own_only[SLAB_MAX_CLASSES];
         uint32_t spared_since[SLAB_MAX_CLASSES]; /* by class: chunks that searches have spared since
                                                   * the last victim */
@@ -83,13 +84,14 @@ struct pool {
         uint32_t n_leaving, leaving[POOL_EMPTIED_AT_ONCE]; /* chunks of the slab `emptying` that are
                                                             * evicted together next */
         struct pool_slab *slab_state;
-        uint32_t reserved_slabs;  /* number of slabs in which no chunk may be leased */
+        uint32_t reserved_slabs;  /* number of slabs, whichever they are, that must stay without
+                                   * leased chunks */
         uint64_t moves_left;      /* bytes that this iteration may still move */
         uint32_t searches_left;   /* slabs and slots that this iteration may still visit for
                                    * moves */
         uint32_t move_from;       /* slab at which the next search for a leased slab begins */
-        uint32_t private_wanted;  /* private slabs of which no chunk may be leased; 0 without a pool
-                                   * index */
+        uint32_t private_wanted;  /* number of private slabs that must stay without leased chunks; 0
+                                   * without a pool index */
         uint32_t clear_slabs;     /* private slabs without leased chunks */
         uint32_t hiding, hide_at; /* slab that is becoming private, or POOL_NONE; slot at which
                                    * hiding its chunks continues */
@@ -107,9 +109,10 @@ struct pool {
         const struct evict_promise *promise; /* the promise of pool_replace_less_than(), or NULL */
         bool kept_worthier;                  /* result of pool_kept_worthier() */
         struct list_node watches;            /* struct pool_watch */
-        const struct pool_guard *guard;      /* NULL if there is none, like `watch` */
-        uint32_t first_held,
-                n_held; /* dropped chunks, linked by pool_chunk.next; the list pins them */
+        const struct pool_guard *guard;      /* NULL if there is none */
+        uint32_t first_held, n_held; /* first of the dropped chunks that clients may hold, linked by
+                                      * pool_chunk.next, or POOL_NONE; their number. The list has
+                                      * one pin on each */
         bool holds_more, met_held, held_up; /* results of pool_holds_more() and pool_was_held_up();
                                              * met_held: the current search met chunks that clients
                                              * hold */

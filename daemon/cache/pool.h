@@ -66,7 +66,8 @@ struct pool_chunk {
         uint32_t leases;     /* the pins that are leases */
         uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
         uint32_t flags : 7;  /* enum pool_flag */
-        uint32_t floor : 4;  /* used by pool-floors.c: the group of the chunk's namespace */
+        uint32_t floor : 4;  /* used by pool-floors.c: 1 plus the group of the chunk's namespace, 0
+                                if it has none */
         uint32_t place : 2;  /* enum evict_place at insertion */
         uint32_t state : 3;  /* enum pool_state */
         uint32_t cost : 8;   /* cost at insertion, as in evict.h */
@@ -106,9 +107,10 @@ struct pool_stats {
         uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
         uint64_t moved_chunks;  /* chunks moved to slabs that had leased chunks already */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
-        uint64_t prefetched_unused_bytes, prefetched_wasted; /* slots of prefetched chunks that no
-                                                              * request has used; chunks evicted
-                                                              * before that */
+        uint64_t prefetched_unused_bytes, prefetched_wasted; /* bytes of the slots of prefetched
+                                                                chunks that no request has used yet;
+                                                                number of prefetched chunks that
+                                                                were evicted unused */
         uint64_t spared;     /* chunks that searches passed over because of a floor */
         uint64_t unverified; /* chunks of an earlier process that are not verified yet */
         struct evict_stats evict;

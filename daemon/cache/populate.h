@@ -19,7 +19,8 @@ struct populate_params {
                                     * array is copied */
         unsigned n_pools;
         struct kio *io;
-        uint64_t reserve_bytes;                         /* available memory that is never used */
+        uint64_t reserve_bytes;                         /* bytes of the host's available memory that
+                                                         * populating leaves unused */
         uint64_t (*available)(void *userdata);          /* bytes available on this host now */
         void (*on_slab)(void *userdata, unsigned pool); /* the pool has gained a slab */
         void (*on_short)(void *userdata);   /* the host is short of memory, so populating stops;

@@ -35,7 +35,7 @@ enum {
 /* The least share of a user's announcements that must have come true for the user to be believed. A
  * user without outcomes is not believed. */
 #define PREFETCH_LEAST_BELIEF   0.6F
-#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* most bytes of such reads in flight */
+#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* most bytes of prefetches in flight */
 
 enum prefetch_answer {
         PREFETCH_STARTED,
@@ -82,7 +82,8 @@ struct prefetch_stats {
         uint64_t chains, keys;  /* chains and keys that are scheduled, now */
         uint64_t chunks, bytes; /* chunks and bytes that were read, or are being read */
         uint64_t inflight_bytes;
-        uint64_t rate; /* measured bytes per second; 0: not yet */
+        uint64_t rate; /* measured bytes per second of these reads; 0 before the first
+                        * measurement */
 };
 
 struct prefetch;

@@ -56,7 +56,8 @@ void region_file_close(struct region_file *f);
 struct region {
         void *base; /* NULL if not open */
         uint64_t bytes;
-        struct kio_region in_rings; /* named by requests; has the result of registering */
+        struct kio_region in_rings; /* named by requests that use the memory; `result` is that of
+                                       registering with the rings */
 
         struct kio *io;
         void (*opened)(struct region *r,
