@@ -56,8 +56,9 @@ struct cq_item {
         uint16_t order : ORDER_BITS;       /* order among the items with the same `time`, see
                                             * cq_stamp() */
         uint16_t uses : 4;                 /* number of uses, up to MAX_USES */
-        uint16_t is_contended : 1; /* a victim made room for it, and it has not been used since; if
-                                    * a return is announced: it is in a promise */
+        uint16_t is_contended : 1; /* a victim was evicted to make room for the item, which has not
+                                    * been used since; in a class of announced returns: the item is
+                                    * in a promise */
         uint8_t class : 4;         /* selects the list, see cq_list_of() */
         uint8_t cost : 4;          /* evict_cost_level() of the item */
         uint8_t gap;               /* mean gap of its chain, see gap.h */
@@ -94,7 +95,7 @@ enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
 struct cq_promise {
         uint64_t announcement; /* evict_promise.number; 0: the struct is free */
         uint64_t due;          /* time of the announced use, in ticks */
-        uint64_t late;         /* end of the window in which it counts as true, in ticks */
+        uint64_t late;         /* end of the window in which a use comes true, in ticks */
         uint64_t made;         /* value of cq_promises.made when the promise was made, to order
                                 * promises */
         uint32_t group;

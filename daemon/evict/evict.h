@@ -301,7 +301,8 @@ struct evict_stats {
         uint64_t yielded;         /* evictions of items that gave way */
         uint64_t demoted;         /* items that are demoted, now */
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint64_t ghost_bytes;     /* bytes of memory for each ghost, and for each item */
+        uint64_t ghost_bytes;     /* bytes of memory for each ghost, and (item_bytes) for each
+                                   * item */
         uint64_t item_bytes;
         uint64_t fork_bytes; /* bytes of memory for the links of chains that fork */
 };

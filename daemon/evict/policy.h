@@ -137,7 +137,8 @@ struct evict {
         uint32_t *until_report;   /* by group: evictions until the next report is due; 0: no
                                    * eviction was noted yet; REPORT_DUE: it is due */
         uint32_t reports_due;
-        uint32_t served;       /* set by evict_serve() */
+        uint32_t served;       /* use passed to evict_serve(): searches for a victim avoid its
+                                * items; EVICT_NO_USE if none */
         bool admits_all;       /* set by evict_admit_all() */
         uint32_t expected_use; /* set by evict_expect() */
         struct evict_promise expected;

@@ -43,8 +43,9 @@ struct worker {
 
         /* Private to the thread. */
         struct kio_queue *queue;
-        unsigned places, depth, background_max;      /* limits of the operations in flight, see
-                                                      * worker_barred() */
+        unsigned places, depth, background_max;      /* most operations in flight: in all; of gets,
+                                                      * and of all other classes together; of
+                                                      * background work */
         struct list_node ready[KIO_CLASS_END];       /* requests that wait for the device, by
                                                       * class */
         struct list_node compute[KIO_CLASS_END];     /* requests that wait to be copied or checked,
@@ -72,7 +73,8 @@ struct worker {
         /* Counters, which this thread writes and any thread reads. */
         _Alignas(64) _Atomic uint64_t turns;
         _Atomic uint64_t failing;   /* 1: the last submission was refused */
-        _Atomic uint64_t in_device; /* 1: inside a call that may block on the device */
+        _Atomic uint64_t in_device; /* 1: the thread is inside a call that may block on the
+                                     * device */
         _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* by volume: start of its oldest operation in
                                                       * flight; 0: none */
         _Atomic uint64_t call_ns; /* time at which registering memory began; 0: none is being

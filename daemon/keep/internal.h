@@ -22,7 +22,7 @@ struct holder {
         char name[KEEP_NAME_BYTES];
         unsigned tenant;
         int fd;      /* socket of the client; -1 if the holder has ended */
-        bool is_new; /* the service manager does not have it yet */
+        bool is_new; /* the service manager does not have the socket yet */
         uint32_t *chunks;
         uint32_t n_chunks, room;
 };

@@ -27,7 +27,8 @@ enum { QUEUE_MAX = 65536, QUEUE_BUCKETS = 16384 };
 struct queue {
         struct sfq waiting;
         struct queue_entry **buckets;
-        uint64_t n, bytes, bound; /* waiting chunks and their bytes */
+        uint64_t n, bytes, bound; /* number of waiting chunks, their bytes, and the most bytes that
+                                     may wait */
 };
 
 /* Returns 0 or -ENOMEM. */

@@ -23,8 +23,8 @@
 enum buffer_state {
         BUFFER_OPENING,
         BUFFER_OPEN,
-        BUFFER_LEAVING, /* no request may name it any longer */
-        BUFFER_CLOSING, /* no request uses it any longer */
+        BUFFER_LEAVING, /* no further request may name the buffer; earlier ones may still use it */
+        BUFFER_CLOSING, /* no request uses the buffer; its memory or file is being released */
 };
 
 struct buffer {

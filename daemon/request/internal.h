@@ -56,8 +56,9 @@ struct batch {
         uint8_t *entries;           /* copy of the message's entries, followed by its pieces */
         struct slot *slots;         /* used by a PUT, and by a GET from the first key that has to
                                      * wait */
-        struct iovec *places;       /* overwrite the pieces as their memory is found */
-        uint8_t *found;             /* bit mask of the pieces found */
+        struct iovec *places;       /* copies of the message's pieces (struct wire_piece), each
+                                     * replaced by an iovec when its memory is found */
+        uint8_t *found;             /* bit mask of the elements of `places` that are iovecs */
         uint64_t charged;           /* bytes of memory that are charged to the client's user */
         uint64_t regions;           /* bit mask of registered buffers kept until the batch ends */
         struct cache_settle settle; /* used by EVICT to learn that its evictions cannot be undone by

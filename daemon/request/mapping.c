@@ -30,7 +30,8 @@ enum {
 enum mapping_state {
         MAPPING_OPENING,
         MAPPING_OPEN,
-        MAPPING_CLOSING, /* out of the table, so that no buffer can join */
+        MAPPING_CLOSING, /* the mapping is no longer in the table, so that no further buffer can
+                          * share it */
 };
 
 struct mapping {

@@ -10,7 +10,7 @@
 #include "base/sanitizers.h"
 #include "request/mapping.h"
 
-enum { BLOCK_BYTES = 32 * 1024 }; /* enough for most batches */
+enum { BLOCK_BYTES = 32 * 1024 }; /* bytes of a block; most batches fit */
 
 int request_init(struct tenant *tenant)
 {

@@ -20,7 +20,7 @@
 #include "request/internal.h"
 
 #define NS_PER_S UINT64_C(1000000000)
-#define ID_MASK  ((UINT64_C(1) << 53) - 1) /* exact in a JSON number */
+#define ID_MASK  ((UINT64_C(1) << 53) - 1) /* 53 bits, which a JSON number holds exactly */
 
 struct recorder {
         struct client *client;

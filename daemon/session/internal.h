@@ -42,7 +42,7 @@ struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
         struct list_node active; /* in sessions.active: must be iterated */
-        struct list_node costly; /* in its user's list, while it has a deferred request */
+        struct list_node costly; /* in user->costly while `deferred` is set */
         struct sessions *sessions;
         struct sessions_user *user;
         struct deferred *deferred; /* NULL: none; otherwise nothing more is read */
@@ -59,9 +59,9 @@ struct session {
         unsigned fd_replies;  /* replies with descriptors sent since the peer last had read
                                * everything */
         unsigned unread_fds;  /* descriptors in these replies, charged to the user */
-        unsigned reserved_fds;   /* charged for a reply about to be sent */
-        struct list_node unread; /* in sessions.unread while there are any */
-        bool inherited;          /* the next daemon has a duplicate of its socket */
+        unsigned reserved_fds;   /* descriptors charged for a reply that is about to be sent */
+        struct list_node unread; /* in sessions.unread while `unread_fds` is not 0 */
+        bool inherited;          /* the next daemon has a duplicate of the session's socket */
         bool held;               /* a reply waits until the peer has read descriptors of earlier
                                   * replies */
         struct list_node waits;  /* in sessions.waiting, until descriptors are read */

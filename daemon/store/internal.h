@@ -77,8 +77,8 @@ struct member {
         bool news;   /* the volume was bypassed, and health_tell_news() has not reported that yet */
         bool hung;   /* the device hangs, and the requests that waited for it were answered */
         bool missed; /* the volume was offline during a purge or drop */
-        bool unsure; /* a dropped chunk may be on this volume, and no other volume can record that
-                      */
+        bool unsure; /* a chunk may be on this volume although it was dropped, and no other volume
+                        can record the drop */
         bool suspending; /* the volume is being suspended: it is not used, and its operations in
                             progress continue */
         bool resting; /* the suspend is in its last step: the operations have ended, and the files
@@ -124,8 +124,9 @@ struct sync_all {
         unsigned succeeded;       /* requests that ended with 0 */
         int result;               /* result of the first request that failed */
         bool bad;    /* a request has failed, or was abandoned, on a volume that is now offline */
-        bool noting; /* the pass has asked for the record; see membership_record_settle() */
-        uint64_t note_failures; /* record.failures when the pass asked for the record */
+        bool noting; /* membership_record_settle() has begun to write the membership record for this
+                        pass */
+        uint64_t note_failures; /* store.record.failures when `noting` was set */
         struct sync_all_request {
                 struct sync_all *pass;
                 unsigned volume;
@@ -187,7 +188,8 @@ struct store {
         uint64_t changes; /* version of the list of namespaces; see store_namespaces_version() */
         unsigned n_lifetimes; /* number of namespaces with a lifetime */
         uint64_t purges;      /* number of purges since startup; see store_put.purges */
-        uint64_t lost_drops;  /* number of drops or purges that no other volume could record */
+        uint64_t lost_drops;  /* number of drops and purges that a store of one volume has failed to
+                                 make permanent */
 
         struct tenant_limit *tenant_limits;
         unsigned n_tenant_limits;

@@ -67,7 +67,8 @@ struct quota_limits {
         bool shared[QUOTA_THINGS];
 };
 
-/* With this factor, a single user holds at most three quarters of the total. */
+/* Factor of quota_limits.shared. With 3, a single user holds at most three quarters of the
+ * total. */
 enum { QUOTA_SHARE = 3 };
 
 struct quota_params {

@@ -92,8 +92,8 @@ struct segment {
         uint64_t prewritten; /* the bytes before this offset have been written once; equal to
                                 `bytes` if the file is complete, or will not be prewritten */
         bool prewriting;     /* a write of zeros to the file is in flight; puts into it wait */
-        int tenant; /* tenant whose bytes are in the file; SEGMENT_ZERO if it holds zeros only;
-                       SEGMENT_UNKNOWN */
+        int tenant; /* tenant whose bytes are in the file; SEGMENT_ZERO if the file holds zeros
+                       only; SEGMENT_UNKNOWN if the file may hold bytes of any tenant */
         bool handing_over; /* a hand-over is in progress; puts wait */
         bool to_wipe;      /* the hand-over must fill the file with zeros, because it holds another
                               tenant's bytes */
@@ -163,7 +163,9 @@ struct put_batch {
 };
 enum { VOLUME_BATCHES = 16 }; /* most batches that are tracked at a time */
 
-/* A data file that startup expected but did not find, or found too short. */
+/* A data file that has lost chunks, as startup has found: the file is missing or too short, or
+ * startup has removed it, to make room on a full file system or because another process had it open
+ * after access rights had changed. */
 enum lost_kind { LOST_MISSING, LOST_SHORT, LOST_FOR_ROOM, LOST_FOR_RIGHTS };
 struct lost_file {
         uint32_t segment;
@@ -287,7 +289,8 @@ struct volume {
                                requested again before a restart */
         bool growth_waiting, growth_flying; /* the growth waits for the next table sync, or for the
                                                one in flight */
-        bool growth_done;                   /* the growth waits until no table write is in flight */
+        bool growth_done;                   /* the file has grown and is synced; the table uses its
+                                               new pages when no table write is in flight */
 
         /* sync.c */
         struct list_node dirty_segments;

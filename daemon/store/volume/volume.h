@@ -43,7 +43,8 @@ struct volume_params {
                                              volume_set_limit() instead */
         const char *path;
         unsigned number; /* index among the store's volumes; part of each store_ref */
-        int lock_fd;     /* a lock that this process already holds, or -1 */
+        int lock_fd;     /* descriptor of a lock that this process already holds, or -1; see
+                            dir_params.lock_fd */
         const struct volume_ops *ops;
 };
 
@@ -118,8 +119,8 @@ struct volume_join {
         uint32_t next_id;
         bool in_set;
         struct volume_set set; /* the set's record of claims, which this volume stores */
-        bool witnessed;        /* a volume that was never offline is in use, so the record contains
-                                  everything that the others missed */
+        bool witnessed;        /* `set` records everything that this volume missed while it was
+                                  offline; if false, a volume that was offline is emptied */
         bool empty;            /* the volume has missed a purge and must be emptied */
 };
 /* Gives an open volume the state of the set. Sets *ret_emptied if the volume was emptied, because

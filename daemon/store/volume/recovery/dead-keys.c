@@ -12,9 +12,9 @@
 #include "warm.h"
 
 enum {
-        FIRST_ROOM = 1024,
-        MANY = 64 * 1024
-}; /* first size of the table; hashes from which on it grows to the estimate at once */
+        FIRST_ROOM = 1024, /* first number of places in the table */
+        MANY = 64 * 1024   /* hashes from which on the table grows to `likely` at once */
+};
 
 /* Returns the place of a hash, or the free place for it. Skips the lowest bits, which select the
  * bucket in the index. */
