@@ -86,9 +86,9 @@ void bench_get_stats(const struct bench *b, struct bench_stats *ret);
 
 struct bench_page;
 
+size_t bench_page_bytes(void); /* memory of a page and of its copy, which the caller charges */
 /* Creates a page of zeros for a client connected since `since_ns`. The caller passes *ret_fd to the
  * client and closes it. Returns 0 or -errno. */
-size_t bench_page_bytes(void); /* memory of a page and of its copy, which the caller charges */
 int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd);
 /* Reads a page for the last time and frees it. Returns NULL. */
 struct bench_page *bench_page_close(struct bench *b, struct bench_page *p, uint64_t now_ns);

@@ -7,7 +7,8 @@
 #include "snapshot.h"
 
 struct bench_session {
-        struct snapshot snapshot; /* `active` and `idle` are set when it is printed */
+        struct snapshot snapshot; /* the session's counts; bench_print() sets `active` and `idle` in
+                                   * the copy that it prints */
         bool dirty;               /* the session has changed since the last save */
         bool saving;
         uint64_t saved_ns;

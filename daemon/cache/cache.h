@@ -138,7 +138,8 @@ struct cache_request {
         /* Set at completion. On CACHE_OK, and on CACHE_EXISTS if the chunk is in the pool, `chunk`
          * is pinned and the caller unpins it. A get into memory leaves no chunk. */
         enum cache_status status;
-        uint32_t chunk; /* POOL_NONE if the pool does not have it; nothing is pinned then */
+        uint32_t chunk; /* the chunk's record in the pool; POOL_NONE if the pool does not have the
+                         * chunk, and nothing is pinned */
         uint32_t tier;  /* get: the tier that had the chunk */
         struct cache_place place;
         void (*complete)(struct cache_request *req);
@@ -156,7 +157,8 @@ struct cache_request {
                 struct kio_request copy; /* used by a get: the copy out of the pool */
                 struct {                 /* used by a put in WAITING_SYNC */
                         struct store_sync store;
-                        uint32_t chunk; /* pinned; POOL_NONE if it is not in the pool */
+                        uint32_t chunk; /* the pinned chunk; POOL_NONE if the pool does not have the
+                                         * chunk */
                 } sync;
         };
         uint8_t kind, waiting;

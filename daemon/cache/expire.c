@@ -9,10 +9,10 @@
 #include "cache/internal.h"
 
 enum {
-        STEP_COST = 4096, /* cost of one step, about 100 us */
-        LOOK_COST = 1,
-        NAMESPACE_COST = 8,
-        DROP_COST = 64,
+        STEP_COST = 4096,   /* most cost of one step, in units of about 25 ns: about 100 us */
+        LOOK_COST = 1,      /* cost of visiting a record */
+        NAMESPACE_COST = 8, /* cost of looking up a namespace */
+        DROP_COST = 64,     /* cost of dropping a chunk */
 };
 
 static bool is_old(const struct pool_chunk *pc, uint64_t born_after_ms)

@@ -267,7 +267,7 @@ void cache_fill_leave(struct cache *c, struct cache_request *req);
 /* --- verify.c --- */
 
 /* Reads back the chunk that the store has of a put's key, and then tries the put again. Returns
- * false if the put must wait, because many such reads are in flight. */
+ * false if the put must wait, because reads of CHECK_BYTES (verify.c) are in flight. */
 bool cache_verify_existing(struct cache *c, struct cache_request *req);
 
 /* --- direct.c: the functions return false if the request must use the pool instead --- */

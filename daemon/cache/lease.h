@@ -29,7 +29,8 @@ struct lease_user;
 
 /* The leases of one connection. */
 struct lease_holder {
-        uint32_t first; /* LEASE_NONE if none */
+        uint32_t first; /* id of the latest lease, the first of a list; LEASE_NONE if there is
+                           none */
         uint32_t count;
         uint64_t bytes;
         struct lease_user *user;

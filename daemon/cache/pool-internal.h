@@ -14,8 +14,8 @@ enum {
         POOL_MAX_PASSED =
                 4096, /* pinned and held chunks that the searches of an iteration may pass over */
         POOL_MAX_MOVED = 2 << 20,    /* bytes of chunks that one iteration may move between slabs */
-        POOL_MAX_SEARCHED = 1 << 14, /* slabs visited and slots sampled for such moves in one
-                                      * iteration */
+        POOL_MAX_SEARCHED = 1 << 14, /* slabs visited and slots sampled in one iteration to find
+                                      * chunks to move */
         /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
          * chunks that leave a larger one in each iteration. */
         POOL_EMPTIED_AT_ONCE = 2048,

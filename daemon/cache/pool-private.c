@@ -19,7 +19,7 @@
 
 enum {
         CANDIDATES = 4,         /* slabs that are compared before one of them is hidden */
-        SEARCHED_MOST = 1024,   /* slabs that a search for these candidates visits */
+        SEARCHED_MOST = 1024,   /* most slabs that one search for CANDIDATES visits */
         SEARCHES = 4,           /* searches in an iteration; each key of a message may need one */
         MOVED_FIRST = 64 << 10, /* a chunk of at most this many bytes is moved rather than leased in
                                  * place */

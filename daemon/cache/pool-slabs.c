@@ -16,7 +16,7 @@
 #include "checked.h"
 
 enum {
-        SLABS_RESERVE_FROM = 4, /* smaller pools reserve nothing */
+        SLABS_RESERVE_FROM = 4, /* a pool of fewer slabs reserves none */
         MOVED_MOST = 1 << 20,   /* most bytes of a chunk that the loop moves; a larger one would
                                  * delay the loop */
 };

@@ -50,7 +50,8 @@ enum pool_flag {
         POOL_UNVERIFIED = 1 << 4, /* left by an earlier process and not yet verified, so not found;
                                      see pool-keep.c */
         POOL_ASIDE = 1 << 5, /* pinned, and set aside so that searches skip it; see pool-room.c */
-        POOL_FOR_RETURN = 1 << 6, /* with POOL_PREFETCHED: it was read for an announced return */
+        POOL_FOR_RETURN = 1 << 6, /* with POOL_PREFETCHED: the chunk was read for an announced
+                                     return */
 };
 
 struct pool_chunk {
@@ -101,7 +102,7 @@ struct pool_stats {
         uint64_t huge_bytes;    /* the part of populated_bytes that lies in huge pages */
         uint64_t used_bytes;    /* bytes of the slots in use */
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
-        uint64_t pinned_bytes;  /* bytes of the slots that cannot be evicted now */
+        uint64_t pinned_bytes;  /* bytes of the slots of chunks with at least one pin */
         uint64_t leased_bytes;  /* bytes of the slots with at least one lease */
         uint64_t leased_slabs;  /* slabs with leased chunks */
         uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */

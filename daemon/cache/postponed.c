@@ -17,7 +17,8 @@
 #include <stdlib.h>
 
 enum {
-        MOST = 65536, /* 768 KiB of memory, allocated when the disk is behind for the first time */
+        MOST = 65536, /* most chunks remembered: 768 KiB, allocated when the disk is behind for the
+                         first time */
         MOST_OF_USER = MOST / 4 * 3,
         STEPS = 64, /* chunks handled per iteration */
         NONE = MOST,

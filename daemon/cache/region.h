@@ -33,7 +33,7 @@ struct region_identity {
 struct region_file {
         struct kio *io;
         int fd;       /* -1 if closed */
-        bool on_disk; /* the file must be one of put-file.h */
+        bool on_disk; /* the file must be one that put_file_check() accepts, instead of memory */
         uint64_t offset, bytes;
         /* Called at the end of region_file_check() with 0, or with -EINVAL if the file cannot be
          * registered: then `wrong` is a static text with the reason, and the descriptor is closed.

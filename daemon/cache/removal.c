@@ -11,7 +11,7 @@
 
 #include "checked.h"
 
-enum { COUNT_SLICE = 4096 }; /* records of the pool per iteration */
+enum { COUNT_SLICE = 4096 }; /* records that a count visits per iteration */
 
 void cache_drop_from_pool(struct cache *c, uint32_t chunk)
 {

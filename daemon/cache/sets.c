@@ -24,8 +24,8 @@
 #include "store/store.h"
 
 enum {
-        QUEUE = 4096,
-        STEPS = 512,
+        QUEUE = 4096, /* most queued events */
+        STEPS = 512,  /* lookups per iteration for the queue, and as many for sets_expect() */
         /* Namespaces whose siblings are remembered: the rows have room for as many as a store may
          * have, and a namespace's row is its id modulo ROWS. Ids ascend, so a row has more
          * namespaces than WAYS only after many were removed. */

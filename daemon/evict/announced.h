@@ -32,9 +32,10 @@ enum {
         ANNOUNCED_SOURCES = 64, /* sources with a record of their own; further ones share the last
                                  * record */
         ANNOUNCED_OPEN = 4096,  /* most announcements whose outcome is not known yet */
-        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* most of these of one source */
-        ANNOUNCED_AT_FIRST = 16, /* most of these of a source as long as fewer than this number of
-                                  * its announcements have ended */
+        ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* most announcements of one source whose outcome
+                                                   * is not known yet */
+        ANNOUNCED_AT_FIRST = 16, /* the same limit for a source of which fewer than this number of
+                                  * announcements have ended */
 };
 /* The least share of a source's announcements that must come true for the source to be believed. */
 #define ANNOUNCED_LEAST_BELIEF 0.5F

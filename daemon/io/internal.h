@@ -11,7 +11,7 @@
 
 struct kio {
         struct worker *workers;
-        unsigned n_workers; /* number of initialized ones */
+        unsigned n_workers; /* number of initialized elements of `workers` */
         unsigned depth;
         unsigned places; /* most reads and writes of one worker that are at the device at a time */
         uint64_t spread_bytes;

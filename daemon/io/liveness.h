@@ -7,7 +7,7 @@
 #pragma once
 
 struct liveness {
-        int locked_fd;  /* locked; register it with every ring */
+        int locked_fd;  /* the locked open file; the caller registers it with every ring */
         int handout_fd; /* another open file of the same file, which clients get */
 };
 

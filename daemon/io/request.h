@@ -109,15 +109,16 @@ struct kio_request {
 
         /* Private to the loop thread. */
         unsigned worker; /* the worker that has the request or had it last */
-        uint64_t load;   /* bytes by which it counts toward that worker's load */
+        uint64_t load;   /* bytes that the request adds to the load of that worker */
 
         /* Private to the worker. */
-        uint64_t body; /* bytes that belong to buf; those beyond belong to the tail */
+        uint64_t body; /* leading bytes of the transfer that are in `buf` or `vector`; the rest is
+                        * in `tail` */
         uint64_t progress;
         uint64_t vector_done;    /* bytes of the vector's first element that are done; a copy also
                                   * advances `vector` */
-        uint64_t device_ns;      /* time at which the device last got the request; COPY: at which it
-                                  * began */
+        uint64_t device_ns;      /* time at which the device last got the request; COPY: time at
+                                  * which the copy began */
         uint64_t settled_ns;     /* time at which the device last answered */
         uint64_t joined_payload; /* payload of all parts, in the first part of a merged operation */
         struct list_node *parts; /* requests merged into this one; NULL: none */

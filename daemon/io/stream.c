@@ -19,10 +19,9 @@
 #define WIDE   __attribute__((target("avx2,pclmul,vpclmulqdq")))
 
 enum {
-        AHEAD = 1024,
-        LINE = 64
-}; /* distance at which the source is prefetched, and the size of
-    * a cache line, in bytes */
+        AHEAD = 1024, /* distance in bytes at which the source is prefetched */
+        LINE = 64     /* bytes of a cache line */
+};
 
 /* x^(8 * 128 + 32) and x^(8 * 128 - 32) modulo the polynomial of CRC32C, bits reversed and shifted
  * by one: for the lower and the upper half of 16 bytes. */

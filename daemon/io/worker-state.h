@@ -34,7 +34,8 @@ struct worker {
         bool stopping;
 
         /* Arguments and results of orders. */
-        unsigned wanted_depth; /* most in flight of gets, and of all other classes together */
+        unsigned wanted_depth; /* most operations in flight: of gets, and of all other classes
+                                * together */
         uint64_t hang_ns;      /* ns after which an unanswered operation makes its volume count as
                                 * hanging; 0: never */
         const struct kio_backend *backend;
@@ -96,5 +97,6 @@ struct worker {
         uint64_t wakeups;
         struct kio_request registration; /* a CALL that registers `piece` with the queue */
         unsigned piece;
-        int *registration_error; /* in: if negative, registration fails with it at once */
+        int *registration_error; /* kio.registration_error: if negative, registering `piece` fails
+                                  * with this error at once */
 };

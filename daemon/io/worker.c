@@ -41,8 +41,8 @@ enum {
         WORKER_AHEAD = 4, /* most operations that an idle device gets before the rest of a
                            * submission */
         WORKER_PAUSE_MS_MAX = 100,
-        WORKER_HANGING_VOLUMES = 4, /* the queue has room for this many volumes, of which the
-                                     * last still works */
+        WORKER_HANGING_VOLUMES = 4, /* volumes for whose operations the queue has room; all except
+                                     * one may hang */
 };
 
 /* Returns the most operations in flight: `depth` of either kind and an eighth more for the other

@@ -21,7 +21,8 @@
 enum {
         KEEP_VERSION = 3,
         KEEP_MAX_POOLS = 64,
-        KEEP_MAX_HOLDERS = 4000, /* the unit's FileDescriptorStoreMax= has room for them */
+        KEEP_MAX_HOLDERS = 4000, /* most clients' sockets in a map; the unit's
+                                  * FileDescriptorStoreMax= allows for them */
         KEEP_MAX_READERS = 1024, /* readers recorded for each pool */
         KEEP_MAX_GROUPS = 64,
         KEEP_NUMBER_BYTES = 16,

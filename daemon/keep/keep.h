@@ -123,7 +123,8 @@ enum keep_refusal {
         KEEP_DAMAGED,  /* the chunk's entry or its bytes do not match their checksum */
         KEEP_CHANGED,  /* the store has another chunk under its key, or lacks its namespace */
         KEEP_NO_SLOT,  /* the slot does not exist, or belongs to another chunk */
-        KEEP_REPLACED, /* evicted, purged, read again or put again before it was verified */
+        KEEP_REPLACED, /* the chunk was evicted, purged, read again or put again before it was
+                        * verified */
         KEEP_REFUSALS,
 };
 

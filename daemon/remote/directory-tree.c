@@ -17,7 +17,8 @@
 
 enum {
         ROOT_LIFETIME_S = 10,
-        OPEN_ATTEMPTS = 8, /* openat2() returns EAGAIN if a concurrent rename interferes */
+        OPEN_ATTEMPTS = 8, /* most calls of openat2(), which returns EAGAIN if a concurrent rename
+                              interferes */
         DIRECTORY_MODE = 0770,
         FILE_MODE = 0660,
 };

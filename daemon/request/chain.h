@@ -18,7 +18,8 @@
 struct chain_gap {
         uint8_t mean;      /* EVICT_NO_GAP: no key with a gap was found */
         uint32_t depth;    /* number of keys before the key with this gap */
-        uint8_t inherited; /* gap of the chunk that a put continues; used if no other counts */
+        uint8_t inherited; /* gap of the chunk that a put continues; used if no key has a gap that
+                            * counts */
         struct evict_return back; /* the return of the chain from which `mean` was measured */
 };
 

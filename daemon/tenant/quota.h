@@ -52,7 +52,7 @@ enum quota_thing {
         QUOTA_UNREAD_FDS,   /* descriptors in replies that the peer has not read, as far as known */
         QUOTA_DEFERRED_FDS, /* descriptors of requests that wait for their user's turn */
         QUOTA_LOANS,        /* chunks that clients read directly from data files */
-        QUOTA_LOANED_BYTES, /* bytes of these chunks, in whole pages */
+        QUOTA_LOANED_BYTES, /* bytes of the chunks that QUOTA_LOANS counts, in whole pages */
         QUOTA_FILES,        /* regions that are files on a disk, each with an open descriptor */
         QUOTA_THINGS,
 };

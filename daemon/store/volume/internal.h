@@ -178,8 +178,8 @@ struct losses {
         struct lost_file *files;
         unsigned n_files;
         uint64_t nameless; /* number of chunks that are lost because their namespace is not known */
-        uint32_t table_pages, table_kept; /* pages of a table that is too short: expected, found; 0
-                                             if it is not */
+        uint32_t table_pages, table_kept; /* expected and found number of pages of a table that is
+                                             too short; both 0 if the table is not too short */
         bool table_replaced;
         bool any;          /* some loss has not been reported */
         unsigned detached; /* data files that were replaced by copies, which is no loss */
@@ -232,8 +232,8 @@ struct volume {
         uint64_t next_seq_ceiling,
                 next_page_ceiling; /* ceilings in the superblock write in flight */
         bool raising;              /* the superblock with the next ceilings is being written */
-        uint64_t
-                raise_again_at; /* after a failed write: sequence from which on it is tried again */
+        uint64_t raise_again_at;   /* sequence from which on a failed write of the ceilings is tried
+                                      again */
 
         /* segment.c */
         struct segment **segments;

@@ -41,10 +41,12 @@
 #include "store/volume/internal.h"
 
 enum {
+        /* Queued entries, and payload bytes of their puts, from which on the entries are written
+         * without waiting for others of their batch. */
         HELD_ENTRIES = 16,
         HELD_BYTES = 2 << 20,
-        MOST_TRIES = 16
-}; /* MOST_TRIES: attempts of one put for lack of room */
+        MOST_TRIES = 16 /* attempts of one put for lack of room */
+};
 
 struct put_private {
         struct table_work work;

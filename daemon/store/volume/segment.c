@@ -31,10 +31,9 @@
 #include "store/volume/internal.h"
 
 enum {
-        GUESSED_SLOT_BYTES = 64 * 1024,
-        MIN_CUT_SEGMENT = 64 * 1024
-}; /* slot size to assume before any slot is in use; smallest segment that is worth a file, in bytes
-    */
+        GUESSED_SLOT_BYTES = 64 * 1024, /* slot size to assume before any slot is in use */
+        MIN_CUT_SEGMENT = 64 * 1024     /* bytes of the smallest segment that is worth a file */
+};
 static const uint64_t quiet_ns =
         UINT64_C(5) *
         1000000; /* time without puts and gets after which the volume counts as idle */
