@@ -20,8 +20,8 @@ static inline unsigned packed_bits(uint32_t most)
         return most == 0 ? 1 : 32 - (unsigned)__builtin_clz(most);
 }
 
-/* Returns the bytes that the first `n` numbers take. The memory at `base` needs PACKED_PADDING more
- * than those of all. */
+/* Returns the bytes that the first `n` numbers take. The memory at `base` needs PACKED_PADDING
+ * bytes more than all its numbers take. */
 static inline uint64_t packed_bytes(uint64_t n, unsigned bits)
 {
         return (n * bits + 7) / 8;

@@ -53,8 +53,8 @@ static inline bool stages_on(const struct stages *s)
         return __builtin_expect(s->on, false);
 }
 
-/* Turns recording on or off. Returns 0, or -ENOMEM without a change. Recorded events stay until it
- * is turned on again. */
+/* Turns recording on or off. Returns 0, or -ENOMEM without a change. Recorded events stay until
+ * recording is turned on again. */
 int stages_set(struct stages *s, bool on);
 void stages_fini(struct stages *s);
 

@@ -238,14 +238,15 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use,
  * The store decides, because it has more of a chain than the pool. */
 uint8_t cache_chain_gap(const struct cache *c, const struct cache_place *place, uint32_t use,
                         struct evict_return *ret);
-/* Records that a chain was used again, for the measure of returns.h; once for each use. */
+/* Records that a chain was used again, for the statistics of returns.h. Call it once for each
+ * use. */
 void cache_note_return(struct cache *c, const struct evict_return *back);
 /* Records that a chain with this mean gap was used and, if its gap is known, is expected back. */
 void cache_expect_return(struct cache *c, uint8_t gap);
 /* Cancels the expectation that the last use of the place created (cache_expect_return()), because a
  * put continues its chain. */
 void cache_cancel_return(struct cache *c, const struct cache_place *place);
-/* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is no longer there. */
+/* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is in neither tier. */
 int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
 /* Returns the mean gap of the place, as evict_gap() does. */
 uint8_t cache_gap(const struct cache *c, const struct cache_place *place);
@@ -264,7 +265,7 @@ bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hin
  * chunks that return soon, and exact times lowered its hits in replays. */
 void cache_promise(struct cache *c, const struct cache_place *place,
                    const struct evict_promise *promise);
-/* Offers a chunk in memory to the shared tier as one that was used again. */
+/* Offers a chunk in memory to the shared tier, because the chunk was used again. */
 void cache_share(struct cache *c, const struct cache_place *place);
 
 /* Pins a chunk for a client as in store_retain(), or ends the pin. Returns CACHE_OK; CACHE_MISS if

@@ -223,8 +223,8 @@ void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
  * `status`. */
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status);
-/* Continues a get that waited elsewhere with a chunk that is in the pool, now or in a later
- * iteration. */
+/* Continues a get that waited for the shared tier with the chunk, which is in the pool by now. The
+ * get continues within the call or in a later iteration. */
 void cache_settle_get(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Retries puts of one key that waited for another put of it, which has ended. Once one of them
  * starts a copy, all later ones wait for that copy without an attempt of their own. If each of many
@@ -310,9 +310,9 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
 void cache_postpone(struct cache *c, uint32_t chunk);
 /* Returns whether cache_catch_up() has something to do. */
 bool cache_may_catch_up(const struct cache *c);
-/* Updates the user's turn after its unwritten bytes have changed. */
+/* Updates the user's place in postponed.users after its unwritten bytes have changed. */
 void cache_postponed_note(struct cache *c, struct cache_user *u);
-/* Writes some of the remembered chunks. */
+/* Writes remembered chunks while cache_may_catch_up() returns true, a limited number per call. */
 void cache_catch_up(struct cache *c);
 void cache_postponed_fini(struct cache *c);
 
@@ -420,5 +420,5 @@ uint64_t cache_share_of(const struct cache *c, const struct cache_user *u);
  * does not need the disk, this remains so until half of the share is free: a chain with holes would
  * be of little use. */
 bool cache_over_budget(struct cache *c, const struct cache_request *req);
-/* Returns whether the request must wait because others have waited longer for room. */
+/* Returns whether the request must wait because other requests have waited longer for room. */
 bool cache_others_first(struct cache *c, const struct cache_request *req);

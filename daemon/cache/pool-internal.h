@@ -186,14 +186,14 @@ uint32_t pool_take_record(struct pool *p);
 void pool_notify(const struct pool *p, uint32_t chunk, bool is_there);
 void pool_notify_evicted(const struct pool *p, uint32_t chunk);
 void pool_table_remove(struct pool *p, uint32_t chunk);
-/* Announces to the watch and the guard that a resident chunk leaves; an unverified chunk was never
- * announced. */
+/* Reports to the watches and the guard that a resident chunk leaves, unless the chunk is unverified
+ * and so was never reported. */
 void pool_leave(struct pool *p, uint32_t chunk);
 
 /* --- pool-room.c --- */
 
-/* Finds a slot of the class, or of a larger one, and evicts for it. Returns whether there is one.
- */
+/* Finds a free slot of the class or of a larger class, evicting chunks if necessary. Returns
+ * whether a slot was found. */
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
 /* Evicts a chunk that is neither pinned nor held. */
 void pool_evict(struct pool *p, uint32_t chunk);
@@ -220,29 +220,31 @@ bool pool_floor_give_own(struct pool *p, unsigned class);
 /* Count a chunk that enters or leaves the table. */
 void pool_floor_add(struct pool *p, struct pool_chunk *c);
 void pool_floor_remove(struct pool *p, const struct pool_chunk *c);
-/* Returns whether the chunk's group would fall below its floor. */
+/* Returns whether the chunk's group would fall below its floor without the chunk. A demoted chunk
+ * is not protected, nor is a chunk of the group that needs the room unless `keeps_own` is set. */
 bool pool_is_protected(const struct pool *p, uint32_t chunk);
 /* Estimates from a sample whether a group would fall below its floor without the slab's chunks. */
 bool pool_slab_is_protected(const struct pool *p, uint32_t slab);
 
 /* --- pool-slabs.c --- */
 
-/* Returns the number of slabs that stay without leased chunks. */
+/* Returns how many slabs of a pool of `n_slabs` must stay without leased chunks. */
 uint32_t pool_reserved_slabs(uint32_t n_slabs);
-/* Finds a slot of the class in a blocked slab, evicting another chunk for it if it must. Returns
- * whether there is one. */
+/* Finds a slot of the class in a blocked slab (pool_slab_is_blocked()), evicting a chunk of the
+ * slab if necessary. Returns whether a slot was found. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
 /* Returns whether all slabs that are not reserved have leased chunks, or may have held ones. */
 bool pool_is_short_of_slabs(const struct pool *p);
 
 /* --- pool-private.c --- */
 
-/* Begins an iteration: hides and announces the next chunks. */
+/* Begins an iteration: continues to hide the chunks of the slab that is becoming private, and to
+ * announce chunks of slabs that are no longer private. */
 void pool_private_more(struct pool *p);
 /* Returns whether the slab has leased chunks, or may have held ones. */
 bool pool_slab_is_blocked(const struct pool *p, uint32_t slab);
-/* Returns whether, within a second, no slab could be made private because all are leased or held.
- */
+/* Returns whether, within the last second, no slab could be made private because all slabs have
+ * leased or held chunks. */
 bool pool_is_pressed(const struct pool *p);
 
 /* --- pool-held.c --- */
@@ -258,15 +260,16 @@ void pool_scan_holds_now(struct pool *p);
 /* Returns whether the last scan, or is_held() since, found a held chunk in the slab. */
 bool pool_slab_is_held(const struct pool *p, uint32_t slab);
 bool pool_is_known_held(struct pool *p, uint32_t chunk);
-/* Hides a chunk that is to be evicted from clients. Returns false, and changes nothing, if a client
- * holds it. */
+/* Hides from clients a chunk that is to be evicted or moved. Returns false, and changes nothing, if
+ * a client holds the chunk. */
 bool pool_take_from_clients(struct pool *p, uint32_t chunk);
 /* Hides chunks from clients, none of which is pinned. Returns false, and changes nothing, if a
  * client holds one of them. A scan must be allowed. */
 bool pool_take_all_from_clients(struct pool *p, const uint32_t *chunks, uint32_t n);
 /* Returns whether a scan is allowed now, or not needed because there are no clients. */
 bool pool_may_scan_now(const struct pool *p);
-/* Announces a chunk to clients again that is not evicted after all. */
+/* Announces to clients again a chunk that was hidden from them, because it is not evicted or has
+ * been moved. */
 void pool_return_to_clients(struct pool *p, uint32_t chunk);
 /* Keeps a dropped chunk without pins, by a pin of its own, if there are clients that may hold it.
  * Returns whether it did. */

@@ -222,7 +222,8 @@ bool pool_is_emptying(const struct pool *p);
  * promise, or no chunk if the promise's belief is 0. The caller keeps `promise` until a call with
  * NULL, which ends the restriction. */
 void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
-/* Returns whether a search failed because of this restriction, since it was set. */
+/* Returns whether a search has failed because of the restriction that pool_replace_less_than() set
+ * last. */
 bool pool_kept_worthier(const struct pool *p);
 /* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
  * leased chunks, its slot is in a slab that has some, if possible. */
@@ -241,8 +242,8 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 /* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
  * sizes find room. A few of these are left to users that have no lease yet. */
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
-/* Returns the result of pool_may_lease(), but if that is false first moves the chunk or makes
- * another slab private. */
+/* Returns whether the chunk may be leased, as pool_may_lease() does. May move the chunk or make
+ * another slab private to permit the lease. */
 bool pool_make_leasable(struct pool *p, uint32_t chunk, uid_t uid, bool is_first_of_user);
 /* Moves a chunk that is not pinned to a slab that has leased chunks already, or may have held ones.
  * Returns whether it could: the chunk keeps its number, and its offset changes. */
@@ -387,7 +388,7 @@ uint64_t pool_next_scan_ns(const struct pool *p);
 /* Returns whether a search found no room because clients held chunks that could have been evicted,
  * and clears that state. */
 bool pool_was_held_up(struct pool *p);
-/* Returns the number that all chunk numbers are below. */
+/* Returns the capacity of the table of chunks; all chunk numbers are below it. */
 uint32_t pool_max_chunks(const struct pool *p);
 
 /* Calls each() for the resident chunks among the next `max_records` records from *chunk on,

@@ -75,7 +75,7 @@ struct events {
 struct binding *binding_of(struct events_ring *r, uint32_t id);
 /* Returns the binding of an id and a number, or NULL if that namespace was removed. */
 struct binding *binding_find(struct events_ring *r, uint32_t id, uint32_t number);
-/* Removes the binding of an id, and returns its number, or 0. */
+/* Removes the binding of an id, and returns its number, or 0 if the id has no binding. */
 uint32_t binding_remove(struct events_ring *r, uint32_t id);
 
 /* Returns the sequence number of the oldest event that the ring has. */

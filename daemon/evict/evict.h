@@ -143,7 +143,7 @@ void evict_warm(const struct evict *e, uint32_t item, unsigned step);
 /* Populates the memory of items [from, to), which are about to be inserted. Any thread,
  * concurrently with all other calls. */
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to);
-/* Returns the memory of the items from `from` on to the system. None of these may ever have been
+/* Frees the memory of the items from number `from` on, none of which may ever have been
  * inserted. */
 void evict_unpopulate(const struct evict *e, uint32_t from);
 /* Sets whether memory is populated ahead of insertions, which is the default. An owner that calls

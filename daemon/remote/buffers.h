@@ -27,7 +27,8 @@ struct buffer {
 void buffers_init(struct buffers *s, uint64_t bound);
 /* Frees the cached buffers. Buffers in use are leaked. */
 void buffers_fini(struct buffers *s);
-/* Returns 0, -EAGAIN if the bound is reached, or -ENOMEM. The contents are undefined. */
+/* Acquires a buffer of at least `size` bytes with undefined contents. Returns 0, -EAGAIN if the
+ * bound is reached, or -ENOMEM. */
 int buffers_acquire(struct buffers *s, size_t size, struct buffer *ret);
 /* Returns a buffer to the cache, or unmaps it if the bound would be exceeded. */
 void buffers_release(struct buffers *s, struct buffer buffer, uint64_t now_ns);

@@ -186,8 +186,8 @@ void remote_trial(struct remote *r, uint64_t now_ns);
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 /* Returns whether chunks of the namespace may be read and written. */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
-/* Returns whether the first read of the namespace's generation is still to end, so that an offered
- * chunk may wait for it. */
+/* Returns whether the first read of the namespace's generation has not ended yet, so that an
+ * offered chunk may wait for it. */
 bool remote_namespace_is_new(const struct namespace *ns);
 /* Records the length of a chunk of the namespace, from which later reads choose the size of their
  * buffers. */

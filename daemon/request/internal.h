@@ -146,7 +146,7 @@ void recorder_got(struct recorder *r, const struct batch *b);
 /* Orders the keys of a hint from the end of the chain to its root, if the kind of the hint needs
  * that order. */
 void hint_begin(struct batch *b);
-/* Handles one key of a HINT. */
+/* Applies a HINT to one of its keys, and returns the key's status. */
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
                               const struct key *key, uint64_t hash);
 /* Schedules the batch's keys to be read into memory before the return that `b->promise` announces.
@@ -160,6 +160,7 @@ void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
-/* Records the time of the keys found in memory since the last call, all with the same value. */
+/* Adds the latency of the keys found in memory since the last call to the histogram, the same value
+ * for each. */
 void request_got(struct batch *b);
 void request_put(struct batch *b, uint32_t i);

@@ -135,8 +135,8 @@ void sessions_chain_opened(struct sessions *all);
 /* Checks some sessions with unread descriptors. */
 void sessions_settle_fds(struct sessions *all);
 
-/* Starts a new session of an accepted peer: it reads messages from then on. Frees the session
- * without memory. */
+/* Starts a new session of an accepted peer: the session reads messages from then on. Frees the
+ * session if memory is short. */
 void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin);
 /* Continues a session, and frees it if it is over. Returns whether it has more to do. */
