@@ -268,8 +268,8 @@ bool pool_take_from_clients(struct pool *p, uint32_t chunk);
 bool pool_take_all_from_clients(struct pool *p, const uint32_t *chunks, uint32_t n);
 /* Returns whether a scan is allowed now, or not needed because there are no clients. */
 bool pool_may_scan_now(const struct pool *p);
-/* Announces to clients again a chunk that was hidden from them, because it is not evicted or has
- * been moved. */
+/* Announces to clients a chunk that they do not find, because it was hidden from them or was in a
+ * private slab. */
 void pool_return_to_clients(struct pool *p, uint32_t chunk);
 /* Keeps a dropped chunk without pins, by a pin of its own, if there are clients that may hold it.
  * Returns whether it did. */

@@ -31,7 +31,7 @@ enum {
         PAGE = 4096,
 };
 
-/* Chunks about to be evicted are offered if the chance of another use is at least this. */
+/* Least chance of another use with which a chunk that is about to be evicted is offered. */
 #define WORTH_WRITING 0.25
 
 /* One key that the shared tier was asked for. */

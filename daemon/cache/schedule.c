@@ -25,13 +25,15 @@
  * KiB and 2 MiB and two workers, a window of 16 MiB held 32, 14 and 4 reads at each worker. It left
  * the device idle as rarely as no limit: at most 1 % of the time, and 3 % with 64 KiB. */
 enum {
-        WINDOW_MIN = 4,
-        WINDOW_MAX = 1024,
+        WINDOW_MIN = 4,    /* items that may be in flight whatever their size */
+        WINDOW_MAX = 1024, /* most items in flight */
         /* Writes, and reads of each volume, that an iteration passes to the store. A window of
          * small chunks that empties at once would otherwise be filled again in one step, of more
          * than a millisecond. */
         STARTS = 64,
 };
+/* Bytes in flight from which on only WINDOW_MIN items may be: of all writes, and of the reads of
+ * one volume. */
 #define WRITES_BYTES (UINT64_C(32) << 20)
 #define READS_BYTES  (UINT64_C(16) << 20)
 

@@ -17,8 +17,8 @@
 
 enum {
         /* The first request of a queue is served first, so that small requests do not starve a
-         * large one. After this time without room, because leases occupy it, it no longer delays
-         * the requests behind it. */
+         * large one. If the request has found no room for this time, because leases occupy the
+         * room, it no longer delays the requests behind it. */
         HEAD_OF_LINE_MS = 100,
         STEPS = 1024, /* waiters tried per iteration, and deadlines visited per iteration */
 };

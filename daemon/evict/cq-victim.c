@@ -12,8 +12,8 @@
 #include "checked.h"
 #include "evict/cq-internal.h"
 
-/* The mean price is a moving average over the number of items present, divided by PRICE_SHARE, in
- * searches. */
+/* The mean price is a moving average over n / PRICE_SHARE searches, where n is the number of items
+ * present. */
 enum { PRICE_SHARE = 6 };
 /* Most items of one promise that a search examines. The items of a chain that was just put are
  * promised late and still being written, and must not use up the search's passes. */

@@ -38,7 +38,8 @@ enum {
         REGIONS_HUGE_PAGE = 2 << 20,
         REGIONS_ATTEMPTS_MAX = 16,
 };
-/* Moving a region to huge pages copies it, at some GB/s, and delays its registration. */
+/* Most bytes of a region that are moved to huge pages, because moving copies the memory, at some
+ * GB/s, and delays the registration. */
 #define REGIONS_HUGE_MAX (UINT64_C(4) << 30)
 
 static void region_next(struct kio_region *region);

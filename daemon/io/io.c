@@ -14,8 +14,8 @@
 #include "checked.h"
 #include "io/counter.h"
 
-/* The load that one worker gets before the next is woken. Transfers are also limited to its
- * depth. */
+/* Bytes of reads and writes, and bytes of copies, that one worker gets before the next is used. The
+ * number of reads and writes is also limited, to kio.places. */
 enum {
         KIO_TRANSFER_BYTES = 32 << 20,
         KIO_COPY_BYTES = 256 * 1024,

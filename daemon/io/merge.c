@@ -13,7 +13,7 @@
  * file system. Reads are smaller, so that the first request does not wait long and its checksum
  * is computed while the next reads are in flight. Measured with chunks of 4 to 64 KiB. */
 enum { MERGE_READ_MAX = 128 * 1024 };
-/* How many requests are searched for adjacent ones: about a batch. */
+/* Most requests that a search for an adjacent request examines: about a batch. */
 enum { MERGE_WINDOW = 32 };
 
 struct merged {

@@ -12,7 +12,7 @@
 #define INTERVAL_NS (HISTORY_INTERVAL_S * SECOND_NS)
 #define SPAN_NS     (HISTORY_SPAN_S * SECOND_NS)
 
-/* A longer interval means that a sample was missed. */
+/* Length of an interval above which a sample was missed. */
 #define GAP_NS (2 * INTERVAL_NS)
 
 bool history_is_due(const struct history *h, uint64_t now_ns)
