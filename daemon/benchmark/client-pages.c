@@ -44,7 +44,8 @@ struct bench_page {
         uint64_t since_ns;                              /* time at which the client connected */
         uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* ns of the connection's lifetime that additions
                                                 * have used up, by slot */
-        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* ns of it that busy times have used up, by slot */
+        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* ns of the connection's lifetime that busy times
+                                                * have used up, by slot */
 };
 
 /* Loads a word. Successive loads stay in order by acquire semantics, instead of a fence, which

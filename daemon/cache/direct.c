@@ -46,7 +46,8 @@ struct direct {
         int result;
         struct list_node node;    /* in the bucket of cache.direct_puts for the key's hash */
         struct list_node waiters; /* later puts of the same key */
-        bool abandoned;      /* the device hangs: no put joins this one, and it is not counted */
+        bool abandoned;      /* the device hangs: no other put waits for this put, and its bytes do
+                                not count as unwritten */
         struct iovec room[]; /* vector for the device: the pieces and a tail */
 };
 

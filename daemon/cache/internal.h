@@ -155,8 +155,8 @@ struct write {
                               write fails */
         uint64_t drop;  /* number of the eviction that dropped the chunk while it was being written;
                            0 if none did */
-        bool abandoned; /* the device hangs: no request waits for the write, and it is not counted
-                         */
+        bool abandoned; /* the device hangs: no request waits for the write, and its bytes do not
+                           count as unwritten */
         struct list_node dropping;
 };
 

@@ -37,7 +37,7 @@ enum {
 /* One key that the shared tier was asked for. */
 struct fetch {
         struct remote_get remote;
-        struct cache_request put; /* puts the chunk that it returned */
+        struct cache_request put; /* puts the chunk that `remote` returned */
         struct cache_fetched fetched;
         struct cache *cache;
         struct list_node

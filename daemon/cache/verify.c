@@ -28,7 +28,8 @@
 struct check {
         struct store_get get;
         struct cache *cache;
-        struct cache_request *req; /* NULL: it has continued, because the device hangs */
+        struct cache_request *req; /* the put to try again after the read; NULL if it was tried
+                                    * again already, because the device hangs */
 };
 
 static struct check *check_new(struct cache *c, struct cache_request *req, struct store_ref ref,

@@ -15,10 +15,10 @@
 #include "store/store.h"
 
 enum {
-        OF_A_USER = 64, /* most pending descriptors of a user that are not memory files */
-        OF_ALL = 1024,
-        OF_MEMORY = 1024,
-        USER_SHARE = 3, /* a user may have this many times the unused rest of OF_MEMORY */
+        OF_A_USER = 64,   /* most pending descriptors of a user that are not memory files */
+        OF_ALL = 1024,    /* most pending descriptors of all users that are not memory files */
+        OF_MEMORY = 1024, /* most pending descriptors of memory files of all users */
+        USER_SHARE = 3,   /* a user may have this many times the unused rest of OF_MEMORY */
         /* Volumes of the blocking-call threads, which no volume of the store uses. */
         VOLUME_FILES = KIO_VOLUMES_MAX - 1,
         VOLUME_MEMORY = KIO_VOLUMES_MAX - 2,

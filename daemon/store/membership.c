@@ -369,9 +369,10 @@ static bool is_behind(const struct store *s, const struct member *p)
         return false;
 }
 
-/* Joins each volume that is up to the set. `witnessed`: at least one of them was never offline, and
- * so has recorded what the others missed. If it is false, *ret_left_out gets the volumes that
- * failed to join now; the caller must record that they miss purges. */
+/* Joins each volume that is up to the set. `witnessed`: at least one of these volumes is not marked
+ * as having been offline, and so has recorded everything that the others missed. If `witnessed` is
+ * false, *ret_left_out gets the volumes that failed to join now; the caller must record that they
+ * miss purges. */
 static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
                      char ret_error[static STORE_ERROR_BYTES])
 {
