@@ -410,10 +410,9 @@ struct cache_stats {
                                    * unwritten at a time */
         uint64_t direct_bytes;    /* now: bytes of direct puts in flight, which count towards
                                    * unwritten_limit */
-        uint64_t queued_writes;   /* now: writes that wait in the cache and are not passed to the
-                                   * store yet */
-        uint64_t queued_reads;    /* now: reads that wait in the cache and are not passed to the
-                                   * store yet */
+        uint64_t queued_writes;   /* now: writes that wait in the cache for the window, or because
+                                   * the store refused them */
+        uint64_t queued_reads;    /* now: reads that wait in the cache for their volume's window */
         uint64_t putting_users;   /* now: users that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
         uint64_t postponed;       /* puts whose write was postponed: the disk was behind */

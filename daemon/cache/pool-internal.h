@@ -20,8 +20,8 @@ enum {
          * chunks that leave a larger one in each iteration. */
         POOL_EMPTIED_AT_ONCE = 2048,
         POOL_EMPTIED = 128,
-        /* Number of counters of namespaces' chunks: twice the most namespaces, so that few
-         * namespaces share a counter, because ids ascend. */
+        /* Counters of namespaces' chunks: twice as many as there may be namespaces, so that few
+         * namespaces share one, because ids ascend. */
         POOL_NAMESPACE_COUNTS = 8192,
         POOL_PURGE_BUCKETS = 1024,
 };

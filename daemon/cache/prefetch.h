@@ -34,8 +34,9 @@ enum {
 };
 /* The least share of a user's announcements that must have come true for the user to be believed. A
  * user without outcomes is not believed. */
-#define PREFETCH_LEAST_BELIEF   0.6F
-#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20) /* most bytes of prefetches in flight */
+#define PREFETCH_LEAST_BELIEF 0.6F
+/* Bytes in flight from which on prefetch_iterate() starts no further read. */
+#define PREFETCH_INFLIGHT_BYTES (UINT64_C(8) << 20)
 
 enum prefetch_answer {
         PREFETCH_STARTED,

@@ -6,7 +6,7 @@
 
 #define NS_PER_S UINT64_C(1000000000)
 
-enum { PARTS_OF_A_REQUEST_S = 1 }; /* uses less than this apart are of one request (gap.h) */
+enum { PARTS_OF_A_REQUEST_S = 1 }; /* uses less than this apart are of one request, see gap.h */
 
 static void begin(struct returns *r, uint64_t now_ns)
 {
