@@ -493,7 +493,8 @@ static int print_report(const struct arguments *a, struct replay_result *result,
         return r;
 }
 
-/* Writes the trace if the replay has begun, and otherwise no file. */
+/* Writes the requests that were played as a trace, and closes `out`. If the replay has not begun,
+ * or memory is short, no file appears. Returns an exit status. */
 static int write_played(const struct arguments *a, const struct workload *workload,
                         struct output *out, bool has_begun)
 {

@@ -375,7 +375,8 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
         return report(a, s, runs, n, json);
 }
 
-/* Finds the number of a block by its id, or by the key that replay gives it. */
+/* Finds the number of a block by its id in decimal, or by the key that replay gives it, in
+ * hexadecimal. Returns false if `text` is neither, or the workload does not have the block. */
 static bool find_block(const struct simulation *s, const char *text, uint32_t *ret)
 {
         struct kvcache_key key, other;

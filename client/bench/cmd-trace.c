@@ -142,7 +142,8 @@ static int check_results(struct tracer *t, const char *what, bool in_memory)
         return EXIT_OK;
 }
 
-/* Runs and measures one batch. */
+/* Runs one batch, checks its results and contents, and adds its times to the waterfall of the
+ * phase. Returns an exit status, after reporting a failure. */
 static int run_batch(struct tracer *t, enum phase phase)
 {
         _cleanup_(cJSON_Deletep) cJSON *report = NULL;
@@ -183,7 +184,8 @@ static int run_batch(struct tracer *t, enum phase phase)
         return r;
 }
 
-/* Runs an operation on the keys of a batch without measuring it. */
+/* Runs an operation on the keys of a batch without measuring it, ignores its statuses, and releases
+ * its leases. Returns an exit status, after reporting a failure of the call. */
 static int prepare(struct tracer *t, enum kvcache_op op, uint64_t batch, uint32_t tiers)
 {
         struct kvcache_key keys[MOST_KEYS];

@@ -45,7 +45,8 @@ struct explain_decision {
 
         /* Members for a request: state of the block after it. */
         bool is_cached, gives_way,
-                is_refused;     /* is_refused: not inserted because of the write budget */
+                is_refused;     /* gives_way: result of evict_gives_way(), if the block is cached;
+                                   is_refused: not inserted because of the write budget */
         enum evict_class class; /* class in the policy; also set for an eviction */
         double gap_s;           /* mean time between uses of the block's chain, s; 0: unknown */
 
@@ -66,8 +67,9 @@ struct explanation {
         uint64_t asked, hit;
 };
 
-/* Simulates a cache of `capacity` blocks, and explains the block of this number. Returns 0,
- * -EINVAL or -ENOMEM. explanation_fini() may follow in any case. */
+/* Simulates a cache of `capacity` blocks, 1 or more, and records the decisions about block number
+ * `block`. Returns 0; -EINVAL if there is no such policy, or it is "opt"; -ENOMEM.
+ * explanation_fini() may follow in any case. */
 int explanation_run(struct explanation *e, const struct simulation *s, const char *policy,
                     uint32_t capacity, uint32_t block);
 void explanation_fini(struct explanation *e);

@@ -174,7 +174,8 @@ static uint32_t fixed_host(const struct fleet *f, size_t request, uint32_t hosts
         return (uint32_t)((drawn ^ drawn >> 31) % hosts);
 }
 
-/* Numbers the blocks of a request for the host that the router chose. */
+/* Numbers the blocks of a request for the host that the router chose, in h->own. Returns 0 or
+ * -ENOMEM. */
 static int number_request(struct hosts *h, size_t request, uint32_t host)
 {
         const struct simulation *s = h->fleet->simulation;
@@ -186,8 +187,9 @@ static int number_request(struct hosts *h, size_t request, uint32_t host)
         return error;
 }
 
-/* Allocates records for blocks that a routed request uses for the first time on its host. The
- * arrays grow by half, so that the total cost of growing is linear. */
+/* Enters the blocks of a routed request in the host's table of blocks, and allocates the cache's
+ * records for them. The arrays grow by half, so that the total cost of growing is linear. Returns 0
+ * or -ENOMEM. */
 static int learn_blocks(struct hosts *h, size_t request, uint32_t host)
 {
         const struct simulation *s = h->fleet->simulation;
@@ -265,8 +267,8 @@ static void sort_by_host(const struct hosts *h, uint32_t *ret)
                 ret[first[fixed_host(h->fleet, i, h->n)]++] = (uint32_t)i;
 }
 
-/* Numbers the blocks of all requests, host by host. That needs no search, so that it takes a
- * fraction of the time of number_request(). */
+/* Numbers the blocks of all requests, host by host, in h->own. The loop needs no search, so that it
+ * takes a fraction of the time of number_request(). Returns 0 or -ENOMEM. */
 static int number_all(struct hosts *h)
 {
         const struct simulation *s = h->fleet->simulation;
@@ -322,7 +324,9 @@ static int hosts_init(struct hosts *h, const struct fleet *f, uint32_t n)
         return f->route == FLEET_ROUTE_EVENTS ? begin_routing(h) : begin_fixed(h);
 }
 
-/* Finds the host of the next request, and numbers the request's blocks for that host. */
+/* Finds the host of the next request. With a router, also numbers the request's blocks for that
+ * host, and sets `*ret_expected` as router_choose() does; without one, `*ret_expected` is 0.
+ * Returns 0 or -ENOMEM. */
 static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size_t *ret_expected)
 {
         const struct fleet *f = h->fleet;
@@ -344,7 +348,8 @@ static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size
 
 /* --- the run --- */
 
-/* The hits of a request, and its traffic with the shared tier. */
+/* The hits of a request, and its traffic with the shared tier, in blocks. `local`: hits in the
+ * host's cache; `hits`: all hits. */
 struct plan {
         size_t local, hits, reads, writes;
         uint8_t *use; /* for each block of the request: whether it is to be in the shared tier

@@ -40,7 +40,9 @@ struct fleet {
         uint64_t lag_ns;    /* FLEET_ROUTE_EVENTS: time until an event reaches the router */
         uint32_t *sessions; /* session of each request; owned */
         uint32_t n_sessions;
-        uint64_t blocks_bound; /* hits of a single cache for the whole fleet */
+        uint64_t blocks_bound; /* number of blocks that a single cache of unlimited size would hit,
+                                  if it served all requests of the fleet: an upper bound. Set by
+                                  fleet_init() */
 };
 
 /* Finds the sessions of a simulation, which must outlive `f`; the other members may be set before
@@ -65,11 +67,12 @@ struct fleet_result {
         uint64_t blocks_expected, blocks_stale;
         uint64_t busiest_read; /* largest number of blocks read from the shared tier within a window
                                   of FLEET_WINDOW_MS */
-        uint64_t blocks_stored,
-                evictions; /* shared tier: number of blocks at the end; number of evictions */
+        uint64_t blocks_stored, evictions; /* shared tier: number of blocks stored at the end;
+                                              number of evictions */
         uint64_t touches;
         double seconds; /* CPU time of the simulation, s */
 };
 
-/* Simulates `hosts` hosts, 1 to FLEET_MAX_HOSTS. Returns 0, -EINVAL or -ENOMEM. */
+/* Simulates `hosts` hosts, 1 to FLEET_MAX_HOSTS. Returns 0; -EINVAL if a number is out of range or
+ * there is no such policy; -ENOMEM. */
 int fleet_run(const struct fleet *f, uint32_t hosts, struct fleet_result *ret);

@@ -17,7 +17,8 @@ struct seeds {
         uint64_t of[LANES];
 };
 
-/* Mixes bijectively, so that words of one lane at different positions always differ. */
+/* Mixes a word. The function is bijective, so that words at different positions with the same seed
+ * always differ. */
 static inline uint64_t mix(uint64_t x)
 {
         x ^= x >> 32;

@@ -167,7 +167,8 @@ static void reap(struct remote_bare *b)
                 completions_reap(&b->completions, REAP_MOST);
 }
 
-/* Waits for all operations. Those that hang get as much time again as they had. */
+/* Waits until no operation is in flight. If none completes for twice the timeout of an operation
+ * after all were submitted, sets `hangs` and returns. */
 static void wait_for_all(struct remote_bare *b)
 {
         struct progress progress;

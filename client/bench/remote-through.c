@@ -164,8 +164,9 @@ static double remote_number(struct through *t, const char *name)
         return -1;
 }
 
-/* Waits until the number `name` of the daemon's status is `wanted`. Fails if the number does not
- * change for STUCK_MS. */
+/* Waits until the number `name` of the daemon's status is `wanted`. Returns EXIT_OK;
+ * EXIT_INTERRUPTED; EXIT_REFUSED after reporting that the number is not available, that the daemon
+ * ended, or that the number did not change for STUCK_MS. */
 static int wait_for_number(struct through *t, const char *name, double wanted, const char *what)
 {
         uint64_t last_ns = latency_now_ns();
@@ -194,8 +195,9 @@ static int wait_for_number(struct through *t, const char *name, double wanted, c
         }
 }
 
-/* Waits until the daemon is at rest. A production daemon has prepared its memory and its first data
- * files long before, and its processors are free for requests. */
+/* Waits at most STUCK_MS until the daemon is at rest. A production daemon has prepared its memory
+ * and its first data files long before, and its processors are free for requests. Returns EXIT_OK;
+ * EXIT_INTERRUPTED; EXIT_REFUSED after reporting that the statistics are not available. */
 static int wait_for_rest(struct through *t)
 {
         struct rest rest = { 0 };

@@ -78,7 +78,10 @@ static int client_recover(struct replay_client *c)
         }
 }
 
-/* Calls the library. Afterwards every key has a status, whatever the result. */
+/* Calls the library. Returns 0 if every key of `results` has a status, which is KVCACHE_BUSY for
+ * all unanswered keys if the library had no room. Returns 1 if the connection failed: `lost` is
+ * set, and unanswered keys have the status KVCACHE_LOST. Returns a negative errno if the replay
+ * must end. */
 static int client_call(struct replay_client *c, struct kvcache_request *request,
                        struct latency *latency, uint64_t *ret_value)
 {
@@ -121,7 +124,7 @@ void replay_client_let_go(struct replay_client *c)
         kvcache_flush(c->kv);
 }
 
-/* Returns whether the client may hold this many more blocks. */
+/* Returns whether the client may keep leases on this number of further blocks. */
 static bool client_may_hold(const struct replay_client *c, size_t n_blocks)
 {
         return c->hold &&
@@ -265,9 +268,9 @@ static int client_write_acks(struct replay_client *c, size_t at, size_t n)
         return 0;
 }
 
-/* Acquires a place for up to `*n` blocks in the staging area, or for fewer if its room is short.
- * If there is no room, uses private memory for one block; the library copies the block to the
- * staging area once there is room. */
+/* Acquires a place for up to `*n` blocks in the staging area, or for fewer if its room is short,
+ * and sets `*n` to their number. If there is no room, uses private memory for one block; the
+ * library copies the block to the staging area once there is room. */
 static int client_find_place(struct replay_client *c, size_t *n, void **ret_place,
                              bool *ret_in_staging)
 {
@@ -360,7 +363,7 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         return client_write_acks(c, at, n);
 }
 
-/* Processes every run of blocks in state `from`, in rounds. */
+/* Gets (REPLAY_TO_GET) or puts (REPLAY_TO_PUT) every run of blocks in state `from`, in rounds. */
 static int client_pass(struct replay_client *c, enum replay_block from)
 {
         struct replay_shared *s = c->shared;
@@ -442,8 +445,9 @@ static bool has_shared_tier(const struct replay_client *c)
         return kvcache_get_info(c->kv, &info) == 0 && info.shared_tier;
 }
 
-/* Matches the chain. With a shared tier, asks repeatedly, as an engine does at its steps, until the
- * daemon knows how far the chain extends there. */
+/* Sets `*ret` to the number of leading blocks of the chain that the daemon has; 0 if the connection
+ * failed. With a shared tier, asks repeatedly, as an engine does at its steps, until the daemon
+ * knows how far the chain extends there, for at most SEARCH_MS. */
 static int client_match(struct replay_client *c, uint64_t *ret)
 {
         struct kvcache_request request;

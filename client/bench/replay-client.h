@@ -45,7 +45,8 @@ struct replay_client {
         pthread_t thread;
         struct kvcache *kv;
         uint32_t namespace;
-        bool lost; /* the daemon has ended: reconnect before the next request */
+        bool lost; /* the connection failed, or a key was not answered: before its next round, the
+                      client pings until a daemon answers */
 
         /* State of the current request. */
         const uint64_t *ids;
@@ -59,7 +60,8 @@ struct replay_client {
         size_t n_held;
         enum kvcache_advice advice; /* advice sent after the request, with `return_s` */
         uint32_t return_s;
-        bool hold;   /* keep leases; false once the daemon has refused */
+        bool hold;   /* keep leases until the request ends; false for the rest of a request after
+                        blocks were refused */
         void *spare; /* buffer for contents when the staging area has no room */
 
         uint64_t began_ns; /* when the current request was sent; 0: not yet */
@@ -69,8 +71,7 @@ struct replay_client {
 };
 
 bool replay_should_stop(struct replay_shared *s);
-/* Ends the whole replay with a reason; later calls keep the first reason. Returns a negative
- * errno. */
+/* Ends the whole replay with a reason; later calls keep the first reason. Returns -ECANCELED. */
 int replay_fail(struct replay_shared *s, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 

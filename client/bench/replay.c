@@ -254,7 +254,8 @@ static void wait_for_clients(struct replay_shared *s)
 }
 
 /* Connects all clients and opens the namespace before the first request, so that a replay which
- * cannot run does not begin. */
+ * cannot run does not begin. Returns the number of clients whose threads run; if it is less than
+ * the number of clients, replay_fail() has been called. */
 static unsigned start_clients(struct replay_shared *s, struct replay_client *clients)
 {
         const struct replay_options *o = s->options;

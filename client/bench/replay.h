@@ -39,7 +39,8 @@ int replay_run(const struct replay_options *options, const struct workload *work
                struct replay_result *ret);
 void replay_result_fini(struct replay_result *result);
 
-/* Gets kvcache_evictions_total from the daemon's stats: one number, or the sum of one per tier. */
+/* Gets kvcache_evictions_total from the daemon's stats: the number; if there is one number per
+ * tier, that of the disk, or else their sum. Returns false if the stats do not have it. */
 bool replay_parse_evictions(const char *stats_json, uint64_t *ret);
 
 /* Formats the figures of a progress line. Returns the completed part of the workload, 0 to 1. */

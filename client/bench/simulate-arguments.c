@@ -289,7 +289,7 @@ static int read_word(struct ctl *ctl, const struct command *self, const char *op
         return -1;
 }
 
-/* Handles the options that require --hosts. */
+/* Handles the options that require --hosts. Returns false after reporting an error. */
 static bool fleet_option(struct ctl *ctl, const struct command *self, int option,
                          const char *argument, struct simulate_arguments *a)
 {

@@ -121,7 +121,8 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
         return 0;
 }
 
-/* Creates the admission control; NULL if there is no write budget. */
+/* Creates the admission control. `*ret` is left untouched if there is no write budget. Returns 0 or
+ * -ENOMEM. */
 static int begin_admission(const struct simulation *s, uint32_t capacity, struct admission **ret)
 {
         enum { REMEMBERED_OF_CAPACITY = 4, REMEMBERED_MAX = 4 << 20 };
@@ -155,7 +156,8 @@ int simulation_choose_hints(const struct simulation *s, bool lying, struct simul
         return simulated_hints_choose(s->workload, &shares, next, ends, lying, ret);
 }
 
-/* Plays the workload. `ret_liars`: the part of the result that belongs to the liars. */
+/* Plays the workload. `ret_liars` counts blocks_asked and blocks_hit of the liars' requests.
+ * Returns 0 or -ENOMEM. */
 static int play(const struct simulation *s, struct simulated_cache *c, bool lying,
                 const struct simulation_watch *watch, struct simulation_result *ret,
                 struct simulation_result *ret_liars)

@@ -69,13 +69,13 @@ bool simulation_policy_exists(const char *policy);
 
 /* Simulates a cache of `capacity` blocks, 1 or more. "opt" is the upper bound of a cache that knows
  * the future: it evicts the block whose next use is latest (Belady), and among blocks with the same
- * next use the one deepest in its chain, so that the cache consists of prefixes. Returns 0, -EINVAL
- * or -ENOMEM. */
+ * next use the one deepest in its chain, so that the cache consists of prefixes. Returns 0; -EINVAL
+ * if there is no such policy; -ENOMEM. */
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
 
-/* Calls an observer before and after each request; `hits` is the number of blocks in the
- * request's hit prefix. */
+/* Callbacks before and after each request. `hits`: number of blocks in the request's hit prefix.
+ * `cache`: observer of the cache; NULL: none. */
 struct simulation_watch {
         void (*before)(void *userdata, const struct simulated_cache *c, size_t request,
                        size_t hits);
@@ -84,10 +84,12 @@ struct simulation_watch {
         void *userdata;
 };
 
-/* Simulates a policy of the daemon, not "opt", and reports to an observer. */
+/* Simulates a policy of the daemon, and calls `watch`. Returns as simulation_run(), and -EINVAL for
+ * "opt". */
 int simulation_run_watched(const struct simulation *s, const char *policy, uint32_t capacity,
                            const struct simulation_watch *watch, struct simulation_result *ret);
-/* Simulates a policy of the daemon with liars that give no hints, for comparison. */
+/* Simulates a policy of the daemon with liars that give no hints, for comparison. Returns as
+ * simulation_run(), and -EINVAL for "opt". */
 int simulation_run_silent(const struct simulation *s, const char *policy, uint32_t capacity,
                           struct simulation_result *ret);
 

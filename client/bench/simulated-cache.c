@@ -114,8 +114,8 @@ void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_p
         }
 }
 
-/* The turn of the request is one more than that of its last block that an earlier request has
- * used. */
+/* The turn of the request is that of its last block. A block used for the first time gets the turn
+ * after that of the last block of the longest prefix used before, or 1 without such a prefix. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n)
 {
@@ -223,8 +223,8 @@ static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, u
         }
 }
 
-/* Returns the mean gap that the policy has for the deepest known block of the chain, if that
- * block is in the chain's second half. */
+/* Returns the mean gap (evict_chain_gap()) of the deepest block in the chain's second half for
+ * which the policy knows a gap, cached or evicted; EVICT_NO_GAP if there is none. */
 static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks, size_t n)
 {
         uint8_t gap = EVICT_NO_GAP;

@@ -22,10 +22,11 @@ struct simulated_block {
 
 struct simulated_cache;
 
-/* Calls an observer while blocks enter and leave a cache; each function may be NULL. */
+/* Callbacks while blocks enter and leave a cache; each may be NULL. */
 struct simulated_observer {
         void (*inserted)(void *userdata, const struct simulated_cache *c, uint32_t block);
-        /* The victim is still in the policy, which the observer may ask about it. */
+        /* Called before the eviction: the block is still in the policy, so that the observer can
+         * ask the policy about it. */
         void (*evicting)(void *userdata, const struct simulated_cache *c, uint32_t block);
         void *userdata;
 };

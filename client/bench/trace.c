@@ -101,7 +101,8 @@ static int grow(void *array, size_t *room, size_t need, size_t each)
         return 0;
 }
 
-/* Reads one line without its newline. Returns its length, -ENODATA at the end, or -EFBIG. */
+/* Reads one line without its newline into t->line. Returns its length; -ENODATA at the end; -EFBIG
+ * if the line is too long; -ENOMEM or -EIO. */
 static ssize_t read_line(struct trace *t)
 {
         size_t n = 0;
@@ -130,7 +131,8 @@ static bool is_count(const cJSON *item)
         return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= MAX_EXACT;
 }
 
-/* Checks the beginning of the file, and names the kind of file if it is not a trace. */
+/* Checks the beginning of the file. Returns 0; -EBADMSG with a message that names the kind of file
+ * if it is a known one that is not a trace. */
 static int check_kind(const struct trace *t, size_t length, char *ret_error)
 {
         static const struct {
@@ -195,7 +197,8 @@ static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *r
         return 0;
 }
 
-/* A request without a timestamp gets that of the line before. */
+/* Reads the time of a request in ms; a request without a timestamp gets that of the line before.
+ * Returns 0 or -EBADMSG. */
 static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, char *ret_error)
 {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, "timestamp");
@@ -224,8 +227,9 @@ static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, c
         return 0;
 }
 
-/* Checks that the number of blocks fits the prompt's tokens. Some traces list only the full blocks
- * of a prompt, and others also its last, partial block. */
+/* Checks that the number of blocks fits the prompt's tokens, unless the block size was given. Some
+ * traces list only the full blocks of a prompt, and others also its last, partial block. Returns 0
+ * or -EBADMSG. */
 static int check_block_tokens(const struct trace *t, const struct trace_request *request,
                               char *ret_error)
 {

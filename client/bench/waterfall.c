@@ -11,7 +11,8 @@
 
 enum { BATCH_STAMPS = 4, OPERATION_STAMPS = 5 };
 
-/* The times of one batch; 0: the point was not passed. */
+/* The times of one batch, ns; 0 in `at`: no operation passed the point. `begin`: start of the
+ * client's call; `replied`: time of the daemon's reply, 0 if the report does not have the batch. */
 struct passage {
         uint64_t begin, replied;
         uint64_t at[WATERFALL_POINTS];
@@ -42,7 +43,8 @@ const char *waterfall_point_name(enum waterfall_point point)
         return names[point];
 }
 
-/* Reads `n` stamps. Returns false if there are fewer. */
+/* Reads the first `n` stamps of an event, ns. Returns false if there are fewer, or one is invalid.
+ */
 static bool read_stamps(const cJSON *event, unsigned n, uint64_t *ret)
 {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "at_ns");
@@ -101,8 +103,8 @@ static uint64_t number(const cJSON *event, const char *key)
         return cJSON_IsNumber(item) && item->valuedouble > 0 ? (uint64_t)item->valuedouble : 0;
 }
 
-/* Finds the batch of `keys` keys that began within the call. Returns -EINVAL if the report is
- * malformed. */
+/* Finds the batch of `keys` keys that began within the call, and sets its times in `p`. Returns 0,
+ * also if there is no such batch; -EINVAL if the report is malformed. */
 static int find_batch(struct passage *p, const cJSON *events, const char *operation, uint64_t keys,
                       uint64_t end_ns)
 {

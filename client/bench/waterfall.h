@@ -9,7 +9,9 @@
 
 #include "latency.h"
 
-/* Points in the life of a batch; each is the last of all keys unless it is the first. */
+/* Points in the life of a batch. Several operations may pass a point: its time is that of the first
+ * one for points named BEGUN, and that of the last one for all others. waterfall_point_name()
+ * describes each point. */
 enum waterfall_point {
         WATERFALL_RECEIVED,  /* the loop thread has received the request */
         WATERFALL_SUBMITTED, /* the loop thread has begun all keys of the request */

@@ -40,7 +40,8 @@ struct workload *workload_free(struct workload *w)
         return NULL;
 }
 
-/* Appends a request with room for its ids; `*ret_ids` is valid until the next call. */
+/* Appends a request with room for its ids, which the caller writes to `*ret_ids`, valid until the
+ * next call; NULL if `n_ids` is 0. Returns 0 or -ENOMEM. */
 static int workload_add(struct workload *w, uint64_t timestamp_ms, uint64_t input_tokens,
                         size_t n_ids, uint64_t **ret_ids)
 {
@@ -207,8 +208,8 @@ static int play_turn(struct workload *w, struct rng *rng, struct session *s, uin
         return 0;
 }
 
-/* Decides whether a session continues; the more turns a session has had, the likelier it
- * continues. */
+/* Draws whether a session has a further turn: never if its context has reached CHAT_MAX_TOKENS,
+ * otherwise with a chance that rises with the number of turns from 0.5 to 0.9. */
 static bool goes_on(struct rng *rng, const struct session *s)
 {
         return s->tokens < CHAT_MAX_TOKENS && rng_unit(rng) < fmin(0.5 + 0.1 * s->turns, 0.9);

@@ -123,8 +123,8 @@ static const char *option_name(const struct command *self, int id)
         return "?";
 }
 
-/* Parses a count such as "1_000" or " 12 ". Reports a text that is not a count, or one outside
- * `least` to 2^53, and sets exit_status. */
+/* Parses a count such as "1_000" or " 12 ", from `least` to 2^53. Returns false after reporting any
+ * other text and setting ctl->exit_status. */
 static bool parse_count(struct ctl *ctl, const struct command *self, int id, const char *text,
                         uint64_t least, uint64_t *ret)
 {
@@ -319,7 +319,8 @@ static bool parse_option(struct ctl *ctl, int id, const char *text, char **argv,
         }
 }
 
-/* Checks that required options are given, and takes the operands. */
+/* Checks that required options are given, and takes the operands. Returns false after reporting an
+ * error and setting ctl->exit_status. */
 static bool check_operands(struct ctl *ctl, int argc, char **argv, int first,
                            struct kvbench_options *ret)
 {

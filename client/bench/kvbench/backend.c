@@ -63,7 +63,7 @@ int kvbench_place_parse(const char *text, enum kvbench_place *ret)
         return -EINVAL;
 }
 
-/* Sets a parameter that the rules determine. */
+/* Sets a parameter that the rules determine. Warns if the command line gives another value. */
 static void decide(struct change *c, enum kvbench_parameter id, const char *text)
 {
         struct kvbench_parameters *p = &c->w->parameters;
@@ -97,8 +97,9 @@ static int wrong_end(const struct change *c, const char *end, enum kvbench_place
                         kvbench_place_name(place), kvbench_backend_name(c->w->backend), able);
 }
 
-/* Rules for transfers between GPU memory and files. KVBench prints FILE as the target of a write,
- * but nixlbench rejects that: its segment types are those of memory, and the file is implied. */
+/* Applies the rules for transfers between GPU memory and files. KVBench prints FILE as the target
+ * of a write, but nixlbench rejects that: its segment types are those of memory, and the file is
+ * implied. */
 static int rules_gds(struct change *c)
 {
         if (c->options->target == KVBENCH_TARGET_NIXLBENCH_2025_06 &&
@@ -115,7 +116,7 @@ static int rules_gds(struct change *c)
         return EXIT_OK;
 }
 
-/* Rules for transfers between host memory and files. */
+/* Applies the rules for transfers between host memory and files. */
 static int rules_file(struct change *c)
 {
         switch (c->w->source) {
@@ -133,7 +134,7 @@ static int rules_file(struct change *c)
         }
 }
 
-/* Rules for transfers from memory to memory, whose direction the user chooses. */
+/* Applies the rules for transfers from memory to memory, whose direction the user chooses. */
 static int rules_network(struct change *c)
 {
         static const char able[] = "moves between memory and gpu";
@@ -152,7 +153,7 @@ static int rules_network(struct change *c)
         return EXIT_OK;
 }
 
-/* Rules for transfers between memory and an object store, whose name is not checked. */
+/* Applies the rules for transfers between memory and an object store, whose name is not checked. */
 static int rules_obj(struct change *c)
 {
         static const char able[] = "needs memory or gpu at one end, and its store at the other";
@@ -171,7 +172,8 @@ static int rules_obj(struct change *c)
         return EXIT_OK;
 }
 
-/* Rules for the daemon, which writes from memory or a GPU, or reads into one of them. */
+/* Applies the rules for the daemon, which writes from memory or a GPU, or reads into one of them.
+ */
 static int rules_store(struct change *c)
 {
         if (local(c->w->source)) {
@@ -236,7 +238,9 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
                                 : "");
 }
 
-/* Sets `*ret` to the option's value, or else to that of the deployment file. */
+/* Sets `*ret` to the option's value, otherwise to that of the deployment file, otherwise to
+ * KVBENCH_PLACE_UNSET. Returns EXIT_OK, or KVBENCH_FAILED after reporting that the file's text is
+ * not a place. */
 static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_place given,
                       const char *word, enum kvbench_place *ret)
 {

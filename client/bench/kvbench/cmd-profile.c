@@ -112,7 +112,8 @@ static int check_options(const struct kvbench_parameters *p)
         return EXIT_OK;
 }
 
-/* Checks that the GPU which the workload needs exists. RAW uses host memory. */
+/* Checks that the GPU exists if the workload has blocks in GPU memory, and that the segment types
+ * do not require a GPU if it has none. Returns an exit status. */
 static int check_gpu(const struct kvbench_options *options, const struct kvbench_workload *w)
 {
         static const enum kvbench_parameter segments[] = { KVBENCH_INITIATOR_SEG_TYPE,
@@ -191,7 +192,8 @@ static int check_workload(const struct kvbench_options *options, const struct kv
 
 /* --- the runs --- */
 
-/* Runs every block size and batch size from start to max, doubling, as nixlbench does. */
+/* Runs a job for every block size and batch size from start to max, doubling, as nixlbench does.
+ * Returns the largest exit status of the jobs, or that of invalid options. */
 static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
                         const struct kvbench_workload *w, struct report *report)
 {

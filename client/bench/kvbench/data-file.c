@@ -97,7 +97,8 @@ void data_file_note(const char *name, const char *path)
                          strerror(ENOENT), path);
 }
 
-/* Searches our directories for a name without '/'. */
+/* Searches the data directories for a name without '/', as given and with ".yaml". Returns whether
+ * a file was found; `ret` is its path. */
 static bool find_named(const char *folder, const char *name, char ret[static DATA_FILE_BYTES])
 {
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES];

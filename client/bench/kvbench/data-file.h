@@ -28,5 +28,6 @@ size_t data_file_directories(const char *folder,
                              char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES]);
 /* Calls `name` with the name of each file in the directories of a folder, without its extension. */
 void data_file_each(const char *folder, void (*name)(const char *stem));
-/* Reports which directories were searched, and a similar name. Returns KVBENCH_FAILED. */
+/* Reports that no file of `folder` has this name, with the directories that were searched and a
+ * similar name. Returns KVBENCH_FAILED. */
 int data_file_complain(const char *folder, const char *name);

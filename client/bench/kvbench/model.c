@@ -34,8 +34,8 @@ struct kvbench_model *model_free(struct kvbench_model *model)
         return NULL;
 }
 
-/* The first pass over the file: reads the family and the numbers. A null value counts as a missing
- * key. */
+/* Reads one pair in the first pass over the file: the model's name, the family, or a number. A null
+ * value counts as a missing key. */
 static int read_pair(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                      const yaml_node_t *value, void *data)
 {
@@ -97,7 +97,7 @@ static bool is_one_of(const char *key, const char *const *list)
         return false;
 }
 
-/* Step two: rejects keys that the family does not have. */
+/* Checks one pair in the second pass: rejects a key that the family does not have. */
 static int check_pair(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                       const yaml_node_t *value, void *data)
 {

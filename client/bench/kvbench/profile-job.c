@@ -101,7 +101,8 @@ static void raw_io_text(const struct raw *raw, char ret[static 64])
                  raw->direct ? "O_DIRECT" : "buffered");
 }
 
-/* Makes names such as "kvbench/deepseek_r1/...", of letters, digits and a few other characters. */
+/* Makes the name and the fingerprint of the job's namespace. The name is such as
+ * "kvbench/deepseek_r1/...", of letters, digits and a few other characters. */
 static void make_names(const struct kvbench_workload *w, uint64_t io_size, char name[static 256],
                        char fingerprint[static 512])
 {
@@ -204,7 +205,8 @@ static int start_embedded(struct run *run)
         return EXIT_OK;
 }
 
-/* Connects to a running daemon, or starts one. */
+/* Connects to the running daemon, or starts an embedded one if none answers at the socket. Returns
+ * an exit status. */
 static int find_daemon(struct run *run)
 {
         struct kvcache_options options = {
@@ -225,7 +227,8 @@ static int find_daemon(struct run *run)
         return EXIT_OK;
 }
 
-/* Checks that the daemon supports what the options require. */
+/* Checks that the daemon uses the I/O that --io requires, and that the store of a running daemon
+ * has room for all blocks. Returns an exit status. */
 static int check_daemon(struct run *run)
 {
         static const char *const wanted[] = {
@@ -293,7 +296,8 @@ static const char *place_for_raw(struct run *run)
         return NULL;
 }
 
-/* Runs the job that writes the blocks which this one reads. */
+/* Writes all blocks of this job once through `side`, not measured. Returns 0 or a negative errno.
+ */
 static int write_first(struct run *run, struct profile_side *side, const char *what)
 {
         struct profile_job job = run->job;
@@ -324,7 +328,8 @@ static const char *write_source(const struct run *run)
 }
 
 /* Checks that the blocks to read exist. A store created for this run is empty, so they are written
- * first. In a store that outlives the run, an earlier write must have left them. */
+ * first. In a store that outlives the run, an earlier write must have left them. Returns 0 or a
+ * negative errno. */
 static int find_blocks(struct run *run)
 {
         uint64_t present = 0;
@@ -352,7 +357,8 @@ static int find_blocks(struct run *run)
                 present, run->job.n_blocks, write_source(run));
 }
 
-/* Writes the blocks to RAW's file, unless the file was kept from an earlier job that wrote them. */
+/* Writes the blocks to RAW's file, unless the file was kept from an earlier job that wrote them.
+ * `beside`: RAW runs for comparison with the daemon. Returns 0 or a negative errno. */
 static int fill_raw(struct run *run, struct raw *raw, bool beside)
 {
         if (run->job.write ? run->job.warmup > 0 : !raw->fresh)
@@ -369,7 +375,8 @@ static int fill_raw(struct run *run, struct raw *raw, bool beside)
         return write_first(run, &raw->side, "writing RAW's file");
 }
 
-/* Opens RAW for comparison. Without it the figure stands alone, and a note gives the reason. */
+/* Opens RAW for comparison. Returns whether RAW is open; otherwise the report has only the figures
+ * of the daemon, and a note gives the reason. */
 static bool open_raw_beside(struct run *run)
 {
         struct profile scratch = { .job = &run->job, .told = ATOMIC_FLAG_INIT };
@@ -441,7 +448,8 @@ static int measure(struct run *run, struct profile_side *const *sides, unsigned 
         return r == 0 ? EXIT_OK : report_failure(run);
 }
 
-/* Allocates the blocks' keys and contents, after the check that there is room for them. */
+/* Computes the blocks' keys and allocates the pattern of their contents. Called after the checks
+ * that there is room for the blocks. Returns an exit status. */
 static int make_blocks(struct run *run)
 {
         if (profile_init(&run->profile, &run->job, run->interrupted) < 0)

@@ -340,9 +340,9 @@ static int member_add(struct member *m, const struct profile_piece *piece)
         return 0;
 }
 
-/* Divides all blocks among the clients as pieces: the first piece of each user, then the second
- * of each, and so on. All pieces of a user go to one client, unless there are fewer users than
- * clients. */
+/* Divides all blocks among the clients as pieces: the first piece of each user, then the second of
+ * each, and so on. All pieces of a user go to one client, unless there are fewer users than
+ * clients. Returns 0 or a negative errno. */
 static int pass_deal(struct crew *crew)
 {
         const struct profile_job *job = crew->profile->job;

@@ -27,7 +27,7 @@ struct hand {
         struct profile_tally tally;
 };
 
-/* Takes the next block, and its slot in the window. */
+/* Takes the next block, and its slot in the window. Returns false if all blocks have been taken. */
 static bool crowd_next(struct crowd *crowd, uint64_t *ret_block, uint64_t *ret_slot)
 {
         bool any = false;

@@ -136,7 +136,9 @@ static void ring_prepare(struct raw_client *c, const struct profile_work *work, 
         w->at[1] = profile_now_ns();
 }
 
-/* Reaps completions. `drop`: the job has failed, and results do not matter. */
+/* Reaps the completions that have arrived, without waiting, and subtracts their number from
+ * `*on_way`. `drop`: the job has failed, and results do not matter. Returns 0, or the error of the
+ * first I/O that failed. */
 static int ring_reap(struct raw_client *c, const struct profile_work *work, bool drop,
                      uint64_t *on_way)
 {

@@ -12,6 +12,6 @@ struct rest {
         unsigned quiet;    /* consecutive checks without background activity */
 };
 
-/* Checks once more; `*rest` is zero at first. Returns 1 if the daemon is at rest, 0 if not yet, or
- * an error. */
+/* Checks once more; `*rest` is zero before the first check. Returns 1 if the last three checks saw
+ * no background activity; 0 if not yet; -errno if the daemon does not answer. */
 int rest_look(struct rest *rest, struct kvcache *kv);

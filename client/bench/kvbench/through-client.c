@@ -55,8 +55,8 @@ void through_client_free(void *userdata)
         free(c);
 }
 
-/* Acquires as many places in the staging area as the depth requires, or fewer if the area is too
- * small. */
+/* Acquires as many places in the staging area as the depth requires, or fewer, but at least one, if
+ * the area is too small, and fills them with the pattern. */
 static int client_take_places(struct client *c)
 {
         struct profile *p = c->profile;

@@ -278,7 +278,7 @@ int through_block_failed(struct profile *p, bool write, uint64_t block, int stat
         }
 }
 
-/* Gets the size of staging areas, and checks that a block fits. */
+/* Checks that a block fits the staging area, and gets the daemon's properties. */
 static int look_at_staging(struct through *t, struct profile *p, struct kvcache_info *ret)
 {
         struct kvcache *kv = t->options.kv;

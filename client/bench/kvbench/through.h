@@ -39,7 +39,8 @@ struct through_gpu {
         uint64_t blocks_from_pool, blocks_through_staging; /* blocks read */
         uint64_t gds_blocks;                               /* read by GPUDirect Storage */
         uint64_t gds_fallbacks[KVCACHE_GPU_GDS_REASONS];   /* read from disk otherwise, by reason */
-        unsigned gds_state; /* enum kvcache_gpu_gds_reason: why it was not used at all */
+        unsigned gds_state; /* enum kvcache_gpu_gds_reason: why GPUDirect Storage was not used for
+                               any block */
         int driver_version;
 };
 

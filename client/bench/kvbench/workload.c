@@ -48,7 +48,7 @@ static int names_add(struct names *names, const char *name)
         return EXIT_OK;
 }
 
-/* Expands a pattern, also in the directories of data_file_find(). */
+/* Expands a pattern, also in the directories of data_file_find(). Returns as glob(). */
 static int find_pattern(const char *given, glob_t *found)
 {
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES],
@@ -95,7 +95,8 @@ static int names_add_pattern(struct names *names, const char *pattern)
         return status;
 }
 
-/* Finds all named files. A missing file causes a warning, or an error if no file is found. */
+/* Collects the names of all deployment files. If --model_config names a missing file and other
+ * files are given, a warning is printed and the file is left out. Returns an exit status. */
 static int find_files(const struct kvbench_options *options, struct names *names)
 {
         char path[DATA_FILE_BYTES];

@@ -163,7 +163,7 @@ int yaml_file_open(struct yaml_file *ret, const char *path)
         return yaml_file_parse(ret, path, text, bytes);
 }
 
-/* Reports libyaml's error with its position. */
+/* Reports libyaml's error with its position. Returns -ENOMEM or -EINVAL. */
 static int syntax_error(const struct yaml_file *f, const yaml_parser_t *parser)
 {
         const char *problem = parser->problem ? parser->problem : "cannot be read";
@@ -283,7 +283,8 @@ bool yaml_file_is_null(const yaml_node_t *node)
                strcmp(text, "Null") == 0 || strcmp(text, "NULL") == 0;
 }
 
-/* Gets the text of a value, or reports its actual type. */
+/* Gets the text of a value. Returns 0; -EINVAL after reporting the type of a value that is not a
+ * text, or a NUL byte in it. */
 static int value_text(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                       const char *wanted, const char **ret)
 {

@@ -193,7 +193,7 @@ static bool percent_option(struct ctl *ctl, const struct command *self, const ch
         return false;
 }
 
-/* Handles an option of `run`. */
+/* Handles an option of `run`. Returns false if the command must end with ctl->exit_status. */
 static bool take_run_option(struct ctl *ctl, const struct command *self, int option,
                             const char *argument, struct sweep_options *o)
 {
@@ -302,7 +302,8 @@ static bool take_format_and_file(struct ctl *ctl, const struct command *self,
         return true;
 }
 
-/* Checks combinations of options and operands. */
+/* Checks combinations of options and operands. Returns false after reporting an error and setting
+ * ctl->exit_status. */
 static bool check_operands(struct ctl *ctl, const struct command *self, enum action action,
                            const struct session_arguments *a)
 {
@@ -533,7 +534,8 @@ static int run_run(struct ctl *ctl, const struct command *self, struct session_a
         return session_run(ctl, a);
 }
 
-/* Maps statuses that other commands distinguish to SESSION_FAILED. */
+/* Returns SESSION_FAILED for an exit status that `session` does not have, and any other status
+ * unchanged. */
 static int own_status(int status)
 {
         return status > SESSION_PAST_THRESHOLD && status != EXIT_INTERRUPTED ? SESSION_FAILED

@@ -15,6 +15,7 @@ struct compare_options {
         bool json, one_line;
 };
 
-/* Prints the comparison. Returns 1 if a figure is worse by more than most_percent; 0; -ENOMEM. */
+/* Prints the comparison. Returns 1 if a figure is worse by more than most_percent, otherwise 0;
+ * -ENOMEM. */
 int session_compare(const struct snapshot *a, const struct snapshot *b,
                     const struct compare_options *options, FILE *out);

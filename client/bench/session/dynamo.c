@@ -104,7 +104,8 @@ static bool parse_key(const char *key, unsigned *ret_path, unsigned *ret_layout)
         return false;
 }
 
-/* Adds a copy of a member under another name. One that is missing stays missing. */
+/* Adds a copy of member `from_name` to `to` under the name `name`, or nothing if there is no such
+ * member. Returns false if memory is short. */
 static bool copy_member(cJSON *to, const char *name, const cJSON *from, const char *from_name)
 {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(from, from_name);
@@ -113,7 +114,7 @@ static bool copy_member(cJSON *to, const char *name, const cJSON *from, const ch
 }
 
 /* Adds a metric in the form of the snapshot. The time during which transfers were in progress is
- * computed from their bytes and rate. */
+ * computed from their bytes and rate. Returns false if memory is short. */
 static bool add_metric(cJSON *to, const cJSON *m, unsigned path, unsigned layout)
 {
         static const char *const same[] = { "transfer_count", "total_blocks", "total_bytes",

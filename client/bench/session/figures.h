@@ -22,7 +22,9 @@ struct figures {
         double block_rate; /* blocks per second while at least one transfer was in flight */
         double wall_rate;  /* bytes per second while the session was enabled */
         double mean_latency_secs;
-        double latency_secs[FIGURES_QUANTILES]; /* upper bound of the bucket, a power of two */
+        double latency_secs[FIGURES_QUANTILES]; /* quantiles, in the order of figures_quantiles, s;
+                                                   each is the upper bound of its histogram bucket
+                                                 */
         uint64_t errors;
 };
 

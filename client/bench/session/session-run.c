@@ -134,8 +134,9 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-/* Finds the benchmark session of the daemon that counts the run; `wanted` (may be NULL) is the
- * name that it must have. */
+/* Appends the name of the daemon's active benchmark session, which counts the run, to h->where.
+ * `wanted`: the name that the session must have; NULL: any session may be active, or none. Returns
+ * SESSION_OK, or another status after reporting it. */
 static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
 {
         char name[SNAPSHOT_TEXT];

@@ -39,9 +39,9 @@ __attribute__((format(printf, 3, 4))) static int failed(struct sweep_client *c, 
         return r;
 }
 
-/* Selects the block of a step, and whether to get or to put it. In the operation mixed, the
- * blocks of the first half, which were put before, are got, and those of the second half are
- * put. */
+/* Selects the block of step `i`. Returns true if it is to be put, false if it is to be got. In the
+ * operation mixed, the blocks of the first half, which were put before, are got, and those of the
+ * second half are put. */
 static bool step(const struct sweep_pass *pass, uint64_t i, uint64_t *ret_block)
 {
         if (pass->op != SWEEP_MIXED) {
@@ -199,7 +199,8 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
         return 0;
 }
 
-/* Acquires as many places as staging has room for, at least one. */
+/* Allocates `depth` flights and acquires a place in staging for each, unless the operation only
+ * gets. Returns 0, or the error that failed() recorded if staging does not have room for all. */
 static int take_flights(struct sweep_client *c, struct moving *m)
 {
         int r = 0;

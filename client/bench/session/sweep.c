@@ -31,7 +31,7 @@ struct sweep {
         struct latency latencies[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t got[SWEEP_LAYOUTS][SWEEP_OPS], from_disk[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t verified[SWEEP_LAYOUTS][SWEEP_OPS];
-        uint64_t measured; /* number of passes that are done, for the progress */
+        uint64_t measured; /* number of measurements that are done, for the progress */
 };
 
 const char *sweep_kind_name(uint32_t kind)
@@ -157,7 +157,8 @@ static int prepare(struct sweep *s, enum sweep_op op, uint32_t kind)
         return r;
 }
 
-/* Gets what was put, and compares it. */
+/* Checks the contents of the blocks that the pass has got. After an operation that puts, gets all
+ * chunks first. Returns 0, or -errno with a message; -EBADMSG if a byte is wrong. */
 static int verify(struct sweep *s, enum sweep_op op, uint32_t kind)
 {
         struct sweep_pass get = { .op = SWEEP_GET, .blocks = s->blocks, .depth = s->depth };

@@ -43,7 +43,8 @@ struct sweep_options {
         bool verify;
         const atomic_int *interrupted;
         const struct sweep_observer *observer; /* may be NULL */
-        /* Called after each measurement, with the part of them that are done; may be NULL. */
+        /* Called after each measurement; may be NULL. `part`: share of all measurements that are
+         * done, 0 to 1; `measured`: their number. */
         void (*on_progress)(void *userdata, double part, uint64_t measured);
         void *progress_userdata;
 };
