@@ -30,7 +30,8 @@ static const struct option_row put_options[] = {
         { 0 },
 };
 
-/* Reads a whole file of at most `most` bytes. */
+/* Reads a whole file of 1 to `most` bytes; NULL and "-" are standard input. The caller frees
+ * `*ret`. Returns an exit status. */
 static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *ret_bytes)
 {
         bool is_stdin = !path || strcmp(path, "-") == 0;
@@ -79,8 +80,8 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
         return EXIT_OK;
 }
 
-/* Opens an existing namespace. If a fingerprint is given, the namespace must have it, and is
- * created if it does not exist. */
+/* Opens a namespace for a put, and creates it if it does not exist. If a fingerprint is given, an
+ * existing namespace must have it. Returns an exit status. */
 static int open_for_put(struct ctl *ctl, const char *name, const char *fingerprint, uint32_t *ret)
 {
         _cleanup_(freep) char *canonical = NULL;
@@ -256,7 +257,7 @@ static int write_file(const char *path, const void *data, size_t bytes)
         return complain(EXIT_LOCAL, "cannot write %s: %s", path, strerror(error));
 }
 
-/* Writes to a file; NULL is standard output. */
+/* Writes to the file `path`, or to standard output if `path` is NULL. Returns an exit status. */
 static int write_output(const char *path, const void *data, size_t bytes)
 {
         if (path)
@@ -299,7 +300,8 @@ static bool get_option(struct ctl *ctl, const struct command *self, int option,
         return true;
 }
 
-/* Gets the chunk; the caller releases the lease of `*ret`. */
+/* Gets the chunk; the caller releases the lease of `*ret`. Returns an exit status, EXIT_NOT_FOUND
+ * if the chunk is not stored. */
 static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvcache_result *ret)
 {
         struct kvcache_entry entry = {

@@ -50,8 +50,8 @@ static const char *tier_text(uint32_t tier)
         return tier == KVCACHE_TIER_MEMORY ? "memory" : tier == KVCACHE_TIER_DISK ? "disk" : "-";
 }
 
-/* With --follow, prints a JSON object in one line; without, adds it to the array that is printed
- * at the end. Takes ownership of the object. */
+/* Prints a JSON object in one line with --follow; otherwise adds it to the array that is printed at
+ * the end. Takes ownership of the object. Returns an exit status. */
 static int emit(const struct printer *p, cJSON *object)
 {
         _cleanup_(freep) char *text = NULL;
@@ -146,7 +146,8 @@ static bool is_done(void)
         return interrupted || fflush(stdout) != 0 || ferror(stdout);
 }
 
-/* Prints all chunks. Sets *ret_stale if the daemon has restarted meanwhile. */
+/* Prints all chunks. If the daemon has restarted meanwhile, sets `*ret_stale` and returns EXIT_OK;
+ * otherwise returns an exit status. */
 static int print_snapshot(struct printer *p, struct kvcache_event *events, bool *ret_stale)
 {
         uint64_t cursor = 0;
@@ -168,8 +169,9 @@ static int print_snapshot(struct printer *p, struct kvcache_event *events, bool 
         return print_mark(p, "snapshot_end", NULL);
 }
 
-/* Continues after events were lost: with a snapshot, or at the oldest event that the daemon
- * still has. */
+/* Continues after events were lost: with a snapshot, or at the oldest event that the daemon still
+ * has. `is_first`: no events have been requested before, so that none were lost to the user.
+ * Returns an exit status. */
 static int cross_gap(struct printer *p, struct kvcache_event *events, bool is_first)
 {
         bool is_stale = false;

@@ -83,8 +83,8 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
         return EXIT_OK;
 }
 
-/* Collects all keys before evicting them, because a listing may skip chunks while other chunks
- * are removed. */
+/* Evicts all chunks of a namespace. Collects their keys first, because a listing may skip chunks
+ * while other chunks are removed. Returns an exit status. */
 static int evict_all(struct ctl *ctl, const char *namespace_name, struct eviction *e)
 {
         enum { PAGE = 512, BATCH = 4096 };
@@ -226,7 +226,8 @@ static const struct option_row purge_options[] = {
         { 0 },
 };
 
-/* Asks for confirmation on a terminal. `namespace_name`: NULL for everything. */
+/* Asks for confirmation on a terminal. `namespace_name`: NULL for everything. Returns whether the
+ * answer begins with y. */
 static bool confirmed(const char *namespace_name, bool remote)
 {
         char answer[16];

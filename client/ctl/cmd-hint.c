@@ -53,8 +53,8 @@ static const enum kvcache_advice advice_of_action[] = {
         KVCACHE_ADVICE_TURN_END, KVCACHE_ADVICE_DEMOTE, KVCACHE_ADVICE_SHARE,
 };
 
-/* Parses the kind of hint and, for `return`, the seconds that follow; advances `*first` past
- * them. */
+/* Parses the kind of hint and, for `return`, the seconds that follow; advances `*first` past them.
+ * Returns false if the command must end with ctl->exit_status. */
 static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, char **argv,
                       int *first, struct hint *ret)
 {

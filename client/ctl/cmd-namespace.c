@@ -338,8 +338,8 @@ static unsigned show_differences(const struct arguments *names, char *a, char *b
         return n;
 }
 
-/* Fetches a fingerprint. A namespace that does not exist is a failure here: status 1 means that the
- * two differ. */
+/* Fetches a fingerprint. Returns an exit status: EXIT_REFUSED if the namespace does not exist,
+ * because status 1 means that the two differ. */
 static int fetch_fingerprint(struct ctl *ctl, const char *name, const char *tenant, char **ret)
 {
         struct kvcache_namespace_info ns;

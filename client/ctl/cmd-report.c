@@ -163,8 +163,9 @@ static int add_versions(struct report_writer *w)
         return add(w, "versions.txt", text);
 }
 
-/* Adds a report of the daemon that was passed through a filter. Adds nothing if this user may
- * not read the report. */
+/* Adds a report of the daemon that was passed through a filter. If the daemon does not give the
+ * report, for example because only admins may read it, prints a warning and adds nothing. Returns
+ * an exit status. */
 static int add_filtered(struct ctl *ctl, struct report_writer *w, enum kvcache_report what,
                         const char *name,
                         bool (*keep)(const char *line, size_t length, size_t *state))
@@ -226,7 +227,8 @@ static void print_result(struct ctl *ctl, const char *path, cJSON *names)
         cJSON_Delete(answer);
 }
 
-/* Writes the archive. If it cannot be written, or if the daemon refuses, its file is removed. */
+/* Writes the archive. Returns an exit status. With any status except EXIT_OK and EXIT_UNREACHABLE,
+ * the file is removed. */
 static int write_report(struct ctl *ctl, const char *path)
 {
         bool is_stdout = strcmp(path, "-") == 0;

@@ -16,8 +16,8 @@
 #include "watch.h"
 
 struct top {
-        struct samples pages[2]; /* pages of the last interval and the one before */
-        uint64_t taken_ns[2];    /* when they were fetched; 0: no page */
+        struct samples pages[2]; /* [0]: page of the last interval; [1]: page of the one before */
+        uint64_t taken_ns[2];    /* time at which each page was fetched, ns; 0: no page */
         cJSON *figures;          /* figures of the last interval */
         char host[256];          /* the daemon's host; empty: not asked for yet */
 };
@@ -34,7 +34,7 @@ static void top_forget(void *userdata)
 }
 
 /* Gets the name of the daemon's host, which the page of metrics does not have. Asks once for each
- * connection. A status without a name leaves the name empty. */
+ * connection. A status without a name leaves the name empty. Returns 0 or -errno. */
 static int top_ask_host(struct ctl *ctl, struct top *top)
 {
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;

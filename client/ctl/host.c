@@ -73,7 +73,7 @@ static bool parse_mount(const char *line, struct host_mount *ret)
         return true;
 }
 
-/* Returns how much of the path the mount point covers, or 0 if the path is not below it. */
+/* Returns the length of `point` if it is `path` or a directory above it, otherwise 0. */
 static size_t covered(const char *path, const char *point)
 {
         size_t n = strlen(point);

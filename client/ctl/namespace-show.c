@@ -37,7 +37,8 @@ static double sampled(const cJSON *samples, const char *column, int i)
         return value_of(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(samples, column), i));
 }
 
-/* The sums of the samples of one minute, and the state at its end. */
+/* The sums of the samples of one minute, and the state at its end. `newest_s`: age of the sample
+ * from which `chunks` and `bytes` are, s. */
 struct minute {
         unsigned samples;
         double lookups, lookups_found, gets, gets_found, chunks, bytes, newest_s;

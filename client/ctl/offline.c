@@ -83,8 +83,9 @@ static int complain_in_use(const char *directory)
                         directory, who);
 }
 
-/* Checks that the directory has a volume of a store, and gets the maximum number of entries in
- * its table. */
+/* Checks that the directory has a volume of a store. Sets `*ret_entries` to the number of entries
+ * for which its table has room, at least 2^20. Returns EXIT_OK, or another status after reporting
+ * the failure. */
 static int look_at(const char *directory, uint64_t *ret_entries, struct stat *ret_st)
 {
         char path[PATH_MAX];

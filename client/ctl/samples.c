@@ -131,7 +131,8 @@ double samples_number(const struct samples *s, const char *name, const char *val
         return sample ? sample->number : NAN;
 }
 
-/* Returns the value of the same sample on an earlier page, where it usually has the same index. */
+/* Returns the value that the sample `now`, at index `at` of its page, had on an earlier page; NAN
+ * if that page lacks the sample. The index is usually the same on both pages. */
 static double number_before(const struct samples *before, const struct sample *now, size_t at)
 {
         if (at < before->n && is_sample(&before->list[at], now->name, now->value, now->le))

@@ -168,7 +168,8 @@ int screen_paint(const char *text)
         return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
 }
 
-/* Reads a key that has been pressed. Does not block. */
+/* Reads a key that has been pressed, without blocking. Returns SCREEN_TIMEOUT if there is none, or
+ * if the key has no meaning. */
 static enum screen_event read_key(void)
 {
         char key;

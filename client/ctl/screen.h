@@ -21,5 +21,7 @@ void screen_size(unsigned *ret_lines, unsigned *ret_columns);
 /* Shows the first lines of `text`, each cut to the width. Returns 0, or -errno if the terminal has
  * been closed. */
 int screen_paint(const char *text);
-/* Waits until `deadline_ns` (CLOCK_MONOTONIC), a key, or a new size. */
+/* Waits for a key, a new size or `deadline_ns` (CLOCK_MONOTONIC). Returns SCREEN_QUIT for q,
+ * SCREEN_REFRESH for the space bar, SCREEN_RESIZED if the screen must be redrawn, and
+ * SCREEN_TIMEOUT at the deadline. Ignores other keys. */
 enum screen_event screen_wait(uint64_t deadline_ns);
