@@ -45,7 +45,8 @@ int admin_call(struct kvcache *kv, struct message *m, struct control *c)
         return r;
 }
 
-/* Begins a call, and opens the namespace in this session. */
+/* Begins a call, opens the namespace in this session, and sets `*ret_id` to the daemon's number of
+ * it. Returns 0, or -errno after ending the call. */
 static int begin_in(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
 {
         int r = admin_begin(kv);
@@ -307,7 +308,8 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
         return r < 0 ? r : purge(kv, 0, WIRE_F_ALL, ret_dropped, NULL);
 }
 
-/* Checks that the daemon has a shared tier. The call has begun; on failure, ends it. */
+/* Checks, in a call that has begun, that the daemon has a shared tier. Returns 0, or -EOPNOTSUPP
+ * after ending the call. */
 static int check_remote(struct kvcache *kv)
 {
         if (kv->conn->features & WIRE_FEATURE_REMOTE)
@@ -466,8 +468,9 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
         return r;
 }
 
-/* Reads the descriptor's first `bytes` bytes as a string. The file is read rather than mapped,
- * because it may shrink meanwhile. */
+/* Reads the first `bytes` bytes of a file as a string, which the caller frees. The file is read
+ * rather than mapped, because it may shrink meanwhile. Returns 0; -EBADMSG if the file is shorter
+ * or `bytes` exceeds REPORT_MAX; another -errno. */
 static int read_text(int fd, uint64_t bytes, char **ret)
 {
         _cleanup_(freep) char *text = NULL;
@@ -498,7 +501,7 @@ static int read_text(int fd, uint64_t bytes, char **ret)
         return 0;
 }
 
-/* Reads the text from a reply's descriptor, and closes the descriptor. */
+/* Reads the text from a reply's descriptor, and closes the descriptor. Returns 0 or -errno. */
 static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
 {
         int r = read_text(c->fd, c->value64, ret_text);

@@ -69,7 +69,8 @@ static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, si
 }
 
 /* Prepares a session for a put: resolves its keys, creates the staging area if one is needed, and
- * checks that each chunk that is copied there fits. */
+ * checks that each chunk that is copied there fits. Returns 0; -E2BIG if one does not; another
+ * -errno. */
 static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys)
 {
@@ -106,8 +107,9 @@ static bool is_answered(struct kvcache *kv, const void *n_inflight)
         return kv->n_inflight < *(const unsigned *)n_inflight;
 }
 
-/* Puts the entries from `first` on, at most `*n`, or fewer if the staging area is too full. Sets
- * `*n` to the number sent. */
+/* Puts the entries from `first` on, at most `*n`, or fewer if the staging area is too full, and
+ * waits for the answer. Sets `*n` to the number sent. Returns 0, or -errno; if nothing was sent,
+ * `*n` is then 0. */
 static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys, size_t first, size_t *n, int64_t deadline)
 {
@@ -155,8 +157,9 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, str
         return r;
 }
 
-/* Performs a request. `*ret_sent` gets the number of entries that were sent or have a final status;
- * the others get the status of the failure. */
+/* Performs a request, and waits for its completion. `*ret_sent` gets the number of entries that
+ * were sent or have a final status; the others get the status of the failure. Returns 0 or -errno.
+ */
 static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value,
                          size_t *ret_sent)
 {

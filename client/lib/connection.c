@@ -99,9 +99,10 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* Connects a socket whose receives wait at most CONN_WAIT_MS. With `own`, the process that
- * listens must run as this user or root: any user may have bound a name in /tmp first, and a
- * program that another user started may have inherited that user's $XDG_RUNTIME_DIR. */
+/* Connects a socket whose receives wait at most CONN_WAIT_MS. With `own`, the process that listens
+ * must run as this user or root, otherwise returns -EACCES: any user may have bound a name in /tmp
+ * first, and a program that another user started may have inherited that user's $XDG_RUNTIME_DIR.
+ * Returns 0 or -errno, without setting the error text. */
 static int conn_socket(const char *path, bool own, int64_t deadline, int *ret)
 {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };

@@ -134,7 +134,8 @@ static bool encode_piece(struct encode *b, struct message *m, const struct place
 
 /* Sets `*ret`, the location that the key's entry names: the place `copy` if it is not NULL,
  * otherwise the key's pieces in memory shared with the daemon. The location is one place, or a
- * range of the message's pieces. */
+ * range of the message's pieces. Returns 0; -EINVAL if memory lies in the staging area but in no
+ * acquired place. */
 static int encode_name(struct encode *b, struct message *m, const struct place *copy,
                        const struct resolved_key *k, struct place *ret)
 {

@@ -188,8 +188,9 @@ int flow_send(struct kvcache *kv)
 
 /* --- receiving --- */
 
-/* Handles the result of a receive: `n` bytes, 0 at the end of the connection, or -errno. Closes
- * `fds`. */
+/* Handles the result of a receive: `n` bytes, 0 at the end of the connection, or -errno. Closes all
+ * of `fds` that the reply's receiver has not taken. Returns 0, or -errno if the session must end.
+ */
 static int take(struct kvcache *kv, ssize_t n, int fds[static WIRE_MAX_FDS], unsigned n_fds)
 {
         int r;

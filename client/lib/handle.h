@@ -43,10 +43,11 @@ struct hits {
         struct pool_page *page;
         struct hit *scratch; /* POOL_MAX_TOUCHES entries */
         uint64_t allowance, held_bytes;
-        uint64_t written;     /* number of words ever written to the page's ring */
-        uint16_t *refs;       /* references to each hold of the page: leases and copies */
-        uint64_t noted;       /* number of keys that the daemon found in memory */
-        bool asking;          /* a POOL_INDEX is queued or in flight */
+        uint64_t written; /* number of words ever written to the page's ring */
+        uint16_t *refs;   /* references to each hold of the page: leases and copies */
+        uint64_t noted;   /* number of keys that gets of this session found in the daemon's memory;
+                             from WANT_AFTER (hits.c) on, the library requests the index */
+        bool asking;      /* a POOL_INDEX is queued or in flight */
         int64_t not_before_s; /* earliest time of the next POOL_INDEX, s of holds_now_s() */
 };
 
@@ -62,8 +63,8 @@ enum { CONN_WAIT_MS = 20 }; /* maximum time of one receive on the socket */
 struct conn {
         TAILQ_ENTRY(conn) link; /* kvcache.ended */
         int sock;               /* -1: closed */
-        int live_fd;         /* the liveness file, locked by the daemon while its I/O can run; -1:
-                                settled */
+        int live_fd; /* the liveness file, locked by the daemon while its I/O can run; -1: all I/O
+                        of the daemon has ended */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
         uint64_t pool_id; /* the pool's id, as kvcache_pool_of() returns it */
@@ -95,7 +96,8 @@ struct buffer {
         uint8_t *base;
         uint64_t offset, bytes; /* range of the file */
         int fd;
-        bool mapped; /* by the library, which unmaps it */
+        bool mapped; /* the library mapped the memory at `base`, or reserved its addresses, and
+                        unmaps it */
         bool firm;   /* mapped by the library from a file that cannot shrink, so that writing to the
                         memory raises no SIGBUS */
         bool on_disk; /* a file on a disk: `base` only names addresses */
@@ -135,14 +137,14 @@ struct kvcache {
         uint32_t n_namespaces;
 
         struct buffer buffers[WIRE_MAX_REGIONS];
-        unsigned n_buffers, buffer_hint; /* index of the buffer that was found last */
+        unsigned n_buffers, buffer_hint; /* buffer_hint: index of the buffer that was found last */
         uint32_t buffers_ever;
 
         struct lease_table leases;
         struct wire_lease *releases; /* leases of `conn`, to be sent with the next message */
         size_t n_releases, releases_room;
         uint64_t release_bytes;
-        bool release_queued; /* a RELEASE message for them is queued */
+        bool release_queued; /* a RELEASE message for the pending releases is queued */
 
         struct message_list queue; /* messages that wait for the window or the socket */
         struct message *inflight[WIRE_MAX_INFLIGHT];

@@ -93,7 +93,8 @@ static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
                 warm(&v->records[hit->record]);
 }
 
-/* Finds the record that seems to belong to the key. */
+/* Finds the record that belongs to key `i` now, and copies it to hit->entry. Returns false if the
+ * index does not have the key. */
 static bool find(const struct pool_index_view *v, const struct look *look, size_t i, uint64_t tag,
                  struct hit *hit)
 {
@@ -126,7 +127,8 @@ static void begin_to_find(const struct pool_index_view *v, const struct look *lo
 }
 
 /* Finds all keys in a pipeline of groups: while one group's keys are hashed, the buckets of the
- * group before are searched, and the records of the one before that are read. */
+ * group before are searched, and the records of the group before that are read. Returns false if
+ * the index lacks a key. */
 static bool find_all(const struct pool_index_view *v, const struct look *look, struct hit *hits,
                      uint64_t tag)
 {

@@ -11,7 +11,8 @@
 #include "checked.h"
 #include "lib/layout.h"
 
-/* Checks one region. Adds its bytes to `*bytes`. */
+/* Checks one region, and adds its bytes to `*bytes`. Returns 0; -EINVAL or -EOVERFLOW, with the
+ * reason in `*ret_why`. */
 static int region_check(const struct kvcache_layout_region *r, uint64_t blocks, uint64_t *bytes,
                         const char **ret_why)
 {
@@ -106,7 +107,8 @@ static const char *regions_find_conflict(const struct kvcache_layout_region *sor
         return NULL;
 }
 
-/* Compares regions only within groups whose ranges of memory meet. */
+/* Returns the reason why two of the regions cannot be in one layout, or NULL. Compares regions only
+ * within groups whose ranges of memory meet. */
 static const char *regions_check_sorted(const struct kvcache_layout_region *sorted, uint32_t n,
                                         uint64_t blocks)
 {

@@ -165,8 +165,8 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
 
 /* --- the results of a batch --- */
 
-/* Converts a status. A later daemon may define more statuses, which this library reports as
- * failures. */
+/* Converts a wire status to enum kvcache_status. A later daemon may define more statuses, which
+ * this library reports as KVCACHE_FAILED. */
 static int reply_status(unsigned wire_status)
 {
         if (wire_status == WIRE_CANCELLED)

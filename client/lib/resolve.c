@@ -37,7 +37,8 @@ static const struct kvcache_entry *entry_at(const struct kvcache_request *user, 
         return scratch;
 }
 
-/* Counts the pieces of all entries; an entry without an array counts as one. */
+/* Counts the pieces of all entries; an entry without an array counts as one. Returns false if the
+ * sum overflows. */
 static bool count_pieces(const struct kvcache_request *user, size_t *ret)
 {
         struct kvcache_entry scratch;

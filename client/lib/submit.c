@@ -24,7 +24,8 @@
 DEFINE_CLEANUP(struct request *, request_free);
 
 /* Prepares a session for a request: connects, opens its namespace, resolves its keys and creates
- * the staging area if it is needed. */
+ * the staging area if it is needed. Returns 0; -EOPNOTSUPP if the daemon does not know the
+ * operation; another -errno. */
 static int prepare(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                    uint32_t *ret_namespace)
 {
@@ -159,7 +160,8 @@ int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolv
         }
 }
 
-/* Checks the size of the entries, and that members unknown to this library are zero. */
+/* Checks the size of the entries, and that members unknown to this library are zero. Returns 0,
+ * -EINVAL or -E2BIG. */
 static int check_entries(struct kvcache *kv, const struct kvcache_request *u)
 {
         struct kvcache_entry e;
