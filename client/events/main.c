@@ -117,8 +117,9 @@ static bool has_removal(const struct kvcache_event *events, int n)
         return false;
 }
 
-/* Publishes the events since the last call; if there are none, waits for some for at most
- * WAIT_MS. */
+/* Publishes the events since the last call, a snapshot if some were lost, or an empty batch if
+ * nothing was published for HEARTBEAT_MS. If there are no events, first waits at most WAIT_MS for
+ * some. Returns 0 or -errno. */
 static int follow(struct relay *r)
 {
         int n = kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);
@@ -141,9 +142,9 @@ static int follow(struct relay *r)
         return publish(r, n > 0);
 }
 
-/* Answers a request for earlier batches, with a snapshot if these are no longer kept. The
- * snapshot may include changes that are published after it; subscribers then apply such a change
- * twice, with the same result. */
+/* Answers a request for earlier batches, with a snapshot if these are no longer kept. The snapshot
+ * may include changes that are published after it; subscribers then apply such a change twice, with
+ * the same result. Returns 0, or -errno without answering. */
 static int answer(struct relay *r, uint64_t from)
 {
         uint64_t cursor = 0, last = publisher_last(r->publisher);

@@ -120,8 +120,8 @@ static void big_endian(uint8_t ret[static 8], uint64_t n)
                 ret[i] = (uint8_t)(n >> (56 - 8 * i));
 }
 
-/* Keeps a copy of a batch. If memory is short, the batch counts as lost, and subscribers that
- * ask for it get a snapshot. */
+/* Keeps a copy of a batch. Returns 0; -ENOMEM: the batch counts as lost, and subscribers that ask
+ * for it get a snapshot. */
 static int keep(struct publisher *p, const uint8_t *payload, size_t bytes)
 {
         struct kept k = { .number = p->last, .payload = malloc(bytes), .bytes = bytes };

@@ -184,9 +184,10 @@ static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *wha
         b->op->error = gpu_fail_driver(gpu, what, c);
 }
 
-/* Batches that use the kernel alternate between two streams, so that the list and launch of one
- * overlap with the copies of the other. Batches that use the driver's batch call share one
- * stream, because batch calls in two streams would interfere. */
+/* Returns the index in get_streams of the stream for a get's batch. Batches that use the kernel
+ * alternate between two streams, so that the list and launch of one overlap with the copies of the
+ * other. Batches that use the driver's batch call share one stream, because batch calls in two
+ * streams would interfere. */
 static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
@@ -628,7 +629,8 @@ static bool batch_is_settled(struct kvcache_gpu *gpu, const struct batch *b)
                                       g->part_bytes) != 0;
 }
 
-/* Batches of one stream are done in the order in which they were issued. */
+/* Returns whether no batch that was put into the same stream earlier is still BATCH_COPYING: the
+ * batches of a stream end in the order in which they were issued. */
 static bool batch_is_oldest_of_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         const struct batch *other;

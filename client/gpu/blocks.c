@@ -50,7 +50,8 @@ void operation_free(struct kvcache_gpu *gpu, struct operation *op)
         free(op);
 }
 
-/* A stream that is being captured cannot be made to wait until its capture has ended. */
+/* Returns whether the program's stream that must follow the operation is being captured: it cannot
+ * be made to wait until its capture has ended. */
 static bool operation_is_held_up(const struct kvcache_gpu *gpu, const struct operation *op)
 {
         return op->after_stream && driver_is_capturing(&gpu->driver, op->after_stream);
@@ -295,7 +296,9 @@ static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
         return 0;
 }
 
-/* Records an event after everything that the request must follow, as it stands now. */
+/* Copies the order that the request requires, and records op->before after all work that the
+ * request must follow, as it stands now. Returns 0; -EBUSY if a stream of the request is being
+ * captured; another -errno. */
 static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
                                 const struct kvcache_gpu_request *q)
 {

@@ -11,7 +11,7 @@
 #include "checked.h"
 #include "gpu/batch.h"
 
-/* Returns the other end of block `i`'s copies: device memory or host memory. */
+/* Returns the other end of block `i`'s copies: MOVED_DEVICE or MOVED_HOST. */
 static unsigned side_of(const struct batch *b, uint32_t i)
 {
         if (b->writes)

@@ -148,7 +148,7 @@ static uint64_t engine_within(const struct copy *c)
         return slice_rest(c->to, n, SLICE_LEAST_BYTES);
 }
 
-/* Removes the first piece of a copy that lies within one slice at either end. */
+/* Removes and returns the first piece of a copy that lies within one slice at either end. */
 static struct copy engine_take_piece(struct copy *c)
 {
         uint64_t n = engine_within(c);
@@ -251,8 +251,9 @@ static uint32_t engine_cut(struct copy *ret, uint32_t room, const struct copy *l
         return k;
 }
 
-/* Launches the kernel with copies that follow the `*used` ones in the slot's list. Copies that were
- * sent to the device count as used, even if the launch failed. */
+/* Launches the kernel with copies that follow the `*used` ones in the slot's list, and makes the
+ * copies for which the list has no room one by one. Copies that were sent to the device count as
+ * used, even if the launch failed. */
 static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, cu_stream stream,
                                const struct copy *list, size_t n)
 {

@@ -64,8 +64,8 @@ int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_eng
 void engine_fini(struct engine *e);
 /* Returns whether the engine uses the kernel for the copies that suit it best. */
 bool engine_has_kernel(const struct engine *e);
-/* Returns whether the engine uses the kernel for many copies to the device, each `per_run` of which
- * lie behind one another in `run_bytes` of host memory. */
+/* Returns whether the engine uses the kernel for many copies to the device whose sources form
+ * contiguous runs of `run_bytes` in host memory, `per_run` copies in each. */
 bool engine_prefers_kernel(const struct engine *e, uint64_t run_bytes, uint64_t per_run);
 /* Puts copies into the stream. Adjacent copies are merged, and copies that cross the end of a
  * slice are cut, in place: the list has ENGINE_ROOM entries. `slot` must not belong to a list

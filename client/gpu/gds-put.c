@@ -68,7 +68,9 @@ static enum kvcache_gpu_gds_reason refusal_of(int error)
         }
 }
 
-/* Creates the file. `path` ends in XXXXXX, which is replaced by the rest of a new name. */
+/* Creates the file and allocates `bytes` for it. `path` ends in XXXXXX, which is replaced by the
+ * rest of a new name. Returns 0 or -errno. After a failure no name remains, but `*ret_fd` may be
+ * open. */
 static int puts_make_file(char *path, uint64_t bytes, int *ret_fd)
 {
         int fd = mkostemp(path, O_DIRECT | O_CLOEXEC), r;

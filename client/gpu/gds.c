@@ -98,8 +98,9 @@ static void *gds_base(const struct gds *g)
         return (void *)(uintptr_t)g->memory;
 }
 
-/* Allocates the device memory and registers it with cuFile. Without a direct path cuFile does
- * not need the registration, so a refusal is ignored. */
+/* Allocates the device memory, half as much after each failure, and registers it with cuFile.
+ * Without a direct path cuFile does not need the registration, so a refusal is ignored. Returns
+ * false with the reason in `ret_why`. */
 static bool gds_open_memory(struct gds *g, uint64_t bytes, char *ret_why)
 {
         for (; bytes >= GDS_LEAST_BYTES; bytes /= 2) {
@@ -191,7 +192,7 @@ static void *gds_thread(void *user)
         return NULL;
 }
 
-/* Starts the threads, with all signals blocked. */
+/* Starts the threads, with all signals blocked. Returns whether at least one runs. */
 static bool gds_start_threads(struct gds *g)
 {
         sigset_t all, before;

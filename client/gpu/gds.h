@@ -35,7 +35,8 @@ struct gds_file {
         uint64_t session; /* session of the loan; 0 if the entry is free */
         uint32_t number;
         unsigned users; /* reads in progress that use the file */
-        uint64_t used;  /* time of the last use; the oldest entry is replaced first */
+        uint64_t used; /* value of gds.uses at the latest use; the entry with the lowest is replaced
+                          first */
         int fd;
         cf_handle handle;  /* NULL if refused */
         int error;         /* error of cuFile, or -errno */
@@ -77,7 +78,7 @@ struct gds {
         const struct driver *d;
         cu_context context;
         int event_fd;                      /* written when a group is done */
-        enum kvcache_gpu_gds_reason state; /* why GDS is not used; NONE if it is */
+        enum kvcache_gpu_gds_reason state; /* why GDS is not used; KVCACHE_GPU_GDS_NONE if it is */
         cu_address memory;
         uint64_t bytes, part_bytes;
         bool is_registered;
@@ -106,7 +107,8 @@ enum kvcache_gpu_gds_reason gds_open(struct gds *g, uint64_t bytes, bool must, c
  * progress. */
 void gds_fini(struct gds *g);
 
-/* Returns whether blocks may be borrowed now. */
+/* Returns whether cuFile may read lent chunks now: GDS is set up, and reads do not pause after
+ * failures. */
 bool gds_is_usable(struct gds *g);
 /* Returns a free part, or -1 if all are taken. */
 int gds_part_acquire(struct gds *g);

@@ -40,11 +40,12 @@ struct operation {
         uint64_t *indices; /* count × chunk_blocks indices; NULL: blocks[].block has the index */
         size_t count;
         size_t next;     /* index of the first block that is in no batch yet */
-        size_t unissued; /* number of batches that are not in a stream yet */
+        size_t unissued; /* number of batches that have yet to put copies into a stream */
         size_t judged;   /* number of blocks that have their status */
         struct kvcache_key parent;
         int *statuses;
-        cu_event before;  /* the order of this request, recorded when it was made; NULL: none */
+        cu_event before;  /* event after the work that the request must follow, recorded when the
+                             request was made; NULL: none */
         cu_event begun;   /* timed, recorded before the first batch's copies; NULL: none yet */
         double copied_ms; /* end of the last copy counted in copy_ms, ms after `begun` */
         double copy_ms;   /* time during which copies were in progress, ms */
@@ -58,11 +59,13 @@ TAILQ_HEAD(operation_list, operation);
 enum batch_state {
         BATCH_FREE,
         BATCH_ASKING,   /* a request to the daemon is in flight */
-        BATCH_LENT,     /* waits for device memory to read into */
-        BATCH_READING,  /* cuFile reads into device memory */
+        BATCH_LENT,     /* waits for a part of the device memory (borrow.c) or of the staging memory
+                           (write.c) */
+        BATCH_READING,  /* cuFile reads into device memory, or writes from it (write.c) */
         BATCH_PACED,    /* waits to request blocks again for which the daemon gave no lease */
         BATCH_COPYING,  /* the copies are in a stream */
-        BATCH_SETTLING, /* the operation has ended, but the daemon may still use the staging */
+        BATCH_SETTLING, /* every block has its status, but the daemon may still use memory that a
+                           request named */
 };
 
 /* The latest request of a batch that borrows. */
@@ -106,19 +109,21 @@ struct batch {
         TAILQ_ENTRY(batch) link; /* kvcache_gpu.active */
         enum batch_state state;
         struct operation *op;
-        unsigned slot; /* its number */
+        unsigned slot; /* number of the batch, and of its list in the engine */
         size_t first;
         uint32_t n;
         int part;        /* number of its part of the staging memory; -1: none */
         int device_part; /* number of its part of cuFile's device memory; -1: none */
-        bool borrows;    /* borrow.c */
-        bool writes;     /* see write.c, which uses the following: */
+        bool borrows;    /* a get that lets cuFile read chunks from disk; see borrow.c */
+        bool writes; /* a put that cuFile writes to a file; see write.c, which uses the next three
+                        members */
         bool is_written; /* no step of writing has failed yet */
         enum write_step step;
         uint32_t n_round; /* the number of blocks of `asked` in this round */
         enum borrow_question question;
         uint32_t n_asked, n_reads;
-        uint32_t asked[GPU_BATCH_BLOCKS]; /* blocks that the request is about */
+        uint32_t asked[GPU_BATCH_BLOCKS]; /* indices, in the batch, of the blocks that the latest
+                                             request is about */
         struct borrowed borrowed[GPU_BATCH_BLOCKS];
         struct gds_read reads[GPU_BATCH_BLOCKS];
         struct gds_group group;
@@ -127,11 +132,12 @@ struct batch {
         uint32_t n_again;           /* number of blocks of `asked` that were requested again */
         bool is_judged[GPU_BATCH_BLOCKS];
         bool is_failed;   /* a driver call was refused */
-        bool is_settling; /* the daemon may still use its staging */
+        bool is_settling; /* the daemon may still use memory that a request of the batch named */
         struct request *request;
         cu_stream stream;     /* the stream of its copies */
         uint64_t issue;       /* order in which batches were put into streams */
-        cu_event done, begun; /* events around its copies; NULL: their time cannot be measured */
+        cu_event done, begun; /* events after and before its copies; `begun` is NULL if their time
+                                 cannot be measured */
         bool is_timed;        /* `begun` is recorded */
         struct moved moved[MOVED_SIDES];
         uint64_t copies;    /* driver operations that made the copies */
@@ -216,7 +222,9 @@ int gpu_gds_open(struct kvcache_gpu *gpu);
 int blocks_renew(struct kvcache_gpu *gpu, bool pauses);
 /* Continues all operations. Returns true if nothing is in progress. */
 bool blocks_progress(struct kvcache_gpu *gpu);
-/* Waits for the socket, the driver or `deadline`, and then continues all operations. */
+/* Waits until the socket is readable, cuFile has ended a read or write, it is time to poll for
+ * copies, or `deadline` (ns) passes. Then sends and takes messages. Returns false, without waiting,
+ * if `deadline` has passed. */
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
 /* Makes the program's epoll descriptor readable when blocks_wait() would return. */
 void blocks_set_timer(struct kvcache_gpu *gpu);

@@ -20,7 +20,7 @@ struct leased_pool *leased_find(struct leased *l, uint64_t id)
         return NULL;
 }
 
-/* Removes a row from the table after waiting for all copies in the streams. */
+/* Removes a row from the table after waiting for all copies in the streams, and returns it. */
 static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
 {
         struct leased *l = gpu->leased;

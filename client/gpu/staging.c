@@ -38,7 +38,8 @@ static int staging_open_buffer(struct staging_memory *m, struct kvcache *kv, uin
         return 0;
 }
 
-/* Opens a range of the handle's staging area, which may be smaller than requested. */
+/* Acquires a place in the handle's staging area: `bytes`, or half as much after each refusal, but
+ * at least STAGING_LEAST. Returns 0 or -errno. */
 static int staging_open_place(struct staging_memory *m, struct kvcache *kv, uint64_t bytes)
 {
         void *base = NULL;

@@ -26,9 +26,9 @@ struct staging_memory {
         bool taken[STAGING_PARTS];
 };
 
-/* Opens the staging memory. Returns 0, or -errno of the daemon's second refusal, with the reason in
- * kvcache_error(). A driver that refuses to register the memory is no failure, but makes copies
- * slower. */
+/* Opens the staging memory: registers a buffer of `bytes`, or of half as many, or takes a range of
+ * the handle's staging area. Returns 0, or -errno if all attempts fail. A driver that refuses to
+ * register the memory is no failure, but makes copies slower. */
 int staging_memory_open(struct staging_memory *ret, struct kvcache *kv, const struct driver *d,
                         uint64_t bytes);
 /* Closes the staging memory. Its requests must have ended, and no part may be taken. */

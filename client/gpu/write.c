@@ -179,7 +179,8 @@ static void write_written(struct kvcache_gpu *gpu, struct batch *b)
 
 /* --- through the staging memory --- */
 
-/* Copies the first blocks of `asked` to a part of the staging memory, as many as fit. */
+/* Copies the first blocks of `asked` to a part of the staging memory, as many as fit. Returns false
+ * if no part is free. */
 static bool write_back(struct kvcache_gpu *gpu, struct batch *b)
 {
         uint64_t at = 0;
