@@ -68,7 +68,7 @@ struct lookup_bucket {
 };
 static_assert(sizeof(struct lookup_bucket) == 64, "shared format");
 
-/* Bits of a word. The lowest are enum wire_tier; if both are zero, there is no word. */
+/* Bits of a word. The two lowest are enum wire_tier; if both are zero, there is no word. */
 #define LOOKUP_TIER_BITS UINT32_C(3)
 #define LOOKUP_OVERFLOW  UINT32_C(4) /* only in a bucket's first word: the bucket was ever full */
 #define LOOKUP_TAG_BITS  (~UINT32_C(7))

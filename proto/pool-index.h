@@ -79,8 +79,8 @@ static_assert(sizeof(struct pool_index_record) == 64, "shared format");
 /* Counters of gets that a client served itself, per namespace. They only grow. */
 struct pool_page_count {
         uint64_t keys;         /*  0 */
-        uint64_t mapped_bytes; /*  8  bytes that it read in the pool */
-        uint64_t copied_bytes; /* 16  bytes that it copied to its own memory */
+        uint64_t mapped_bytes; /*  8  bytes that the client read in the pool */
+        uint64_t copied_bytes; /* 16  bytes that the client copied to its own memory */
         uint64_t untold;       /* 24 keys of gets that did not fit into the ring */
 };
 static_assert(sizeof(struct pool_page_count) == 32, "shared format");

@@ -123,7 +123,8 @@ static bool read_member(struct reader *r, const cJSON *item, const char *place,
         return true;
 }
 
-/* Reads the members of an object into a structure; `n` is at most 32. */
+/* Reads the members of an object into a structure; `n` is at most 32. Returns false after setting
+ * the error. */
 static bool read_members(struct reader *r, const cJSON *object, const char *place,
                          const struct member *members, size_t n, void *into)
 {
@@ -154,7 +155,7 @@ static bool read_members(struct reader *r, const cJSON *object, const char *plac
         return true;
 }
 
-/* Finds the number of a name of transfer.h. */
+/* Finds the number of a name of transfer.h. Returns false after setting the error. */
 static bool read_name(struct reader *r, const char *place, const char *member, const char *text,
                       const char *(*name_of)(unsigned), unsigned n, unsigned *ret)
 {
@@ -272,7 +273,8 @@ static bool read_errors(struct reader *r, const cJSON *object, const char *place
         return read_members(r, object, at, members, ARRAY_SIZE(members), ret->errors);
 }
 
-/* Reads a histogram: [[bucket, count], ...] in ascending order of the buckets. */
+/* Reads a histogram: [[bucket, count], ...] in ascending order of the buckets. Returns false after
+ * setting the error. */
 static bool read_histogram(struct reader *r, const cJSON *array, const char *place,
                            const char *name, uint64_t ret[static TRANSFER_BUCKETS])
 {

@@ -20,7 +20,7 @@ enum {
 
         WIRE_MAX_MESSAGE = 64 * 1024,
         WIRE_MAX_KEYS = 1024,          /* per message */
-        WIRE_MAX_RELEASES = 1024,      /* per message, as far as they fit */
+        WIRE_MAX_RELEASES = 1024,      /* per message, if its other parts leave room for them */
         WIRE_MAX_INFLIGHT = 64,        /* unanswered messages of one session */
         WIRE_MAX_KEYS_INFLIGHT = 8192, /* while a session has this many keys unanswered, the
                                           daemon does not read its next message */
@@ -37,7 +37,7 @@ enum {
 enum { WIRE_REPLY = 0x8000 };
 
 enum wire_op {
-        WIRE_HELLO = 1, /* first, once */
+        WIRE_HELLO = 1, /* a client's first message; sent once */
         WIRE_PING = 2,
         WIRE_NAMESPACE = 3, /* opens a namespace by name and fingerprint */
         WIRE_STAGING = 4,   /* creates the session's staging area; the reply carries its fd */
@@ -262,10 +262,10 @@ static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
 struct wire_put {
         struct key key;
-        uint64_t offset;   /* 32  in the region */
+        uint64_t offset;   /* 32  of the chunk's bytes, in the region */
         uint32_t length;   /* 40 */
         uint32_t region;   /* 44 */
-        uint32_t cost_us;  /* 48  cost of computing it again; 0: not declared */
+        uint32_t cost_us;  /* 48  cost of computing the chunk again, µs; 0: not declared */
         uint32_t reserved; /* 52  zero */
 };
 static_assert(sizeof(struct wire_put) == 56, "wire format");
@@ -687,11 +687,12 @@ static_assert(sizeof(struct wire_put_result) == 24, "wire format");
 
 struct wire_get_result {
         uint16_t status;         /*  0 */
-        uint8_t tier;            /*  2  enum wire_tier that supplied it */
+        uint8_t tier;            /*  2  enum wire_tier: the tier that supplied the bytes */
         uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
         uint32_t length;         /*  4  bytes leased or copied */
         struct wire_lease lease; /*  8 */
-        uint64_t offset; /* 16  in the pool, of the range's first byte; zero if it was copied */
+        uint64_t offset;       /* 16  of the range's first byte, in the pool; zero if the bytes were
+                                  copied */
         uint32_t chunk_length; /* 24 */
         uint32_t file; /* 28  WIRE_RESULT_LENT: number of the file; otherwise enum wire_not_lent */
 };
@@ -789,7 +790,7 @@ struct wire_namespace_info {
         uint64_t last_used_ms; /* 48 Unix time: now if a session has the namespace open, else the
                                   end of the last one that had; 0: none since the daemon started */
         uint32_t fingerprint_crc32c; /* 56 */
-        uint32_t lifetime_s;         /* 60  of its chunks; 0: no limit */
+        uint32_t lifetime_s;         /* 60  lifetime of its chunks, s; 0: no limit */
 };
 static_assert(sizeof(struct wire_namespace_info) == 64, "wire format");
 static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_MAX_NAME +
@@ -806,7 +807,7 @@ struct wire_verify_result {
                                   last */
         uint32_t next_slot;    /* 12 */
         uint64_t chunks;       /* 16 chunks read, including bad ones */
-        uint64_t bytes;        /* 24  of these */
+        uint64_t bytes;        /* 24  bytes of the chunks read */
         uint64_t mismatched;   /* 32 chunks whose bytes differ from those put; they were dropped */
         uint64_t unreadable;   /* 40 chunks that the device failed to read; they were dropped */
         uint64_t skipped;  /* 48 chunks that were not read, for example for lack of memory; they are
