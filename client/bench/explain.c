@@ -21,7 +21,8 @@ struct observer {
         size_t *asks;    /* indices of the requests that ask for the block, in order */
         size_t n_asks,
                 next_ask; /* next_ask: index in `asks` of the first one after the current request */
-        struct explain_decision passed; /* evictions of other blocks since the last decision */
+        struct explain_decision passed; /* evictions of other blocks since the last decision, which
+                                           the next decision will record */
         int error;
 };
 

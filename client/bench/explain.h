@@ -40,10 +40,10 @@ struct explain_decision {
          * victim's; INFINITY if the worth of all victims was 0. */
         uint64_t passed, spared;
         double closest;
-        bool is_closest_continued; /* at the eviction of `closest`, cached blocks continued the
-                                      chain of this one, and are evicted before it */
+        bool is_closest_continued; /* at the eviction of `closest`, cached blocks continued this
+                                      block's chain; they are evicted before this block */
 
-        /* Members for a request: state of the block after it. */
+        /* Members for a request: state of the explained block after the request. */
         bool is_cached, gives_way,
                 is_refused;     /* gives_way: result of evict_gives_way(), if the block is cached;
                                    is_refused: not inserted because of the write budget */

@@ -26,8 +26,8 @@ static const char *const route_names[] = {
 /* Figures of the shared tier, in bytes, or in blocks if the size of a block is not known. NAN: not
  * known. */
 struct figures {
-        /* Read from the shared tier per second, on average and in the busiest window; written to it
-         * per second. */
+        /* Bytes or blocks per second: read from the shared tier on average and in the busiest
+         * window; written to the shared tier. */
         double read, busiest, written;
 
         double stored;     /* size of the shared tier's contents at the end */

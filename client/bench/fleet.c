@@ -16,9 +16,11 @@
 /* --- sessions --- */
 
 struct tails {
-        uint32_t *session_of; /* by block: the session whose latest request has it as tail */
-        uint32_t *tail_of;    /* by session: its tail */
-        uint32_t *brought_by; /* by block: the session that used it first */
+        uint32_t *session_of; /* by block: the session of which the block is the tail (set_tail());
+                                 NONE: of no session */
+        uint32_t *tail_of;    /* by session: the block that is its tail; NONE: no block */
+        uint32_t *brought_by; /* by block: the session that used the block first; NONE: not used yet
+                               */
 };
 
 /* Finds the session of the deepest block that is a tail, or NONE if the request begins a
@@ -253,7 +255,8 @@ static int begin_routing(struct hosts *h)
         return r;
 }
 
-/* Sorts the requests by host, in their order. `ret` has an entry per request. */
+/* Sorts the indices of all requests by host and, for each host, in the order of the requests. `ret`
+ * has an entry per request. */
 static void sort_by_host(const struct hosts *h, uint32_t *ret)
 {
         size_t n_requests = h->fleet->simulation->workload->n_requests;
@@ -274,7 +277,8 @@ static int number_all(struct hosts *h)
         const struct simulation *s = h->fleet->simulation;
         size_t n_blocks = MAX(s->n_blocks, 1U), n = MAX(s->workload->n_requests, (size_t)1);
         _cleanup_(freep) uint32_t *by_host = malloc(n * sizeof(*by_host));
-        /* By block: the last host that numbered it, plus one, and its number there. */
+        /* `last`: by block, the host that numbered the block last, plus one; 0: none. `current`:
+         * the block's number on that host. */
         _cleanup_(freep) uint32_t *last = calloc(n_blocks, sizeof(*last));
         _cleanup_(freep) uint32_t *current = calloc(n_blocks, sizeof(*current));
 
@@ -352,7 +356,7 @@ static int hosts_route(struct hosts *h, size_t request, uint32_t *ret_host, size
  * host's cache; `hits`: all hits. */
 struct plan {
         size_t local, hits, reads, writes;
-        uint8_t *use; /* for each block of the request: whether it is to be in the shared tier
+        uint8_t *use; /* by block of the request: whether the block is to be in the shared tier
                          afterwards */
 };
 

@@ -26,8 +26,8 @@ struct simulation {
         uint64_t *times_ns; /* times of the requests; all 0 if the workload has no times */
         double announced;   /* announced share of the ends of sessions; set after init */
         double returns;     /* announced share of the returns of sessions; set after init */
-        double stops;       /* share of the other requests after which the reason of the stop is
-                               announced; set after init */
+        double stops; /* share of the requests without an announced end or return, after which the
+                         reason why the engine stopped is announced; set after init */
         double liars; /* share of the sessions that falsely announce a return in a second after each
                          request; set after init */
         /* `write_budget`: bytes that may be written per day of the workload's timestamps; 0:

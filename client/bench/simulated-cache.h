@@ -15,7 +15,8 @@
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
         uint32_t request; /* number of the last request that used the block */
-        uint32_t turn;    /* turn of its session in which it first appeared; 0: not used yet */
+        uint32_t turn;    /* number, from 1, of the turn of its session in which the block first
+                             appeared; 0: not used yet */
         uint32_t refused; /* number of the last request for which the write budget refused the block
                            */
 };

@@ -162,10 +162,10 @@ static double rng_lognormal(struct rng *rng, double median, double sigma, double
 
 struct session {
         uint64_t number;
-        uint64_t next_ms; /* time of its next turn */
+        uint64_t next_ms; /* time of the session's next turn, ms */
         unsigned prompt;
         unsigned turns;
-        uint64_t tokens; /* length of its context */
+        uint64_t tokens; /* length of the session's context, in tokens */
 };
 
 static unsigned pick_prompt(struct rng *rng)

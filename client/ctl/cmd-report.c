@@ -46,8 +46,8 @@ static const char readme[] =
 /* The state of the archive while it is written. */
 struct report_writer {
         FILE *out;
-        time_t now;   /* modification time of its files */
-        cJSON *names; /* names of its files */
+        time_t now;   /* modification time of the files in the archive */
+        cJSON *names; /* array of the names of the files in the archive */
 };
 
 static int add(struct report_writer *w, const char *name, const char *text)

@@ -23,11 +23,12 @@ enum {
         ENGINE_THREADS = 1024, /* threads of a block, which occupies a whole multiprocessor */
         ENGINE_WARPS = ENGINE_THREADS / 32,
         ENGINE_MIN_COPIES = 4, /* with fewer copies a launch costs more than it saves */
-        /* Bytes of a contiguous run from which a copy engine is near its full rate. */
+        /* Bytes of a contiguous run, from which on a copy engine is near its full rate. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
         /* Least number of copies of ENGINE_KERNEL_BELOW bytes or more that a run must replace. */
         ENGINE_BOUNCE_FEWER = 3,
-        ENGINE_BOUNCE_ALIGN = 256, /* runs keep their offset modulo this number from host memory */
+        ENGINE_BOUNCE_ALIGN = 256, /* in bounce memory, a run has the same offset modulo this number
+                                      as in host memory */
         ENGINE_LEAST_PART = 1024 * 1024,
 };
 

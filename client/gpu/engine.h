@@ -27,10 +27,11 @@ enum {
         ENGINE_SPLIT = 16 * 1024, /* bytes per warp; the kernel splits longer copies */
         ENGINE_KERNEL_COPIES = ENGINE_ROOM + 3072,
         ENGINE_BOUNCE_PARTS = 2,
-        /* Measured: below, the batch call is bound by its cost of each copy. */
+        /* Bytes of a copy below which, by measurement, the driver's batch call is bound by its cost
+         * of each copy. */
         ENGINE_KERNEL_BELOW = 64 * 1024,
-        /* Measured: below, copies through bounce memory take their caller less time than a batch
-         * call, and are no slower. */
+        /* Bytes of a copy below which, by measurement, copies through bounce memory take their
+         * caller less time than a batch call, and are no slower. */
         ENGINE_BOUNCE_BELOW = 1024 * 1024,
 };
 
@@ -62,7 +63,7 @@ struct engine {
 int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_engine forced,
                 uint32_t max_sms, unsigned n_slots, uint64_t bounce_bytes);
 void engine_fini(struct engine *e);
-/* Returns whether the engine uses the kernel for the copies that suit it best. */
+/* Returns whether the kernel can be used, and no method without the kernel is forced. */
 bool engine_has_kernel(const struct engine *e);
 /* Returns whether the engine uses the kernel for many copies to the device whose sources form
  * contiguous runs of `run_bytes` in host memory, `per_run` copies in each. */

@@ -66,7 +66,7 @@ enum { GDS_SHORT = 1 };
 struct gds_puts {
         char *path;      /* path of the folder; NULL if puts do not use a file */
         uint8_t *base;   /* address that names the file in puts; NULL if there is no file now */
-        uint32_t buffer; /* number of its registered buffer */
+        uint32_t buffer; /* number of the file's registered buffer */
         struct gds_file file; /* file.users counts the batches that use the file */
         unsigned failures;    /* consecutive failures */
         int64_t not_before;

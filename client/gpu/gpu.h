@@ -41,7 +41,7 @@ struct operation {
         size_t count;
         size_t next;     /* index of the first block that is in no batch yet */
         size_t unissued; /* number of batches that have yet to put copies into a stream */
-        size_t judged;   /* number of blocks that have their status */
+        size_t judged;   /* number of blocks that have a final status */
         struct kvcache_key parent;
         int *statuses;
         cu_event before;  /* event after the work that the request must follow, recorded when the
@@ -71,7 +71,8 @@ enum batch_state {
 /* The latest request of a batch that borrows. */
 enum borrow_question {
         BORROW_BLOCKS,
-        BORROW_GIVE_BACK, /* return of the loans: whether the bytes read from them are good */
+        BORROW_GIVE_BACK, /* return of the loans: the answers tell whether the bytes read from them
+                             are good */
         BORROW_GET,       /* get of the blocks that were not lent or not read */
         BORROW_DONE,
 };
@@ -79,12 +80,12 @@ enum borrow_question {
 /* The steps of a batch that cuFile writes, in order. */
 enum write_step {
         WRITE_GATHER, /* copies blocks to the device memory */
-        WRITE_FILE,   /* cuFile writes them from there to the file */
-        WRITE_PUT,    /* the daemon reads them from the file */
+        WRITE_FILE,   /* cuFile writes the blocks from the device memory to the file */
+        WRITE_PUT,    /* the daemon reads the blocks from the file */
         /* Blocks that failed pass through the staging memory, in rounds: */
         WRITE_WAIT,   /* waits for a part of the staging memory */
-        WRITE_BACK,   /* copies from the device memory to that part */
-        WRITE_STAGED, /* the daemon reads them from there */
+        WRITE_BACK,   /* copies blocks from the device memory to the staging memory */
+        WRITE_STAGED, /* the daemon reads the blocks from the staging memory */
 };
 
 /* A block that is lent or written. */
@@ -92,7 +93,8 @@ struct borrowed {
         struct kvcache_loan loan; /* generation 0: not lent */
         uint64_t at;              /* position of its range in the device memory */
         uint32_t read;            /* index of its read in the batch; READ_NONE: not read */
-        bool is_good;             /* the daemon has confirmed the bytes */
+        bool is_good; /* the bytes that cuFile read are those of the chunk, as the daemon has
+                         confirmed */
         enum kvcache_gpu_gds_reason reason; /* why cuFile did not read the block */
 };
 enum { READ_NONE = UINT32_MAX };

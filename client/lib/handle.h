@@ -120,8 +120,10 @@ struct namespace
 };
 
 struct kvcache {
-        const volatile uint32_t *fork_mark; /* the kernel sets its page to zero in a child */
-        pid_t pid; /* process that made the handle; 0: a child is detected by fork_mark */
+        const volatile uint32_t
+                *fork_mark; /* word in a page that the kernel zeroes in a child; HANDLE_FORK_MARK in
+                               the process that made the handle */
+        pid_t pid;          /* process that made the handle; 0: `fork_mark` detects a child */
 
         char *socket_path; /* NULL: from the environment, or the default */
         char client_name[WIRE_CLIENT_NAME];

@@ -13,8 +13,8 @@ struct hit {
         uint64_t hash;
         struct pool_index_entry entry;
         uint32_t record;
-        unsigned at;     /* next position to search in its buckets */
-        uint32_t place;  /* place of the hold */
+        unsigned at;     /* next position to search in the key's buckets */
+        uint32_t place;  /* place of the hold in the page */
         uint64_t offset; /* start of the requested bytes in the pool */
         uint32_t length;
         struct kvcache_lease lease;

@@ -25,7 +25,8 @@ struct embedded {
         pid_t pid, caretaker;
         int lock_fd;
         int alive_fd;        /* write end of a pipe; the caretaker waits until it is closed */
-        char directory[256]; /* temporary: socket, log, and the store unless it is kept */
+        char directory[256]; /* temporary directory: socket, log, and the store unless
+                                options.directory was given */
         char socket[300];
         char store[512];
 };

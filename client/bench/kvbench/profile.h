@@ -60,7 +60,7 @@ struct profile_job {
 struct profile_piece {
         uint64_t first;
         uint32_t count;
-        uint32_t at; /* position of its first block in the window */
+        uint32_t at; /* position of the run's first block in the client's window */
         bool root;   /* the run begins the user's chain */
 };
 
@@ -110,10 +110,12 @@ enum profile_pass { PROFILE_WRITE, PROFILE_READ, PROFILE_READ_COLD };
 struct profile_side {
         const char *name; /* "KVCACHE" or "RAW" */
         void *self;
-        uint64_t window_bytes; /* maximum that one client can hold between move and check */
-        uint64_t piece_bytes;  /* maximum of a piece; 0: any */
+        uint64_t window_bytes; /* maximum bytes of blocks that one client can hold between move and
+                                  check */
+        uint64_t piece_bytes;  /* maximum bytes of a piece; 0: unlimited */
         uint64_t depth;        /* maximum number of blocks in flight per client */
-        uint64_t piece_blocks; /* maximum of a piece, if this side determines it; 0: any */
+        uint64_t piece_blocks; /* maximum blocks of a piece; above 0: this side alone determines the
+                                  size of pieces, by this member, `piece_bytes` and `depth` */
 
         int (*client_new)(void *self, struct profile *p, void **ret);
         void (*client_free)(void *client);

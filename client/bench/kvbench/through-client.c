@@ -37,7 +37,7 @@ struct client {
         struct flight *flights;
         uint32_t *idle;
         size_t n_flights, n_idle;
-        struct kvcache_result *results; /* results: for reads of the blocks of a window, for writes
+        struct kvcache_result *results; /* reads: results of the blocks of a window; writes: results
                                            of each request in flight */
         size_t results_room;
         struct kvcache_entry *entries; /* entries of one request */

@@ -59,7 +59,8 @@ struct through_facts {
         char store_volume_path[512]; /* directory of the first volume */
         bool direct;
         uint64_t pool_bytes, limit_bytes, max_chunk_bytes;
-        unsigned depth; /* maximum I/Os at the device, of all its workers */
+        unsigned depth; /* maximum number of I/Os that all workers of the daemon together have at
+                           the device */
 };
 /* Reads the daemon's properties, for the report. Returns 0, or -errno with a message in
  * `ret_error`. */

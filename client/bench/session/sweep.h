@@ -125,7 +125,7 @@ struct sweep_client {
         uint64_t begun_ns, ended_ns, got, got_from_disk;
         struct sweep_call *calls; /* calls of the pass, with room for all its blocks */
         size_t n_calls;
-        struct kvcache_layout_moved moved; /* totals of these calls */
+        struct kvcache_layout_moved moved; /* totals of `calls` */
         int error; /* -errno of the first failure, which `message` describes; 0: none */
         char message[SWEEP_ERROR_BYTES];
 };
