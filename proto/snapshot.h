@@ -64,7 +64,8 @@ int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **re
 /* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.
  * Returns NULL if memory is short. */
 cJSON *snapshot_json(const struct snapshot *s);
-/* Compares the names of path, layout and technology, which define the order of a snapshot. */
+/* Compares the names of path, layout and technology, which define the order of a snapshot. Returns
+ * a number below, equal to or above 0, as strcmp() does. */
 int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapshot_metric *b);
 /* Sets the names of this host, and the version of the program that counts. */
 void snapshot_name_host(struct snapshot *s, const char *version);

@@ -8,6 +8,7 @@ struct suggestion {
         unsigned distance;
 };
 
-/* Begins a search. At most a third of the letters of `written`, and at least one, may differ. */
+/* Begins a search for a candidate that is at most strlen(written) / 3 edits away from `written`, or
+ * one edit if that is 0. suggest_try() tries a candidate. */
 struct suggestion suggest_init(const char *written);
 void suggest_try(struct suggestion *s, const char *written, const char *candidate);

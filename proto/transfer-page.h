@@ -34,7 +34,7 @@ static_assert(sizeof(struct transfer_slot) == 896, "shared memory");
 static_assert(sizeof(struct transfer_counts) == 110 * sizeof(uint64_t), "64-bit words only");
 
 struct transfer_page {
-        uint32_t epoch; /*  0  written by the daemon */
+        uint32_t epoch; /*  0  incremented by the daemon when a benchmark session starts counting */
         uint32_t reserved;
         uint64_t sequence; /* 8 the client increments it before and after each write; odd while a
                               write is in progress */

@@ -262,7 +262,7 @@ static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
 struct wire_put {
         struct key key;
-        uint64_t offset;   /* 32  of the chunk's bytes, in the region */
+        uint64_t offset;   /* 32  offset of the chunk's bytes in the region */
         uint32_t length;   /* 40 */
         uint32_t region;   /* 44 */
         uint32_t cost_us;  /* 48  cost of computing the chunk again, µs; 0: not declared */
@@ -530,7 +530,7 @@ static_assert(sizeof(struct wire_sweep_result) == 32, "wire format");
 enum wire_record_kind {
         /* the recording has ended: its duration has passed, or the daemon stops */
         WIRE_RECORD_END = 0,
-        WIRE_RECORD_PUT = 1, /* a PUT, on arrival */
+        WIRE_RECORD_PUT = 1, /* the keys of a PUT, recorded on arrival */
         WIRE_RECORD_GET = 2, /* the keys that a GET found before the first miss; recorded when the
                                 GET is answered */
 };
@@ -691,8 +691,8 @@ struct wire_get_result {
         uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
         uint32_t length;         /*  4  bytes leased or copied */
         struct wire_lease lease; /*  8 */
-        uint64_t offset;       /* 16  of the range's first byte, in the pool; zero if the bytes were
-                                  copied */
+        uint64_t offset; /* 16  offset in the pool of the range's first byte; zero if the bytes were
+                            copied */
         uint32_t chunk_length; /* 24 */
         uint32_t file; /* 28  WIRE_RESULT_LENT: number of the file; otherwise enum wire_not_lent */
 };

@@ -9,6 +9,7 @@ int fleet_report_text(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results);
 int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results);
-/* Plots as SVG into a->svg, or in characters. */
+/* Plots the results as SVG into a->svg, or in characters on standard output. Returns an exit
+ * status. */
 int fleet_report_chart(const struct simulate_arguments *a, const struct fleet *f,
                        const struct fleet_result *results, bool as_svg);

@@ -13,9 +13,9 @@
 
 struct remote_job {
         const struct backend_ops *engine;
-        struct backend_params params; /* `depth` equals the member below */
+        struct backend_params params; /* params.depth equals the member `depth` below */
         char prefix[REMOTE_PREFIX_MAX];
-        uint64_t objects, object_bytes; /* size without the header */
+        uint64_t objects, object_bytes; /* number of objects; size of each without the header */
         unsigned depth;
         const atomic_int *interrupted;
 };
@@ -24,7 +24,7 @@ struct remote_job {
 struct remote_figures {
         bool measured;
         uint64_t objects, bytes, ns;
-        struct latency times; /* time of each object */
+        struct latency times; /* time of the operation or request of each object, ns */
 };
 
 /* Returns bytes per second. */

@@ -42,7 +42,8 @@ struct replay_options {
         int acks_fd;      /* file to which the keys of acknowledged blocks are appended, opened with
                              O_APPEND; -1: none */
         int reconnect_ms; /* ms for which a client tries to reconnect after the daemon has ended */
-        const atomic_int *interrupted; /* may be NULL */
+        const atomic_int
+                *interrupted; /* nonzero after a signal, which ends the replay; may be NULL */
         void (*progress)(void *userdata,
                          const struct replay_progress *progress); /* called ten times a second; may
                                                                      be NULL */

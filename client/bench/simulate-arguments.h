@@ -41,7 +41,8 @@ struct simulate_arguments {
         uint32_t hosts[SIMULATE_HOSTS];
         size_t n_hosts; /* number of entries in the list of numbers of hosts; 0: not a fleet */
         struct capacity shared;
-        bool shared_is_limited; /* `shared` is a limit */
+        bool shared_is_limited; /* `shared` limits the size of the shared tier; false: the tier is
+                                   unlimited */
         enum fleet_write write;
         enum fleet_route route;
         double lag; /* seconds until an event reaches the router */

@@ -28,7 +28,7 @@ double simulation_cpu_seconds(void)
 
 struct number {
         uint64_t id;
-        uint32_t plus_one; /* 0: empty */
+        uint32_t plus_one; /* number of the block plus one; 0: the slot is empty */
 };
 
 /* Sets the times of the requests, from 1 on. Timestamps may be coarser than the traffic, so
@@ -233,7 +233,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
  * they reach the top. */
 struct use {
         uint32_t next;  /* request that uses the block next, or NEVER */
-        uint32_t depth; /* position in its chain */
+        uint32_t depth; /* position of the block in the latest request for it */
         uint32_t block;
 };
 

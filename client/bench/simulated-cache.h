@@ -53,7 +53,8 @@ struct simulated_cache {
 int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
                          uint32_t n_blocks);
 /* Initializes a cache that allocates its records of blocks in steps: simulated_cache_grow() must
- * precede the first use of a block. `n_blocks`: an upper bound of their number. */
+ * precede the first use of a block. `n_blocks`: an upper bound of their number. Returns as
+ * simulated_cache_init(). */
 int simulated_cache_init_growing(struct simulated_cache *c, const char *policy, uint32_t capacity,
                                  uint32_t n_blocks);
 /* Allocates records for the blocks with numbers below `n_blocks`. Returns 0 or -ENOMEM. */

@@ -116,7 +116,7 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
 enum {
         CHAT_PROMPTS = 8,
         CHAT_MAX_SESSIONS = 1024,    /* at the same time */
-        CHAT_MAX_TOKENS = 32 * 1024, /* context at which a session ends */
+        CHAT_MAX_TOKENS = 32 * 1024, /* tokens of context at which a session ends */
         CHAT_SESSION_SHIFT = 16,     /* an id has the session's number and the block's */
         CHAT_ARRIVAL_MS = 2000,      /* mean time between new sessions */
 };

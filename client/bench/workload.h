@@ -40,10 +40,10 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
                   uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);
 
-/* Generates chat sessions. Sessions arrive at random, begin with one of a few shared system
- * prompts of different popularity, last for one or more turns, and pause between turns. Each
- * request repeats the whole history of its session; some users paste a document. Requests
- * contain only full blocks of a prompt. The same seed gives the same workload. */
+/* Generates chat sessions. Sessions arrive at random, begin with one of a few shared system prompts
+ * of different popularity, last for one or more turns, and pause between turns. Each request
+ * repeats the whole history of its session; some users paste a document. Requests contain only full
+ * blocks of a prompt. The same seed gives the same workload. Returns 0 or -ENOMEM. */
 int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed);
 
 /* Writes the workload as a trace, with these times of its requests, which may be out of order:

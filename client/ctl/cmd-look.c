@@ -30,7 +30,9 @@ static const struct option_row exists_options[] = {
 struct existence {
         bool each; /* print a line for every key */
         uint64_t found, missing;
-        cJSON *keys, *missing_keys; /* with --json */
+        cJSON *keys, *missing_keys; /* with --json, array of all keys if `each`, otherwise array of
+                                       missing keys; the other one is NULL, and without --json both
+                                       are */
 };
 
 static void note_key(struct ctl *ctl, struct existence *e, const struct key_batch *batch, size_t i,

@@ -38,7 +38,7 @@ struct record {
         struct recording lines;
         uint64_t lost;
         struct progress progress;
-        bool has_ended; /* the daemon has sent an END */
+        bool has_ended; /* the daemon has sent WIRE_RECORD_END */
         size_t n;       /* number of bytes in `buffer` */
         uint8_t buffer[64 * 1024];
 };

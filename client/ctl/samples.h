@@ -9,9 +9,9 @@
 #include "cleanup.h"
 
 struct sample {
-        const char *name;  /* "kvcache_hits_total" */
+        const char *name;  /* name of the metric, such as "kvcache_hits_total" */
         const char *label; /* name of the first label, such as "tier"; "": none */
-        const char *value; /* "memory" */
+        const char *value; /* value of the label `label`, such as "memory"; "": none */
         const char *le;    /* upper bound of a histogram's bucket; "": not a bucket */
         double number;
 };

@@ -9,9 +9,9 @@
 
 #include "samples.h"
 
-/* Computes the figures of an interval. `before`: the page that was fetched `seconds` earlier, or
- * NULL if there is none. Rates that cannot be computed from the two pages are null. Rows of
- * volumes, tenants and namespaces are ordered by traffic. */
+/* Computes the figures of an interval; the caller deletes the object. `before`: the page that was
+ * fetched `seconds` earlier, or NULL if there is none. Rates that cannot be computed from the two
+ * pages are null. Rows of volumes, tenants and namespaces are ordered by traffic. */
 cJSON *top_figures(const struct samples *now, const struct samples *before, double seconds);
 
 /* Prints the figures in at most `lines` lines; 0: no limit. The last line of a table counts its

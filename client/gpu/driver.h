@@ -8,7 +8,7 @@
 
 struct driver {
         void *dl;    /* result of dlopen() */
-        int version; /* 13000: CUDA 13.0 */
+        int version; /* CUDA version that the driver supports: 13000 is 13.0 */
 #define X(member, name, suffix, since, is_needed, parameters) cu_result(*member) parameters;
         CU_FUNCTIONS(X)
 #undef X

@@ -52,8 +52,8 @@ struct gds_read {
         STAILQ_ENTRY(gds_read) link;
         struct gds_group *group;
         struct gds_file *file;
-        uint64_t offset; /* in the file */
-        uint64_t at;     /* in the device memory */
+        uint64_t offset; /* offset of the bytes in the file */
+        uint64_t at;     /* position of the bytes in the device memory */
         uint64_t bytes, needed;
         int error; /* 0, an error of cuFile, -errno or GDS_SHORT */
         bool is_write;

@@ -34,8 +34,9 @@ struct operation {
         struct layout_part layers; /* the layers to move; `tokens` is unused */
         int timeout_ms;
         struct layout layout;
-        struct kvcache_gpu_block *blocks; /* `tokens` of each is set */
-        uint32_t chunk_blocks;            /* blocks of a chunk */
+        struct kvcache_gpu_block *blocks; /* owned; a `tokens` of 0 in the request was replaced by a
+                                             whole block's tokens */
+        uint32_t chunk_blocks;            /* number of blocks in a chunk */
         bool has_holes;                   /* blocks of some chunks are left out */
         uint64_t *indices; /* count × chunk_blocks indices; NULL: blocks[].block has the index */
         size_t count;
@@ -201,7 +202,7 @@ struct kvcache_gpu {
 
 int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-/* Reports a failed driver call, like gpu_fail(). */
+/* Sets the error text to `what` and the driver's error, and returns -errno for the error. */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
 /* Begin and end every public call. gpu_enter() returns -ECHILD after fork() and -EBADF if the
  * handle is closed; otherwise the context is current and the thread's capture mode is relaxed
@@ -209,8 +210,9 @@ int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
-/* Takes a hold on the current session's pool and registers the pool. `pauses`: leave other
- * threads time to use the driver (slices.h). No batch may be active. */
+/* Takes a hold on the current session's pool and registers the pool. `pauses`: leave other threads
+ * time to use the driver (slices.h). No batch may be active. Returns 0, also if the driver refuses
+ * to register the pool; -errno if there is no session. */
 int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses);
 void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses);
 

@@ -37,7 +37,8 @@ static inline uint64_t slice_rest(uint64_t address, uint64_t bytes, uint64_t sli
 
 /* Registers all of the memory or nothing. With `pauses`, it sleeps after each slice as long as the
  * slice took. Memory is registered in one piece if the device would otherwise not see its slices as
- * one range, at the host's addresses plus a multiple of SLICE_LEAST_BYTES. */
+ * one range, at the host's addresses plus a multiple of SLICE_LEAST_BYTES. Returns CU_OK, or the
+ * driver's error; `*ret` is then all zero. */
 cu_result slices_register(const struct driver *d, struct slices *ret, void *base, uint64_t bytes,
                           unsigned flags, bool pauses);
 void slices_unregister(const struct driver *d, struct slices *s, bool pauses);

@@ -11,8 +11,8 @@
 
 #include "lib/handle.h"
 
-/* Connects, exchanges HELLO and maps the pool. On failure the handle's error text says which
- * sockets were tried. */
+/* Connects, exchanges HELLO, maps the pool, and sets kv->conn. Returns 0, or -errno with an error
+ * text; if no daemon was found, the text says which sockets were tried. */
 int conn_open(struct kvcache *kv);
 /* Connects unless a session exists. Returns 0 or -ENOTCONN. */
 int conn_ready(struct kvcache *kv);

@@ -12,12 +12,12 @@ struct encode {
         struct kvcache *kv;
         const struct kvcache_request *user;
         const struct resolved *keys; /* all entries of `user` */
-        size_t first, count;         /* the entries to send */
+        size_t first, count;         /* range of the entries that the messages carry */
         struct request *request;
         uint32_t namespace_id;
         uint32_t wait_ms; /* maximum time for which the request may wait in the daemon, ms */
 
-        struct message_list messages; /* the result */
+        struct message_list messages; /* the messages that encode_request() has built */
         bool into;                    /* the daemon copies a `get into` ... */
         bool lease_into;              /* ... except chunks in memory, which the library copies */
         uint32_t per_message;

@@ -107,7 +107,8 @@ struct buffer {
 struct namespace
 {
         char *name;
-        char *fingerprint; /* NULL: not compared */
+        char *fingerprint; /* fingerprint that the program gave; NULL: none, so that it is not
+                              compared */
         uint64_t chunk_bytes;
         uint32_t lifetime_s;
         uint32_t flags;

@@ -15,7 +15,7 @@
 struct conn;
 
 struct lease_row {
-        struct conn *conn; /* NULL: free */
+        struct conn *conn; /* session of the lease; NULL: the row is free */
         struct wire_lease wire;
         uint32_t generation; /* number of uses of the row; never 0 */
         uint32_t length;     /* bytes that the lease keeps in the pool */
@@ -25,7 +25,7 @@ struct lease_row {
 struct lease_table {
         struct lease_row *rows;
         uint32_t n_rows, room;
-        uint32_t first_free; /* row number plus one; 0: none */
+        uint32_t first_free; /* index of the first free row, plus one; 0: none */
 };
 
 void lease_table_fini(struct lease_table *t);

@@ -30,8 +30,8 @@ struct message {
         /* Whether the message names places to or from which the daemon moves bytes. The message
          * holds a reference to each such place in the staging area. */
         bool moves;
-        uint16_t n_pieces;  /* number of pieces, at data + pieces_at */
-        uint32_t pieces_at; /* 0: each entry is one place */
+        uint16_t n_pieces;  /* number of struct wire_piece at data + pieces_at */
+        uint32_t pieces_at; /* offset of the pieces in `data`; 0: each entry is one place */
         int fd;             /* descriptor to send with it, borrowed; -1: none */
         uint32_t region;    /* REGISTER, UNREGISTER: the handle's number of the buffer */
         bool cancelled;     /* a CANCEL for the message has been queued */

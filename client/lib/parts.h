@@ -23,7 +23,7 @@ void parts_detach(struct kvcache *kv);
 bool parts_is_closed(const struct kvcache *kv);
 
 struct parts_pool {
-        struct conn *conn; /* NULL: no hold */
+        struct conn *conn; /* session whose pool is held; NULL: no hold */
         const uint8_t *base;
         uint64_t bytes;
         uint64_t id; /* the pool's id, as kvcache_pool_of() returns it */

@@ -76,8 +76,8 @@ struct pass {
         struct kvcache *kv;
         const struct kvcache_request *user;
         struct resolved *r;
-        size_t n_pieces; /* pieces of the entries so far */
-        uint64_t tried;  /* buffers that were registered again, one bit each */
+        size_t n_pieces; /* number of pieces of the entries resolved so far */
+        uint64_t tried;  /* buffers whose registration this pass has tried, one bit each */
 };
 
 /* Location of a piece, from best to worst; the location of a key is that of its worst piece. */

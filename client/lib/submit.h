@@ -5,7 +5,8 @@
 #include "lib/request.h"
 
 /* Checks a request as far as possible before anything is sent, and brings the program's structure
- * to this library's form. Entries and results stay in the program's memory. */
+ * to this library's form. Entries and results stay in the program's memory. Returns 0; -EINVAL;
+ * -E2BIG if a member is set that this library does not know. */
 int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                      struct kvcache_request *ret);
 /* Builds, queues and sends the entries [first, first + count) of `user`; `more`: the chain

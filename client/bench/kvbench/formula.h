@@ -10,7 +10,7 @@
 
 struct kvbench_figures {
         uint64_t bytes_per_token;           /* for all layers */
-        uint64_t bytes_per_token_and_layer; /* in whole bytes */
+        uint64_t bytes_per_token_and_layer; /* bytes_per_token / num_layers, rounded down */
         uint64_t bytes_per_request;         /* for isl tokens */
         uint64_t io_size;                   /* one page on one GPU */
         uint64_t io_size_one_token;

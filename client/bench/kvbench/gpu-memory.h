@@ -29,6 +29,6 @@ int gpu_memory_probe(int ordinal, char *ret);
 int gpu_memory_open(struct gpu_memory *m, int ordinal, uint64_t bytes,
                     char ret_why[static GPU_MEMORY_TEXT]);
 void gpu_memory_close(struct gpu_memory *m);
-/* Copy the whole mirror to the device, or back. */
+/* Copy the whole mirror to the device, or back. Return 0; negative, with a message in `ret_why`. */
 int gpu_memory_upload(struct gpu_memory *m, char ret_why[static GPU_MEMORY_TEXT]);
 int gpu_memory_download(struct gpu_memory *m, char ret_why[static GPU_MEMORY_TEXT]);

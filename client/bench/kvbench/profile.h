@@ -66,7 +66,8 @@ struct profile_piece {
 
 /* Counters of one client in measured passes. */
 struct profile_tally {
-        uint64_t operations, blocks, bytes; /* totals of moves */
+        uint64_t operations, blocks, bytes; /* number of moves (profile_count()), and the blocks and
+                                               bytes that they moved */
         uint64_t bytes_memory, bytes_disk;  /* bytes read from either tier of the daemon */
         uint64_t bytes_verified;
         struct latency latency, prepare, post, transfer; /* per operation, ns */

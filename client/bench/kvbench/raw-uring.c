@@ -27,7 +27,7 @@ struct on_way {
 struct ring {
         struct io_uring uring;
         bool fixed_memory, fixed_file;
-        struct on_way *on_way; /* `depth` entries */
+        struct on_way *on_way; /* I/Os in flight: an array of `depth` entries */
         uint32_t *idle;
         uint64_t n_idle;
         uint64_t *free_slots; /* free slots, for writes */

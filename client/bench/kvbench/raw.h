@@ -64,5 +64,6 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work);
 int raw_posix_move(struct raw_client *c, const struct profile_work *work);
 /* Checks whether io_uring is available. Returns 0, or -errno with the reason in `ret_why`. */
 int raw_uring_probe(char *ret_why, size_t room);
-/* Checks the result `got` of one I/O: bytes, or -errno. */
+/* Checks the result `got` of one I/O: bytes, or -errno. Returns 0 if the whole block was moved,
+ * otherwise negative after profile_fail(). */
 int raw_check_io(struct raw_client *c, uint64_t block, bool write, int64_t got);

@@ -92,8 +92,8 @@ int through_gpu_client_check(void *client, const struct profile_work *work);
 /* Fails the job because of a block's status. Returns -ECANCELED. */
 int through_block_failed(struct profile *p, bool write, uint64_t block, int status,
                          uint64_t length);
-/* Opens a client's connection and the job's namespace, creating it if necessary. On failure, the
- * caller still owns what was opened. */
+/* Opens a client's connection and the job's namespace, creating it if necessary. Returns 0, or
+ * negative after profile_fail(); the caller then still owns what was opened. */
 int through_connect(struct through *t, struct profile *p, struct kvcache **ret_kv,
                     uint32_t *ret_namespace);
 /* Checks the result `n` of a reap of at most THROUGH_REAP_MS. Returns 0, or negative if the daemon
@@ -101,5 +101,6 @@ int through_connect(struct through *t, struct profile *p, struct kvcache **ret_k
  * is updated if something has. */
 enum { THROUGH_REAP_MS = 100 };
 int through_reaped(struct profile *p, int n, const char *error, uint64_t *last_ns);
-/* Checks that the daemon is the process that ran at the beginning of the job. */
+/* Checks that the daemon is the process that ran at the beginning of the job. Returns 0, or
+ * negative after profile_fail(). */
 int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv);

@@ -76,7 +76,7 @@ struct kvbench_options {
         enum kvbench_place source, destination; /* UNSET: not given */
         enum kvbench_format format;
         bool json_object; /* --json: one object, as all commands print; --format json: an array */
-        enum kvbench_target target; /* plan */
+        enum kvbench_target target; /* plan: the tool whose command is printed */
 
         /* The benchmark's own options, indexed by kvbench_parameter_rows; those not given have
          * nixlbench's defaults. parameters_given(&o->parameters, KVBENCH_NUM_ITER) tells whether

@@ -26,8 +26,9 @@ int yaml_file_open(struct yaml_file *ret, const char *path);
 int yaml_file_parse(struct yaml_file *ret, const char *path, const void *text, size_t bytes);
 void yaml_file_close(struct yaml_file *f);
 
-/* Calls `pair` for each key of a mapping, with its text, until a call fails. Keys that are not
- * texts, and repeated keys, are failures. */
+/* Calls `pair` for each key of a mapping, with its text, until a call returns a negative number.
+ * Keys that are not texts, and repeated keys, are faults. Returns 0, the number of that call, or
+ * -EINVAL after reporting a fault. */
 int yaml_file_each(struct yaml_file *f, const yaml_node_t *mapping,
                    int (*pair)(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                                const yaml_node_t *value, void *data),

@@ -24,7 +24,8 @@ struct row {
 };
 
 struct pair {
-        const struct row *base, *other; /* NULL: the session lacks the row */
+        const struct row *base,
+                *other; /* the two rows that are compared; NULL: the session lacks the row */
 };
 
 struct comparison {

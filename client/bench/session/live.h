@@ -30,9 +30,9 @@ int live_check_name(const char *what, const char *name);
  * SESSION_FAILED. */
 int live_call(struct ctl *ctl, enum kvcache_bench_action action, const char *name, unsigned flags,
               char **ret_json);
-/* Sends an action as live_call() does, and parses the session that is the answer. `ret_file` (may
- * be NULL) gets the path of its file as the daemon sees it, which the caller frees; NULL if the
- * answer has none. */
+/* Sends an action as live_call() does, and parses the session that is the answer, which the caller
+ * frees. `ret_file` (may be NULL) gets the path of its file as the daemon sees it, which the caller
+ * frees; NULL if the answer has none. Returns as live_call(). */
 int live_session(struct ctl *ctl, enum kvcache_bench_action action, const char *name,
                  unsigned flags, struct snapshot **ret, char **ret_file);
 /* Gets the active session of a connected daemon, without messages. Returns false if none is active,

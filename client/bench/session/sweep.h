@@ -54,7 +54,7 @@ struct sweep_point {
         uint32_t kind; /* enum kvcache_layout_kind */
         enum sweep_op op;
         double rate;             /* bytes per second: the median */
-        double slowest, fastest; /* extremes of all iterations */
+        double slowest, fastest; /* lowest and highest rate of all iterations */
         /* Median over the iterations of the rate divided by that of the fully contiguous layout
          * in the same iteration; 0: not measured. */
         double of_contiguous;
